@@ -1,0 +1,194 @@
+"""What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.job import Job
+
+
+class Provenance(StrEnum):
+    """Where a calibration's efficiencies come from."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    DATASHEET = "datasheet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBreakdown:
+    """Bytes of one rank at its peak, by component; they sum to the reserved peak.
+
+    transient: gradients of activations, replayed tensors, logits, receive buffers.
+    overhead: what torch does not count as allocated, and workspaces: see memory/allocator.py.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transient: int
+    overhead: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all components."""
+        return (
+            self.weights + self.gradients + self.optimizer
+            + self.activations + self.transient + self.overhead
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak of the ranks of one pipeline stage.
+
+    peak_allocated_bytes compares with torch.cuda.max_memory_allocated; peak_reserved_bytes is what
+    the card must give: fragmentation, context and communicators included.
+    in_flight_microbatches counts forward passes of one chunk whose backward has not begun, in units
+    of whole stages (a chunk of VPP v counts 1/v).
+    """
+
+    stage: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    memory_bytes: MemoryBreakdown
+    in_flight_microbatches: float
+    peak_phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBreakdown:
+    """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step."""
+
+    forward: float
+    backward: float
+    recompute: float
+    exposed_communication: float
+    pipeline_bubble: float
+    optimizer: float
+    offload: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Step time in seconds."""
+        return (
+            self.forward + self.backward + self.recompute + self.exposed_communication
+            + self.pipeline_bubble + self.optimizer + self.offload
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One setting on one job: memory of every stage and time of one step."""
+
+    job: Job
+    setting: RecomputeSetting
+    stages: tuple[StageMemory, ...]
+    time_seconds: TimeBreakdown
+    step_time_low_seconds: float
+    step_time_high_seconds: float
+    fit_probability: float
+    budget_bytes: int
+    saved_bytes_per_layer: int
+    model_flops_per_step: float
+    hardware_flops_per_step: float
+    recompute_overhead: float
+
+    @property
+    def peak(self) -> StageMemory:
+        """The stage whose ranks reserve most."""
+        return max(self.stages, key=lambda stage: stage.peak_reserved_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the worst rank's reserved peak is within the budget."""
+        return self.peak.peak_reserved_bytes <= self.budget_bytes
+
+    @property
+    def step_time_seconds(self) -> float:
+        """Seconds of one optimizer step."""
+        return self.time_seconds.total
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Tokens of the global batch over step time and GPUs."""
+        config = self.job.config
+        tokens = config.global_batch_size * config.seq_length
+        return tokens / self.step_time_seconds / self.job.num_gpus
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Model TFLOP/s per GPU by Megatron's convention: recompute is not counted."""
+        return self.model_flops_per_step / self.step_time_seconds / self.job.num_gpus / 1e12
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over the dense peak of the precision."""
+        peak = self.job.gpu.peak_flops(self.job.config.precision)
+        return self.tflops_per_gpu * 1e12 / peak
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs, replays included, over the dense peak of the precision."""
+        return self.mfu * self.hardware_flops_per_step / self.model_flops_per_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
+    and time. `note` says in a few words what the setting buys, or that it buys nothing."""
+
+    rank: int
+    evaluation: Evaluation
+    pareto: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A setting that the framework refuses or that cannot act, and why."""
+
+    setting: RecomputeSetting
+    rule: str
+    reason: str
+    fix: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change outside recompute: effect against the best setting as asked, in bytes and seconds
+    (negative is less)."""
+
+    change: str
+    effect_bytes: int
+    effect_seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationNote:
+    """Which calibration stands behind the times."""
+
+    name: str
+    provenance: Provenance
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The whole answer to one request; `assumptions` are the choices the advisor made itself."""
+
+    job: Job
+    assumptions: tuple[str, ...]
+    calibration: CalibrationNote
+    evaluated: int
+    candidates: tuple[Candidate, ...]
+    rejected: tuple[Rejection, ...]
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether any candidate fits."""
+        return any(candidate.evaluation.fits for candidate in self.candidates)

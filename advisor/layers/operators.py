@@ -1,0 +1,181 @@
+"""Operators: what one step of a layer computes, moves, communicates and keeps for the backward.
+
+A layer is a tuple of operators in execution order, written down once. Memory, time and FLOPs are
+folds over it (advisor.memory, advisor.cost, advisor.cost.flops).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+from advisor.dtypes import DType
+
+
+class Module(StrEnum):
+    """The Megatron submodule an operator belongs to (megatron-core transformer_layer.py)."""
+
+    EMBEDDING = "embedding"
+    INPUT_LAYERNORM = "input_layernorm"
+    LINEAR_QKV = "self_attention.linear_qkv"
+    QK_LAYERNORM = "self_attention.qk_layernorm"
+    ROTARY = "self_attention.rotary_pos_emb"
+    CORE_ATTENTION = "self_attention.core_attention"
+    LINEAR_PROJ = "self_attention.linear_proj"
+    SELF_ATTN_BDA = "self_attn_bda"
+    PRE_MLP_LAYERNORM = "pre_mlp_layernorm"
+    LINEAR_FC1 = "mlp.linear_fc1"
+    ACTIVATION = "mlp.activation"
+    LINEAR_FC2 = "mlp.linear_fc2"
+    MLP_BDA = "mlp_bda"
+    FINAL_LAYERNORM = "final_layernorm"
+    OUTPUT_LAYER = "output_layer"
+    LOSS = "loss"
+
+
+class ComputeUnit(StrEnum):
+    """What bounds an operator: tensor cores in the linear layers, attention, or memory traffic."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    BANDWIDTH = "bandwidth"
+
+
+class CollectiveKind(StrEnum):
+    """Collective of NCCL, or a point-to-point ring."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    RING = "ring"
+
+
+class Group(StrEnum):
+    """Which ranks take part."""
+
+    TENSOR = "tp"
+    CONTEXT = "cp"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A storage of one rank: local (already sharded) shape and element type.
+
+    Two operators that name the same tensor share its storage: it is counted once. A saved view of
+    a larger storage is written as the larger storage, which the view keeps alive.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the storage."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter of one rank: local shape; `tp_sharded` tells whether TP ranks hold parts of it.
+
+    `in_linear` marks weights of linear layers, whose gradient a fused GEMM accumulates.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    tp_sharded: bool = False
+    in_linear: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        """Elements on this rank."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """[m, k] x [k, n]: forward work of one linear layer on this rank, 2 m n k FLOPs."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self) -> int:
+        """2 m n k."""
+        return 2 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One communication; `num_bytes` is the full (gathered) tensor.
+
+    `overlapped` communication runs beside a GEMM of the same operator (Megatron's asynchronous
+    tensor-parallel backward, the ring of context-parallel attention).
+    """
+
+    kind: CollectiveKind
+    group: Group
+    num_bytes: int
+    overlapped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One step of a layer on one rank, one microbatch.
+
+    inputs, outputs: activations read and written; those in `outputs` get a gradient.
+    saved: storages kept for the backward beyond the module's weights.
+    attention_flops: forward FLOPs of the two attention matmuls over the causal half.
+    passes_gradient: the backward hands the output's gradient on unchanged (an addition): inputs'
+        gradients share its storage.
+    gradient_free_inputs: names of inputs that get no gradient.
+    forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
+    """
+
+    name: str
+    module: Module
+    unit: ComputeUnit
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    gemm: Gemm | None = None
+    attention_flops: int = 0
+    forward_collectives: tuple[Collective, ...] = ()
+    backward_collectives: tuple[Collective, ...] = ()
+    passes_gradient: bool = False
+    gradient_free_inputs: frozenset[str] = frozenset()
+    forward_workspace: int = 0
+    backward_workspace: int = 0
+    extra_forward_bytes: int = 0
+    extra_backward_bytes: int = 0
+
+    @property
+    def forward_flops(self) -> int:
+        """FLOPs of one forward pass."""
+        return (self.gemm.flops if self.gemm else 0) + self.attention_flops
+
+    @property
+    def forward_bytes(self) -> int:
+        """Memory traffic of one forward: inputs and outputs once, and what is saved beside them."""
+        named = {tensor.name: tensor for tensor in (*self.inputs, *self.outputs, *self.saved)}
+        return sum(tensor.num_bytes for tensor in named.values()) + self.extra_forward_bytes
+
+    @property
+    def backward_bytes(self) -> int:
+        """Memory traffic of one backward: output gradients, saved storages, input gradients."""
+        gradients = sum(t.num_bytes for t in (*self.inputs, *self.outputs))
+        return gradients + sum(t.num_bytes for t in self.saved) + self.extra_backward_bytes
+
+
+def total_bytes(tensors: tuple[Tensor, ...]) -> int:
+    """Bytes of a group of storages."""
+    return sum(tensor.num_bytes for tensor in tensors)
+
+
+def find(operators: tuple[Operator, ...], module: Module) -> tuple[int, int] | None:
+    """Index range [first, last + 1) of the operators of one module; None where it has none."""
+    hits = [i for i, operator in enumerate(operators) if operator.module is module]
+    return (hits[0], hits[-1] + 1) if hits else None

@@ -1,0 +1,113 @@
+"""Local sizes of one rank: what every operator's tensors are made of."""
+
+from dataclasses import dataclass
+
+from advisor.dtypes import DType, Precision
+from advisor.layers.operators import Collective, CollectiveKind, Group, Tensor
+from advisor.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShape:
+    """Model, batch and the degrees that cut tensors: the key under which layers are cached.
+
+    Pipeline and data parallelism do not appear: they change how many layers and microbatches a
+    rank has, not the shape of one.
+    """
+
+    model: ModelSpec
+    seq_length: int
+    micro_batch_size: int
+    precision: Precision = Precision.BF16
+    tensor_model_parallel_size: int = 1
+    sequence_parallel: bool = False
+    context_parallel_size: int = 1
+    tp_comm_overlap: bool = False
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.tensor_model_parallel_size
+
+    @property
+    def dtype(self) -> DType:
+        """Type of activations outside 8-bit linear layers."""
+        return self.precision.parameter_dtype
+
+    @property
+    def local_seq(self) -> int:
+        """Sequence positions of one context-parallel rank."""
+        return self.seq_length // self.context_parallel_size
+
+    @property
+    def norm_seq(self) -> int:
+        """Sequence positions in the norm and dropout regions: cut by TP under SP."""
+        return self.local_seq // (self.tp if self.sequence_parallel else 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch inside the tensor-parallel region."""
+        return self.local_seq * self.micro_batch_size
+
+    @property
+    def local_heads(self) -> int:
+        """Query heads of one rank."""
+        return self.model.num_attention_heads // self.tp
+
+    @property
+    def local_groups(self) -> int:
+        """Key/value heads of one rank; at least 1 (Megatron replicates them beyond)."""
+        return max(1, self.model.num_query_groups // self.tp)
+
+    def activation(self, name: str, width: int) -> Tensor:
+        """[seq_length / cp, micro_batch_size, width] in the tensor-parallel region."""
+        return Tensor(name, (self.local_seq, self.micro_batch_size, width), self.dtype)
+
+    def hidden(self, name: str, dtype: DType | None = None) -> Tensor:
+        """[seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]."""
+        shape = (self.norm_seq, self.micro_batch_size, self.model.hidden_size)
+        return Tensor(name, shape, dtype or self.dtype)
+
+    @property
+    def gathered_hidden_bytes(self) -> int:
+        """Bytes of [seq_length / cp, micro_batch_size, hidden_size]."""
+        return self.tokens * self.model.hidden_size * self.dtype.itemsize
+
+    def column_parallel_forward(self) -> tuple[Collective, ...]:
+        """All-gather of a column-parallel input under SP (Megatron layers.py)."""
+        if self.tp == 1 or not self.sequence_parallel:
+            return ()
+        return (self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap),)
+
+    def column_parallel_backward(self) -> tuple[Collective, ...]:
+        """Under SP the input's all-gather and the gradient's reduce-scatter, else an all-reduce.
+
+        All run beside the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
+        """
+        if self.tp == 1:
+            return ()
+        if not self.sequence_parallel:
+            return (self._tp_collective(CollectiveKind.ALL_REDUCE, overlapped=True),)
+        return (
+            self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=True),
+            self._tp_collective(CollectiveKind.REDUCE_SCATTER, overlapped=True),
+        )
+
+    def row_parallel_forward(self) -> tuple[Collective, ...]:
+        """Reduce-scatter of a row-parallel output under SP, else an all-reduce."""
+        if self.tp == 1:
+            return ()
+        if not self.sequence_parallel:
+            return (self._tp_collective(CollectiveKind.ALL_REDUCE, overlapped=False),)
+        return (
+            self._tp_collective(CollectiveKind.REDUCE_SCATTER, overlapped=self.tp_comm_overlap),
+        )
+
+    def row_parallel_backward(self) -> tuple[Collective, ...]:
+        """All-gather of the output's gradient under SP."""
+        if self.tp == 1 or not self.sequence_parallel:
+            return ()
+        return (self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap),)
+
+    def _tp_collective(self, kind: CollectiveKind, *, overlapped: bool) -> Collective:
+        return Collective(kind, Group.TENSOR, self.gathered_hidden_bytes, overlapped)
