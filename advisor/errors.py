@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """A request that cannot be answered: one line with the field, its value and what would be right.
+    """A request that cannot be answered: one line says the field, its value and what is right.
 
     Args:
         field: path of the field or flag, e.g. ``layout.tensor_model_parallel_size``.

@@ -1,0 +1,38 @@
+"""What the command line asks for, before anything is looked up or chosen."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class SearchScope(StrEnum):
+    """`--search`: what may vary beside the recompute setting."""
+
+    RECOMPUTE = "recompute"
+    LAYOUT = "layout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Raw values of `advise`; None means: not given, take the preset's or choose."""
+
+    model: str
+    gpus: str
+    seq_length: int | None = None
+    micro_batch_size: int | None = None
+    global_batch_size: int | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    virtual_pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    expert_model_parallel_size: int | None = None
+    expert_tensor_parallel_size: int | None = None
+    sequence_parallel: bool | None = None
+    precision: str | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+    recompute: tuple[str, ...] = ()
+    search: SearchScope | None = None
+    memory_budget: str | None = None
+    overrides: tuple[str, ...] = ()
+    config_dir: Path | None = None
