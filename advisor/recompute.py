@@ -14,13 +14,15 @@ from advisor.layers.operators import Module, Operator, Tensor
 class ReplayRun:
     """Consecutive modules of a layer that are replayed together.
 
-    discards_output: the output's storage is freed once the next operator has read it, and written
-    again before that operator's backward (Megatron's CheckpointWithoutOutput).
+    discards_output: the output's storage is freed once its readers have run forward, and written
+    again before the backward of module `replayed_before`; the replay's own output tensor lives
+    beside it (Megatron's CheckpointWithoutOutput, tensor_parallel/random.py).
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
     """
 
     modules: frozenset[Module]
     discards_output: bool = False
+    replayed_before: Module | None = None
     extra_kept_bytes: int = 0
 
 

@@ -1,20 +1,17 @@
 """Self-attention: projections, rotary embedding and core attention (MHA and GQA)."""
 
-from advisor.dtypes import DType
+from advisor.layers.core_attention import MIXED_QKV, copy_operator, core_attention, heads_tensor
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
     ComputeUnit,
     Gemm,
-    Group,
     Module,
     Operator,
     Tensor,
     Weight,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.spec import AttentionBackend, PositionEmbedding, TransformerImpl
+from advisor.models.spec import PositionEmbedding
 
 
 def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
@@ -24,7 +21,7 @@ def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     """
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed)
-    core = _core_attention(shape, query, key, value)
+    core = core_attention(shape, query, key, value)
     return (projection, *middle, *core, _linear_proj(shape, core[-1].outputs[0]))
 
 
@@ -32,7 +29,7 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
     """Column-parallel QKV projection; saves its input as the SP shard."""
     model = shape.model
     width = (shape.local_heads + 2 * shape.local_groups) * model.kv_channels
-    mixed = shape.activation("mixed_qkv", width)
+    mixed = shape.activation(MIXED_QKV, width)
     weights = [Weight("linear_qkv.weight", (width, model.hidden_size), True, True)]
     if model.add_bias_linear or model.add_qkv_bias:
         weights.append(Weight("linear_qkv.bias", (width,), True))
@@ -47,6 +44,9 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
         gemm=Gemm(shape.tokens, width, model.hidden_size),
         forward_collectives=shape.column_parallel_forward(),
         backward_collectives=shape.column_parallel_backward(),
+        forward_workspace=shape.gathered_input_workspace,
+        backward_workspace=shape.column_parallel_workspace
+        + shape.weight_gradient_bytes(width * model.hidden_size),
     )
 
 
@@ -56,55 +56,30 @@ def _query_key_value(
     """Storages that core attention reads as q, k and v, and the operators that make them.
 
     A view of mixed_qkv keeps that whole storage. The query of grouped attention is a copy
-    (`reshape` of a strided slice); RoPE and q/k norm write new tensors; V stays a view on the local
-    spec, while Transformer Engine copies it once q and k are no longer views of one buffer
-    (TE attention/dot_product_attention/utils.py, get_qkv_layout).
+    (`reshape` of a strided slice); RoPE and q/k norm write new tensors; V stays a view.
     """
     model = shape.model
     grouped = shape.local_heads > shape.local_groups > 1
     query, key, value = mixed, mixed, mixed
     operators: list[Operator] = []
     if grouped:
-        query = _heads(shape, "query", shape.local_heads)
-        operators.append(_copy(shape, "split_query", Module.LINEAR_QKV, (mixed,), (query,)))
+        query = heads_tensor(shape, "query", shape.local_heads)
+        operators.append(copy_operator(shape, "split_query", Module.LINEAR_QKV, (mixed,), (query,)))
     if model.qk_layernorm:
         query, query_norm = _head_norm(shape, query, "query_norm", shape.local_heads)
         key, key_norm = _head_norm(shape, key, "key_norm", shape.local_groups)
         operators += [query_norm, key_norm]
     if model.position_embedding_type is PositionEmbedding.ROPE:
-        roped_query = _heads(shape, "query_rope", shape.local_heads)
-        roped_key = _heads(shape, "key_rope", shape.local_groups)
+        roped_query = heads_tensor(shape, "query_rope", shape.local_heads)
+        roped_key = heads_tensor(shape, "key_rope", shape.local_groups)
         operators.append(_rotary(shape, query, key, roped_query, roped_key))
         query, key = roped_query, roped_key
-    if query is not mixed and model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE:
-        value = _heads(shape, "value", shape.local_groups)
-        operators.append(_copy(shape, "value_copy", Module.ROTARY, (mixed,), (value,)))
-        if key is mixed:
-            key = _heads(shape, "key", shape.local_groups)
-            operators.append(_copy(shape, "key_copy", Module.ROTARY, (mixed,), (key,)))
     return query, key, value, tuple(operators)
-
-
-def _heads(shape: RankShape, name: str, heads: int) -> Tensor:
-    return shape.activation(name, heads * shape.model.kv_channels)
-
-
-def _copy(
-    shape: RankShape,
-    name: str,
-    module: Module,
-    inputs: tuple[Tensor, ...],
-    outputs: tuple[Tensor, ...],
-) -> Operator:
-    """A copy that the backward needs nothing for."""
-    return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs
-    )
 
 
 def _head_norm(shape: RankShape, source: Tensor, name: str, heads: int) -> tuple[Tensor, Operator]:
     """q or k normalized over the head dimension; keeps the storage that it reads."""
-    output = _heads(shape, name, heads)
+    output = heads_tensor(shape, name, heads)
     rows = (shape.local_seq, shape.micro_batch_size, heads)
     view = Tensor(source.name, (*rows, shape.model.kv_channels), shape.dtype)
     operator = norm_operator(shape, Module.QK_LAYERNORM, view, output)
@@ -130,7 +105,7 @@ def _rotary(
     kernel of Transformer Engine keeps only the shared frequencies.
     """
     model = shape.model
-    fused = model.apply_rope_fusion and model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    fused = model.apply_rope_fusion and not shape.is_local
     rotary_dim = int(model.kv_channels * model.rotary_percent)
     tables = tuple(
         Tensor(f"rope_{name}", (shape.local_seq, 1, 1, rotary_dim), shape.dtype)
@@ -144,132 +119,6 @@ def _rotary(
         inputs=sources,
         outputs=(roped_query, roped_key),
         saved=() if fused else tables,
-    )
-
-
-def _core_attention(
-    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Operator, ...]:
-    if shape.model.attention_backend is AttentionBackend.UNFUSED:
-        return _unfused_attention(shape, query, key, value)
-    return (_flash_attention(shape, query, key, value),)
-
-
-def _attention_flops(shape: RankShape) -> int:
-    """Two matmuls over the causal half: 2 x 2 x b x heads x head_dim x s x s/2 / cp."""
-    width = shape.local_heads * shape.model.kv_channels
-    return 2 * shape.tokens * shape.seq_length * width
-
-
-def _flash_attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
-    """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
-
-    K and V are not expanded to the query heads. Context parallelism passes K and V around a ring.
-    """
-    output = _heads(shape, "core_attn_out", shape.local_heads)
-    lse = Tensor(
-        "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
-    )
-    sources = tuple({tensor.name: tensor for tensor in (query, key, value)}.values())
-    ring: tuple[Collective, ...] = ()
-    cp = shape.context_parallel_size
-    if cp > 1:
-        kv = _heads(shape, "kv", 2 * shape.local_groups).num_bytes
-        ring = (Collective(CollectiveKind.RING, Group.CONTEXT, kv * (cp - 1), True),)
-    return Operator(
-        name="core_attention",
-        module=Module.CORE_ATTENTION,
-        unit=ComputeUnit.ATTENTION,
-        inputs=sources,
-        outputs=(output,),
-        saved=(*sources, output, lse),
-        attention_flops=_attention_flops(shape),
-        forward_collectives=ring,
-        backward_collectives=ring + ring,
-    )
-
-
-def _unfused_attention(
-    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Operator, ...]:
-    """Scores, softmax, dropout and context as Megatron's DotProductAttention runs them.
-
-    Scores live in a buffer of the process and are not kept. Softmax keeps its output: fp32 where
-    attention_softmax_in_fp32 and no fused kernel (then a copy in the compute type feeds the second
-    matmul), else the compute type. Dropout keeps a 1-byte mask; its output feeds the matmul. K and
-    V of grouped attention are expanded to all query heads.
-    """
-    model, heads = shape.model, shape.local_heads
-    scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
-    expand = heads > shape.local_groups
-    operators: list[Operator] = []
-    if expand:
-        expanded_key, expanded_value = (
-            _heads(shape, "key_all", heads),
-            _heads(shape, "value_all", heads),
-        )
-        sources = tuple({t.name: t for t in (key, value)}.values())
-        operators.append(
-            _copy(shape, "expand_kv", Module.CORE_ATTENTION, sources,
-                  (expanded_key, expanded_value))
-        )  # fmt: skip
-        key, value = expanded_key, expanded_value
-    scores = Tensor("attention_scores", scores_shape, shape.dtype)
-    half_flops = _attention_flops(shape)  # one matmul over the full square
-    qk = tuple({t.name: t for t in (query, key)}.values())
-    operators.append(
-        Operator(
-            name="attention_scores", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-            inputs=qk, outputs=(scores,), saved=qk, attention_flops=half_flops,
-        )
-    )  # fmt: skip
-    probs, softmax = _softmax(shape, scores, scores_shape)
-    operators.append(softmax)
-    if model.attention_dropout > 0:
-        dropped = Tensor("attention_probs_dropped", scores_shape, shape.dtype)
-        mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
-        operators.append(
-            Operator(
-                name="attention_dropout", module=Module.CORE_ATTENTION,
-                unit=ComputeUnit.BANDWIDTH, inputs=(probs,), outputs=(dropped,), saved=(mask,),
-            )
-        )  # fmt: skip
-        probs = dropped
-    context = _heads(shape, "core_attn_out", heads)
-    operators.append(
-        Operator(
-            name="attention_context", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-            inputs=(probs, value), outputs=(context,), saved=(probs, value),
-            attention_flops=half_flops,
-        )
-    )  # fmt: skip
-    return tuple(operators)
-
-
-def _softmax(
-    shape: RankShape, scores: Tensor, scores_shape: tuple[int, ...]
-) -> tuple[Tensor, Operator]:
-    """Softmax over the scores and the tensor it hands on (fusions/fused_softmax.py)."""
-    probs = Tensor("attention_probs", scores_shape, shape.dtype)
-    kept = probs
-    if shape.model.attention_softmax_in_fp32 and not _has_fused_softmax(shape):
-        kept = Tensor("softmax_fp32", scores_shape, DType.FP32)
-    return probs, Operator(
-        name="softmax", module=Module.CORE_ATTENTION, unit=ComputeUnit.BANDWIDTH,
-        inputs=(scores,), outputs=(probs,), saved=(kept,),
-    )  # fmt: skip
-
-
-def _has_fused_softmax(shape: RankShape) -> bool:
-    """Megatron's is_kernel_available: 16-bit input, 16 < keys <= 4096, multiples of four."""
-    keys, queries = shape.seq_length, shape.local_seq
-    batches = shape.micro_batch_size * shape.local_heads
-    return (
-        shape.model.masked_softmax_fusion
-        and 16 < keys <= 4096
-        and queries % 4 == 0
-        and keys % 4 == 0
-        and batches % 4 == 0
     )
 
 
@@ -291,4 +140,7 @@ def _linear_proj(shape: RankShape, source: Tensor) -> Operator:
         gemm=Gemm(shape.tokens, model.hidden_size, width),
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
+        forward_workspace=shape.row_parallel_workspace,
+        backward_workspace=shape.row_parallel_workspace
+        + shape.weight_gradient_bytes(width * model.hidden_size),
     )

@@ -35,6 +35,9 @@ def _linear_fc1(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
         gemm=Gemm(shape.tokens, width, model.hidden_size),
         forward_collectives=shape.column_parallel_forward(),
         backward_collectives=shape.column_parallel_backward(),
+        forward_workspace=shape.gathered_input_workspace,
+        backward_workspace=shape.column_parallel_workspace
+        + shape.weight_gradient_bytes(width * model.hidden_size),
     )
 
 
@@ -87,4 +90,7 @@ def _linear_fc2(shape: RankShape, source: Tensor) -> Operator:
         gemm=Gemm(shape.tokens, model.hidden_size, width),
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
+        forward_workspace=shape.row_parallel_workspace,
+        backward_workspace=shape.row_parallel_workspace
+        + shape.weight_gradient_bytes(width * model.hidden_size),
     )

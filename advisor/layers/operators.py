@@ -129,6 +129,7 @@ class Operator:
     attention_flops: forward FLOPs of the two attention matmuls over the causal half.
     passes_gradient: the backward hands the output's gradient on unchanged (an addition): inputs'
         gradients share its storage.
+    gradient_in_saved: the input's gradient is written into the first saved storage.
     gradient_free_inputs: names of inputs that get no gradient.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
@@ -146,6 +147,7 @@ class Operator:
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()
     passes_gradient: bool = False
+    gradient_in_saved: bool = False
     gradient_free_inputs: frozenset[str] = frozenset()
     forward_workspace: int = 0
     backward_workspace: int = 0

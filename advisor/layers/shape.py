@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advisor.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Group, Tensor
-from advisor.models.spec import ModelSpec
+from advisor.models.spec import ModelSpec, TransformerImpl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,38 @@ class RankShape:
     def gathered_hidden_bytes(self) -> int:
         """Bytes of [seq_length / cp, micro_batch_size, hidden_size]."""
         return self.tokens * self.model.hidden_size * self.dtype.itemsize
+
+    @property
+    def is_local(self) -> bool:
+        """Whether layers are Megatron's own modules (transformer_impl local)."""
+        return self.model.transformer_impl is TransformerImpl.LOCAL
+
+    def weight_gradient_bytes(self, elements: int) -> int:
+        """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""
+        if self.model.gradient_accumulation_fusion:
+            return 0
+        return elements * self.dtype.itemsize
+
+    @property
+    def column_parallel_workspace(self) -> int:
+        """Bytes alive in a column-parallel backward beside output and input gradients.
+
+        Under SP the data gradient of the whole sequence before its reduce-scatter, and the gathered
+        input; Megatron's own layer gathers into a buffer of the process (see resident buffers).
+        """
+        if not self.sequence_parallel:
+            return 0
+        return self.gathered_hidden_bytes * (1 if self.is_local else 2)
+
+    @property
+    def gathered_input_workspace(self) -> int:
+        """Bytes of the gathered input in a column-parallel forward under SP."""
+        return self.gathered_hidden_bytes if self.sequence_parallel and not self.is_local else 0
+
+    @property
+    def row_parallel_workspace(self) -> int:
+        """Under SP: the output before its reduce-scatter, or its gradient after the all-gather."""
+        return self.gathered_hidden_bytes if self.sequence_parallel else 0
 
     def column_parallel_forward(self) -> tuple[Collective, ...]:
         """All-gather of a column-parallel input under SP (Megatron layers.py)."""

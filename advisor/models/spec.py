@@ -43,8 +43,12 @@ class TransformerImpl(StrEnum):
 
 
 class AttentionBackend(StrEnum):
-    """`--attention-backend` of Megatron; flash and fused keep no attention scores."""
+    """`--attention-backend` of Megatron; flash and fused keep no attention scores.
 
+    auto is Transformer Engine's choice: fused (cuDNN) from Hopper on, flash before.
+    """
+
+    AUTO = "auto"
     FLASH = "flash"
     FUSED = "fused"
     UNFUSED = "unfused"
@@ -89,7 +93,7 @@ class ModelSpec:
     attention_dropout: float = 0.0
     make_vocab_size_divisible_by: int = 128
     transformer_impl: TransformerImpl = TransformerImpl.TRANSFORMER_ENGINE
-    attention_backend: AttentionBackend = AttentionBackend.FLASH
+    attention_backend: AttentionBackend = AttentionBackend.AUTO
     attention_softmax_in_fp32: bool = True
     masked_softmax_fusion: bool = True
     bias_activation_fusion: bool = True

@@ -63,10 +63,15 @@ def selective_runs(setting: RecomputeSetting, model: ModelSpec) -> tuple[ReplayR
         runs.append(ReplayRun(_MLP_MODULES))
     if "layernorm" in modules and model.transformer_impl is TransformerImpl.LOCAL:
         runs += [
-            ReplayRun(frozenset({Module.INPUT_LAYERNORM}), discards_output=True),
-            ReplayRun(frozenset({Module.PRE_MLP_LAYERNORM}), discards_output=True),
+            _discarding(Module.INPUT_LAYERNORM, replayed_before=Module.LINEAR_PROJ),
+            _discarding(Module.PRE_MLP_LAYERNORM, replayed_before=Module.LINEAR_FC2),
         ]
     return tuple(runs)
+
+
+def _discarding(module: Module, *, replayed_before: Module) -> ReplayRun:
+    """One norm whose output is dropped; a hook on its branch's output writes it again."""
+    return ReplayRun(frozenset({module}), discards_output=True, replayed_before=replayed_before)
 
 
 def has_effect(setting: RecomputeSetting, model: ModelSpec) -> bool:

@@ -1,0 +1,59 @@
+"""Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
+
+from dataclasses import dataclass
+
+from advisor.answer import Provenance
+from advisor.dtypes import Precision
+from advisor.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
+
+    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, large GEMMs of the linear layers.
+    attention_forward_efficiency, attention_backward_efficiency: of the bf16 peak, causal FLOPs.
+    bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
+    nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
+    kernel_seconds: fixed cost of one kernel (launch, ramp, tail).
+    collective_seconds: fixed cost of one collective.
+    step_time_error: relative half-width of the band around a predicted step time.
+    fitted_on: the published or measured rows; empty for a datasheet calibration.
+    """
+
+    name: str
+    provenance: Provenance
+    gemm_efficiency: float
+    fp8_gemm_efficiency: float
+    attention_forward_efficiency: float
+    attention_backward_efficiency: float
+    bandwidth_efficiency: float
+    nvlink_efficiency: float
+    internode_efficiency: float
+    kernel_seconds: float
+    collective_seconds: float
+    step_time_error: float
+    fitted_on: tuple[str, ...] = ()
+    left_out_error: str = ""
+
+    def __post_init__(self) -> None:
+        for field in EFFICIENCIES:
+            value = getattr(self, field)
+            if not 0.0 < value <= 1.0:
+                raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
+        for field in ("kernel_seconds", "collective_seconds", "step_time_error"):
+            if getattr(self, field) < 0:
+                raise UserError(
+                    f"calibration.{field}", getattr(self, field), "must not be negative"
+                )
+
+    def linear_efficiency(self, precision: Precision) -> float:
+        """Efficiency of the linear layers' GEMMs at `precision`."""
+        return self.fp8_gemm_efficiency if precision.is_fp8 else self.gemm_efficiency
+
+
+EFFICIENCIES = (
+    "gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
+    "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
+    "internode_efficiency",
+)  # fmt: skip

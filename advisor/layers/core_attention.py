@@ -1,0 +1,194 @@
+"""Core attention: flash and cuDNN kernels, and Megatron's unfused DotProductAttention."""
+
+from advisor.dtypes import DType
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Group,
+    Module,
+    Operator,
+    Tensor,
+)
+from advisor.layers.shape import RankShape
+from advisor.models.spec import AttentionBackend
+
+MIXED_QKV = "mixed_qkv"
+"""Name of linear_qkv's output, of which q, k and v may be views."""
+
+
+def heads_tensor(shape: RankShape, name: str, heads: int) -> Tensor:
+    """[seq_length / cp, micro_batch_size, heads x kv_channels]."""
+    return shape.activation(name, heads * shape.model.kv_channels)
+
+
+def copy_operator(
+    shape: RankShape,
+    name: str,
+    module: Module,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+) -> Operator:
+    """A copy that the backward needs nothing for."""
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs
+    )
+
+
+def core_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """Core attention; Transformer Engine first makes k and v contiguous where q is no view.
+
+    Its layout detection knows q, k, v as views of one buffer, or as three tensors
+    (TE attention/dot_product_attention/utils.py, get_qkv_layout). The copies are made inside the
+    module: a checkpoint around it keeps the views, and with them the whole mixed_qkv.
+    """
+    if shape.model.attention_backend is AttentionBackend.UNFUSED:
+        return _unfused_attention(shape, query, key, value)
+    copies: list[Operator] = []
+    if not shape.is_local and query is not value:
+        views = ("key", key), ("value", value)
+        key, value = (
+            _contiguous(shape, f"{name}_contiguous", source, copies) for name, source in views
+        )
+    return (*copies, *_flash_attention(shape, query, key, value))
+
+
+def _contiguous(shape: RankShape, name: str, source: Tensor, copies: list[Operator]) -> Tensor:
+    """`source` itself, or its copy where it is still a view of mixed_qkv."""
+    if source.name != MIXED_QKV:
+        return source
+    copy = heads_tensor(shape, name, shape.local_groups)
+    copies.append(copy_operator(shape, name, Module.CORE_ATTENTION, (source,), (copy,)))
+    return copy
+
+
+def _attention_flops(shape: RankShape) -> int:
+    """Two matmuls over the causal half: 2 x 2 x b x heads x head_dim x s x s/2 / cp."""
+    width = shape.local_heads * shape.model.kv_channels
+    return 2 * shape.tokens * shape.seq_length * width
+
+
+def _flash_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
+
+    K and V are not expanded to the query heads. Context parallelism passes K and V around a ring.
+    The flash-attn package works batch first: with several sequences Transformer Engine hands a
+    transposed copy of the output on, while cuDNN's fused attention needs none.
+    """
+    output = heads_tensor(shape, "core_attn_out", shape.local_heads)
+    lse = Tensor(
+        "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
+    )
+    sources = tuple({tensor.name: tensor for tensor in (query, key, value)}.values())
+    ring: tuple[Collective, ...] = ()
+    cp = shape.context_parallel_size
+    if cp > 1:
+        kv = heads_tensor(shape, "kv", 2 * shape.local_groups).num_bytes
+        ring = (Collective(CollectiveKind.RING, Group.CONTEXT, kv * (cp - 1), True),)
+    operator = Operator(
+        name="core_attention",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.ATTENTION,
+        inputs=sources,
+        outputs=(output,),
+        saved=(*sources, output, lse),
+        attention_flops=_attention_flops(shape),
+        forward_collectives=ring,
+        backward_collectives=ring + ring,
+        backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
+    )
+    batch_first = shape.model.attention_backend is AttentionBackend.FLASH and not shape.is_local
+    if not batch_first or shape.micro_batch_size == 1:
+        return (operator,)
+    transposed = heads_tensor(shape, "core_attn_out_transposed", shape.local_heads)
+    return operator, copy_operator(
+        shape, "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
+    )
+
+
+def _unfused_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """Scores, softmax, dropout and context as Megatron's DotProductAttention runs them.
+
+    Scores live in a buffer of the process and are not kept. Softmax keeps its output: fp32 where
+    attention_softmax_in_fp32 and no fused kernel (then a copy in the compute type feeds the second
+    matmul), else the compute type. Dropout keeps a 1-byte mask; its output feeds the matmul. K and
+    V of grouped attention are expanded to all query heads.
+    """
+    model, heads = shape.model, shape.local_heads
+    scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
+    expand = heads > shape.local_groups
+    operators: list[Operator] = []
+    if expand:
+        expanded_key, expanded_value = (
+            heads_tensor(shape, "key_all", heads),
+            heads_tensor(shape, "value_all", heads),
+        )
+        sources = tuple({t.name: t for t in (key, value)}.values())
+        operators.append(
+            copy_operator(shape, "expand_kv", Module.CORE_ATTENTION, sources,
+                  (expanded_key, expanded_value))
+        )  # fmt: skip
+        key, value = expanded_key, expanded_value
+    scores = Tensor("attention_scores", scores_shape, shape.dtype)
+    half_flops = _attention_flops(shape)  # one matmul over the full square
+    qk = tuple({t.name: t for t in (query, key)}.values())
+    operators.append(
+        Operator(
+            name="attention_scores", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
+            inputs=qk, outputs=(scores,), saved=qk, attention_flops=half_flops,
+        )
+    )  # fmt: skip
+    probs, softmax = _softmax(shape, scores, scores_shape)
+    operators.append(softmax)
+    if model.attention_dropout > 0:
+        dropped = Tensor("attention_probs_dropped", scores_shape, shape.dtype)
+        mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
+        operators.append(
+            Operator(
+                name="attention_dropout", module=Module.CORE_ATTENTION,
+                unit=ComputeUnit.BANDWIDTH, inputs=(probs,), outputs=(dropped,), saved=(mask,),
+            )
+        )  # fmt: skip
+        probs = dropped
+    context = heads_tensor(shape, "core_attn_out", heads)
+    operators.append(
+        Operator(
+            name="attention_context", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
+            inputs=(probs, value), outputs=(context,), saved=(probs, value),
+            attention_flops=half_flops,
+        )
+    )  # fmt: skip
+    return tuple(operators)
+
+
+def _softmax(
+    shape: RankShape, scores: Tensor, scores_shape: tuple[int, ...]
+) -> tuple[Tensor, Operator]:
+    """Softmax over the scores and the tensor it hands on (fusions/fused_softmax.py)."""
+    probs = Tensor("attention_probs", scores_shape, shape.dtype)
+    kept = probs
+    if shape.model.attention_softmax_in_fp32 and not _has_fused_softmax(shape):
+        kept = Tensor("softmax_fp32", scores_shape, DType.FP32)
+    return probs, Operator(
+        name="softmax", module=Module.CORE_ATTENTION, unit=ComputeUnit.BANDWIDTH,
+        inputs=(scores,), outputs=(probs,), saved=(kept,),
+    )  # fmt: skip
+
+
+def _has_fused_softmax(shape: RankShape) -> bool:
+    """Megatron's is_kernel_available: 16-bit input, 16 < keys <= 4096, multiples of four."""
+    keys, queries = shape.seq_length, shape.local_seq
+    batches = shape.micro_batch_size * shape.local_heads
+    return (
+        shape.model.masked_softmax_fusion
+        and 16 < keys <= 4096
+        and queries % 4 == 0
+        and keys % 4 == 0
+        and batches % 4 == 0
+    )

@@ -1,0 +1,142 @@
+"""Before the first layer and after the last: embeddings, final norm, output layer, loss.
+
+Source: megatron-core 0.16.1 models/gpt/gpt_model.py, models/common/embeddings,
+tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
+"""
+
+from functools import lru_cache
+
+from advisor.dtypes import DType
+from advisor.layers.norm import norm_operator
+from advisor.layers.operators import (
+    ComputeUnit,
+    Gemm,
+    Module,
+    Operator,
+    Tensor,
+    Weight,
+)
+from advisor.layers.shape import RankShape
+from advisor.models.spec import CrossEntropyFusion, Normalization, PositionEmbedding
+
+
+def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
+    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut."""
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
+    if model.position_embedding_type is PositionEmbedding.LEARNED:
+        rows = model.max_position_embeddings
+        weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
+    return tuple(weights)
+
+
+def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
+    """Final norm, and the output layer unless it is the embedding of the same rank."""
+    model = shape.model
+    weights = [Weight("final_layernorm.weight", (model.hidden_size,))]
+    if model.normalization is Normalization.LAYER_NORM:
+        weights.append(Weight("final_layernorm.bias", (model.hidden_size,)))
+    if not (model.share_embeddings_and_output_weights and holds_embedding):
+        weights.append(_output_weight(shape))
+    return tuple(weights)
+
+
+def _output_weight(shape: RankShape) -> Weight:
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
+
+
+@lru_cache(maxsize=4096)
+def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """Embedding lookup, and its dropout where hidden_dropout > 0.
+
+    A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
+
+    The weight's gradient is a dense tensor of its own, [padded vocabulary / tp, hidden_size] in
+    the compute type, before it is added to the gradient buffer: no GEMM, so nothing fuses it.
+    """
+    weights = embedding_weights(shape)
+    output = shape.hidden("embedding_output")
+    dropout = shape.model.hidden_dropout > 0
+    mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
+    gradient = sum(weight.num_elements for weight in weights) * shape.dtype.itemsize
+    full = shape.gathered_hidden_bytes
+    saved = [
+        Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64),
+        Tensor("input_mask", (shape.micro_batch_size, shape.local_seq), DType.BOOL),
+    ]
+    if shape.tp == 1:
+        saved = []
+    if dropout:
+        saved.append(mask)
+    return (
+        Operator(
+            name="embedding",
+            module=Module.EMBEDDING,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=(),
+            outputs=(output,),
+            saved=tuple(saved),
+            weights=weights,
+            forward_collectives=shape.row_parallel_forward(),
+            backward_collectives=shape.row_parallel_backward(),
+            forward_workspace=shape.row_parallel_workspace,
+            backward_workspace=gradient + (full if shape.tp > 1 else 0),
+            extra_backward_bytes=2 * gradient,
+        ),
+    )
+
+
+@lru_cache(maxsize=4096)
+def head_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """Final norm, output layer and cross entropy of the last stage."""
+    hidden = shape.hidden("decoder_output")
+    normed = shape.hidden("final_layernorm_out")
+    rows = _output_weight(shape).shape[0]
+    logits = shape.activation("logits", rows)
+    return (
+        norm_operator(shape, Module.FINAL_LAYERNORM, hidden, normed),
+        Operator(
+            name="output_layer",
+            module=Module.OUTPUT_LAYER,
+            unit=ComputeUnit.GEMM,
+            inputs=(normed,),
+            outputs=(logits,),
+            saved=(normed,),
+            weights=(_output_weight(shape),),
+            gemm=Gemm(shape.tokens, rows, shape.model.hidden_size),
+            forward_collectives=shape.column_parallel_forward(),
+            backward_collectives=shape.column_parallel_backward(),
+            backward_workspace=shape.row_parallel_workspace
+            + shape.weight_gradient_bytes(rows * shape.model.hidden_size),
+        ),
+        _cross_entropy(shape, logits),
+    )
+
+
+def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
+    """Vocabulary-parallel cross entropy: what it keeps of the logits [s / cp, b, vocabulary / tp].
+
+    Unfused and native: softmax in fp32, beside the 16-bit logits in the forward and their 16-bit
+    gradient in the backward; native adds one fp32 temporary in the backward. Transformer Engine
+    writes the gradient into the logits during the forward.
+    """
+    fusion = shape.model.cross_entropy_fusion
+    softmax = Tensor("softmax", logits.shape, DType.FP32)
+    in_place = fusion is CrossEntropyFusion.TE
+    targets = Tensor("masked_target", (shape.micro_batch_size * shape.local_seq,), DType.INT64)
+    target_mask = Tensor("target_mask", targets.shape, DType.BOOL)
+    loss = Tensor("loss", (shape.micro_batch_size, shape.local_seq), DType.FP32)
+    native = fusion is CrossEntropyFusion.NATIVE
+    return Operator(
+        name="cross_entropy",
+        module=Module.LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(logits,),
+        outputs=(loss,),
+        saved=(logits,) if in_place else (softmax, targets, target_mask),
+        gradient_in_saved=in_place,
+        backward_workspace=softmax.num_bytes if native else 0,
+    )
