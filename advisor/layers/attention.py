@@ -141,6 +141,6 @@ def _linear_proj(shape: RankShape, source: Tensor) -> Operator:
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
         forward_workspace=shape.row_parallel_workspace,
-        backward_workspace=shape.row_parallel_workspace
+        backward_workspace=shape.row_parallel_backward_workspace
         + shape.weight_gradient_bytes(width * model.hidden_size),
     )

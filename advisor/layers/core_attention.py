@@ -170,15 +170,29 @@ def _unfused_attention(
 def _softmax(
     shape: RankShape, scores: Tensor, scores_shape: tuple[int, ...]
 ) -> tuple[Tensor, Operator]:
-    """Softmax over the scores and the tensor it hands on (fusions/fused_softmax.py)."""
+    """Softmax over the scores and the tensor it hands on (fusions/fused_softmax.py).
+
+    Without the fused kernel the mask is applied in place: to a view of the scores in the compute
+    type, whose backward holds four score-sized tensors, or to their fp32 copy, with three. The walk
+    counts kept, incoming and outgoing ones by itself.
+    """
     probs = Tensor("attention_probs", scores_shape, shape.dtype)
-    kept = probs
-    if shape.model.attention_softmax_in_fp32 and not _has_fused_softmax(shape):
-        kept = Tensor("softmax_fp32", scores_shape, DType.FP32)
+    fused = _has_fused_softmax(shape)
+    kept, copy, alive = probs, 0, 4
+    if shape.model.attention_softmax_in_fp32 and not fused:
+        kept, alive = Tensor("softmax_fp32", scores_shape, DType.FP32), 3
+        copy = kept.num_bytes
+    counted = kept.num_bytes + probs.num_bytes + scores.num_bytes
     return probs, Operator(
-        name="softmax", module=Module.CORE_ATTENTION, unit=ComputeUnit.BANDWIDTH,
-        inputs=(scores,), outputs=(probs,), saved=(kept,),
-    )  # fmt: skip
+        name="softmax",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(scores,),
+        outputs=(probs,),
+        saved=(kept,),
+        forward_workspace=copy,
+        backward_workspace=0 if fused else alive * kept.num_bytes - counted,
+    )
 
 
 def _has_fused_softmax(shape: RankShape) -> bool:

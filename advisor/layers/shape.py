@@ -105,6 +105,14 @@ class RankShape:
         """Under SP: the output before its reduce-scatter, or its gradient after the all-gather."""
         return self.gathered_hidden_bytes if self.sequence_parallel else 0
 
+    @property
+    def row_parallel_backward_workspace(self) -> int:
+        """The gathered output gradient under SP; on the local spec a dropout's own gradient is gone
+        by then."""
+        freed = self.is_local and self.model.hidden_dropout > 0
+        shard = self.gathered_hidden_bytes // self.tp if freed else 0
+        return max(0, self.row_parallel_workspace - shard)
+
     def column_parallel_forward(self) -> tuple[Collective, ...]:
         """All-gather of a column-parallel input under SP (Megatron layers.py)."""
         if self.tp == 1 or not self.sequence_parallel:

@@ -47,14 +47,17 @@ def chunk_footprint(
 ) -> ChunkFootprint:
     """Footprint of a chunk under `plan`; `first` holds the embedding, `last` norm, head and loss.
 
-    The backward starts with the last block while everything is kept, and frees block after block.
+    The backward starts with the last block while everything is kept, and frees block after block;
+    the gradient received from the next stage stays to the end of the pass.
     """
     blocks = _blocks(shape, plan, first, last)
     before, forward, backward = 0, Peak(num_bytes=0, point=""), Peak(num_bytes=0, point="")
-    for block in blocks:
+    received = 0 if last else shape.hidden(LAYER_INPUT).num_bytes
+    for index, block in enumerate(blocks):
         below = before + (block.count - 1) * block.kept
+        waiting = received if index < len(blocks) - 1 else 0
         forward = _higher(forward, below + block.forward_peak, block, block.forward_point)
-        backward = _higher(backward, below + block.backward_peak, block, block.backward_point)
+        backward = _higher(backward, below + block.backward_peak + waiting, block, block.backward_point)
         before = below + block.kept
     return ChunkFootprint(kept=before, forward=forward, backward=backward)
 
@@ -104,7 +107,8 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
 def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint) -> _Block:
     """One checkpoint around `num_layers` layers (tensor_parallel/random.py CheckpointFunction).
 
-    Keeps the first layer's input. The backward runs the forward of all its layers again, which
+    Keeps the first layer's input, or the rank's shard of it, which the gathered input replaces. The
+    backward runs the forward of all its layers again, which
     then keep everything, holds the replayed output to the end, and goes back through them.
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
@@ -113,12 +117,11 @@ def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint)
     below = (segment.num_layers - 1) * layer.kept
     replay = below + layer.forward_peak + hidden  # the incoming gradient waits meanwhile
     backward = below + layer.backward_peak + hidden  # the replayed output is held
-    shard = kept if segment.shards_input else 0  # else it is the first layer's input
     return _Block(
         name=f"checkpoint of {segment.num_layers}",
         kept=kept,
         forward_peak=without_grad.peak + (hidden if segment.num_layers > 1 else 0),
-        backward_peak=max(replay, backward) + shard,
+        backward_peak=max(replay, backward),
         forward_point=without_grad.point,
         backward_point=layer.backward_point if backward >= replay else "replay",
     )

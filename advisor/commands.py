@@ -1,0 +1,142 @@
+"""What each command of `advise` does: from arguments to text and exit code; nothing is printed."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from advisor.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
+from advisor.errors import UserError
+from advisor.outcome import FITS, NOTHING_FITS, WRONG, Outcome
+
+if TYPE_CHECKING:
+    from advisor.answer import Advice, Candidate
+    from advisor.report.text import Screen
+
+_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+
+def run(arguments: Sequence[str]) -> Outcome:
+    """Run one command; UserError and UsageError where the request is wrong."""
+    if not arguments:
+        from advisor.help import SHORT
+
+        return Outcome(text="", exit_code=WRONG, talk=(SHORT,))
+    if arguments[0] in COMMANDS:
+        from advisor import subcommands
+
+        return subcommands.run(arguments[0], arguments[1:])
+    if "--help" in arguments or "-h" in arguments:
+        from advisor.help import LONG
+
+        return Outcome(text=LONG)
+    if "--version" in arguments:
+        return Outcome(text=f"advise {_version()}\n")
+    return rank(parse(arguments))
+
+
+def rank(options: Options) -> Outcome:
+    """`advise --model … --gpus …`: the ranked settings in the wanted format."""
+    _check(options)
+    from advisor.advise import advise
+
+    advice = advise(options.request)
+    _check_rank(advice, options)
+    talk: tuple[str, ...] = ()
+    if options.plot:
+        from advisor.report.figures import write_figure
+
+        write_figure(advice, options.plot, top=options.top)
+        talk = (f"advise: wrote {options.plot}",)
+    if options.output is OutputFormat.FLAGS and not advice.fits:
+        from advisor.report.wording import verdict
+
+        talk = (*talk, f"advise: {verdict(advice)}")
+    exit_code = FITS if advice.fits else NOTHING_FITS
+    return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
+
+
+def _check(options: Options) -> None:
+    """Refuse before the search what would fail after it."""
+    if options.explain and options.output in (OutputFormat.CSV, OutputFormat.FLAGS):
+        raise UserError(
+            "--explain", options.explain, f"does not go with --format {options.output}",
+            "use --format table or json",
+        )  # fmt: skip
+    if options.plot:
+        from advisor.report.figures import check_figure
+
+        check_figure(options.plot)
+
+
+def _check_rank(advice: "Advice", options: Options) -> None:
+    if options.explain and options.explain > len(advice.candidates):
+        raise UserError(
+            "--explain", options.explain, f"there are {len(advice.candidates)} rows",
+            f"nearest: {len(advice.candidates)}" if advice.candidates else "",
+        )  # fmt: skip
+
+
+def _render(advice: "Advice", options: Options) -> str:
+    """The answer in the wanted format; each module is imported when it is used."""
+    match options.output:
+        case OutputFormat.JSON:
+            from advisor.report.json_report import json_report
+
+            return json_report(advice, top=options.top, explained=options.explain)
+        case OutputFormat.CSV:
+            from advisor.report.csv_report import csv_report
+
+            return csv_report(advice, top=options.top)
+        case OutputFormat.FLAGS:
+            from advisor.report.flags import flags_report
+
+            return flags_report(advice, with_layout=_layout_was_chosen(advice, options))
+    return _page(advice, options)
+
+
+def _page(advice: "Advice", options: Options) -> str:
+    from advisor.report.terminal import page
+    from advisor.report.text import Screen
+    from advisor.request import SearchScope
+
+    screen = Screen.of(sys.stdout)
+    text = page(
+        advice,
+        screen=screen,
+        top=options.top or DEFAULT_TOP,
+        show_rejected=options.show_rejected,
+        search_layout=options.request.search is SearchScope.LAYOUT,
+        with_layout_flags=_layout_was_chosen(advice, options),
+    )
+    if options.explain is None:
+        return text
+    wanted = next(c for c in advice.candidates if c.rank == options.explain)
+    return text + "\n" + _explanation(wanted, screen)
+
+
+def _layout_was_chosen(advice: "Advice", options: Options) -> bool:
+    """Whether the advisor chose the layout: neither the user nor a preset gave it."""
+    from advisor.request import SearchScope
+
+    request = options.request
+    if request.search is SearchScope.LAYOUT:
+        return True
+    given = any(getattr(request, degree) for degree in _DEGREES)
+    return not given and not any(text.startswith("preset ") for text in advice.assumptions)
+
+
+def _explanation(candidate: "Candidate", screen: "Screen") -> str:
+    from advisor.explain import memory_lines, time_lines
+    from advisor.report.explain import explanation
+
+    evaluation = candidate.evaluation
+    return explanation(candidate, memory_lines(evaluation), time_lines(evaluation), screen)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("recompute-advisor")
+    except PackageNotFoundError:
+        return "(not installed)"

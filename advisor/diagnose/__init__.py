@@ -1,0 +1,25 @@
+"""Known failures in a training log: found, explained from their numbers, with what helps.
+
+``diagnose(Path("train.log"))`` gives the findings, ``render(findings)`` their text.
+"""
+
+from advisor.diagnose.catalog import (
+    Case,
+    Catalog,
+    Evidence,
+    Failure,
+    Severity,
+    Symptom,
+    load_catalog,
+    symptoms,
+)
+from advisor.diagnose.meaning import Meaning, meaning_of
+from advisor.diagnose.render import render
+from advisor.diagnose.scan import Diagnosis, Finding, diagnose, scan
+from advisor.diagnose.template import Reading, Template
+
+__all__ = [
+    "Case", "Catalog", "Diagnosis", "Evidence", "Failure", "Finding", "Meaning", "Reading",
+    "Severity", "Symptom", "Template", "diagnose", "load_catalog", "meaning_of", "render", "scan",
+    "symptoms",
+]  # fmt: skip

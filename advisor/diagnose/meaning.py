@@ -1,0 +1,166 @@
+"""What the numbers of a message say: which of the known causes of one text it is."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+from advisor.diagnose.scan import Finding
+from advisor.units import human_bytes
+
+_EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_SAVE_MEMORY: Final = "recompute more, a smaller micro batch, or more sharding (TP, PP, DP)"
+
+# Below a tenth of the device a cached block is the ordinary slack of the allocator's size classes:
+# curing it gives the headroom of one request, not of a run.
+_LARGE_CACHE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meaning:
+    """A sentence, what to do about it, and the reading that picks among a failure's cases."""
+
+    text: str
+    fix: str = ""
+    when: str = ""
+
+
+def meaning_of(finding: Finding) -> Meaning:
+    """The meaning of a finding; an empty text where the cases say all."""
+    special = _SPECIAL.get(finding.failure.id)
+    return special(finding) if special else Meaning(text=_filled(finding))
+
+
+def _filled(finding: Finding) -> str:
+    """The failure's sentence with its readings; empty where the message lacks one of them."""
+    try:
+        return finding.failure.meaning.format(**{n.name: n.text for n in finding.numbers})
+    except KeyError:
+        return ""
+
+
+def _out_of_memory(finding: Finding) -> Meaning:
+    """Fragmentation or shortage, from the request against what was cached, free and allocated."""
+    number = finding.number
+    tried, capacity, free = (number(f"{name}_bytes") for name in ("tried", "capacity", "free"))
+    allocated, cached = number("allocated_bytes"), number("reserved_unallocated_bytes")
+    reserved = number("reserved_bytes")
+    if cached is None and reserved is not None and allocated is not None:
+        cached = reserved - allocated
+    if tried is None or capacity is None or free is None or allocated is None or cached is None:
+        return Meaning(
+            text="The message carries no full account of the memory.",
+            fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} if reserved memory is far above allocated.",
+        )
+    said = (
+        f"{human_bytes(tried)} asked for on a device of {human_bytes(capacity)} with "
+        f"{human_bytes(free)} free; {human_bytes(allocated)} in tensors, {human_bytes(cached)} "
+        f"reserved but unallocated.{_beside(finding, allocated, cached)}"
+    )
+    verdict = _verdict(
+        tried=tried, capacity=capacity, free=free, allocated=allocated, cached=cached
+    )
+    return replace(verdict, text=f"{said} {verdict.text}")
+
+
+def _beside(finding: Finding, allocated: float, cached: float) -> str:
+    """What the process held that is no tensor of its own making, where the message tells."""
+    process, pool = finding.number("process_bytes"), finding.number("pool_bytes")
+    parts = []
+    if pool is not None:
+        parts.append(f" {human_bytes(pool)} of the tensors sit in pools of CUDA graphs.")
+    if process is not None and process > allocated + cached:
+        other = human_bytes(process - allocated - cached)
+        parts.append(f" {other} more belong to the context, NCCL and libraries.")
+    return "".join(parts)
+
+
+def _verdict(
+    *, tried: float, capacity: float, free: float, allocated: float, cached: float
+) -> Meaning:
+    """Enough cached for the request is fragmentation if it is much; anything less a shortage."""
+    if allocated + tried > capacity:
+        over = human_bytes(allocated + tried - capacity)
+        return Meaning(
+            text=f"Shortage: the tensors alone would pass the device by {over}; no allocator "
+            "setting helps.",
+            fix=f"{_SAVE_MEMORY}.",
+            when="shortage",
+        )
+    if cached >= tried and cached >= _LARGE_CACHE * capacity:
+        return Meaning(
+            text="Fragmentation: what is reserved but unallocated would hold the request if it "
+            "were in one piece.",
+            fix=f"{_EXPANDABLE}, fixed sequence lengths; only then {_SAVE_MEMORY}.",
+            when="fragmentation",
+        )
+    if cached >= tried:
+        return Meaning(
+            text="At the edge: what is reserved but unallocated would just hold the request if it "
+            "were in one piece, and the device is nearly full of tensors.",
+            fix=f"{_EXPANDABLE} for this request; {_SAVE_MEMORY} for headroom.",
+            when="edge",
+        )
+    if cached + free >= tried:
+        spare = human_bytes(cached + free - tried)
+        return Meaning(
+            text="Shortage: little is reserved but unallocated. Without any fragmentation the "
+            f"request would fit with {spare} to spare, so the next one fails.",
+            fix=f"{_SAVE_MEMORY}; {_EXPANDABLE} may hide it for some steps.",
+            when="shortage",
+        )
+    short = human_bytes(tried - cached - free)
+    return Meaning(
+        text=f"Shortage: {short} are missing even if nothing were fragmented.",
+        fix=f"{_SAVE_MEMORY}.",
+        when="shortage",
+    )
+
+
+def _metadata(finding: Finding) -> Meaning:
+    """How the replayed tensor differs: grown, empty, another dtype, another number of rows."""
+    texts = {item.name: item.text for item in finding.numbers}
+    dtypes = texts.get("saved_dtype", ""), texts.get("recomputed_dtype", "")
+    saved, again = (_shape(texts.get(name, "")) for name in ("saved_shape", "recomputed_shape"))
+    if dtypes[0] != dtypes[1]:
+        return Meaning(
+            text=f"The forward pass saved {dtypes[0]}, the replay {dtypes[1]}: the replay ran "
+            "under another autocast state.",
+            when="dtype",
+        )
+    if saved is None or again is None:
+        return Meaning(text="The message does not show the shapes; its next lines may.")
+    said = f"Saved {list(saved)}, replayed {list(again)}: "
+    if prod(saved) == 0 or prod(again) == 0:
+        return Meaning(
+            text=f"{said}one of them is empty, as a partitioned (ZeRO-3) parameter is.",
+            when="empty",
+        )
+    differing = [(a, b) for a, b in zip(saved, again, strict=False) if a != b]
+    if len(saved) != len(again) or len(differing) != 1:
+        return Meaning(text=f"{said}the replay took another path.")
+    before, after = differing[0]
+    if after % before == 0:
+        return Meaning(
+            text=f"{said}one dimension grew {after // before} times, as a key/value cache that is "
+            "filled again does.",
+            when="longer",
+        )
+    return Meaning(
+        text=f"{said}one dimension differs, as the tokens of an expert do when the router decides "
+        "differently.",
+        when="rows",
+    )
+
+
+def _shape(text: str) -> tuple[int, ...] | None:
+    """Sizes of ``torch.Size([2, 1024])``; None where the text is no shape."""
+    return tuple(int(size) for size in re.findall(r"\d+", text)) if "Size" in text else None
+
+
+_SPECIAL: Final[dict[str, Callable[[Finding], Meaning]]] = {
+    "cuda_out_of_memory": _out_of_memory,
+    "cuda_out_of_memory_graph_pools": _out_of_memory,
+    "recomputed_metadata_differs": _metadata,
+}

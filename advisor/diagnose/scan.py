@@ -1,0 +1,239 @@
+"""Streams a log and finds known failures: one pass, a few lines in memory, any bytes."""
+
+import re
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Final
+
+from advisor.diagnose.catalog import Failure, Severity, load_catalog
+from advisor.diagnose.template import Reading, Template
+from advisor.errors import UserError
+
+WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
+BLOCK_BYTES: Final = 1 << 20
+LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
+EXCERPT_CHARACTERS: Final = 400
+
+_ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RANK: Final = re.compile(r"\s*(?:\[(?:[Rr]ank|default) ?(\d+)\]:?|(\d+):(?= ))\s*")
+_EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A failure at its first occurrence.
+
+    line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
+    numbers: what the message says, by name. occurrences and ranks cover the whole log.
+    """
+
+    failure: Failure
+    line_number: int
+    excerpt: str
+    numbers: tuple[Reading, ...]
+    rank: int | None
+    occurrences: int
+    ranks: tuple[int, ...]
+
+    def number(self, name: str) -> float | None:
+        """The value of one reading, or None where the text does not have it."""
+        return next((item.value for item in self.numbers if item.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All findings of one log, errors before warnings and then in its order."""
+
+    findings: tuple[Finding, ...]
+    num_lines: int
+
+
+@dataclass(slots=True)
+class _Window:
+    """Lines from one that may begin a message."""
+
+    line_number: int
+    lines: list[bytes]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """First occurrence of a failure, and how often and where it came again."""
+
+    failure: Failure
+    line_number: int
+    excerpt: str
+    numbers: tuple[Reading, ...]
+    rank: int | None
+    occurrences: int = 0
+    ranks: set[int] = field(default_factory=set)
+
+    def finding(self) -> Finding:
+        return Finding(
+            failure=self.failure,
+            line_number=self.line_number,
+            excerpt=self.excerpt,
+            numbers=self.numbers,
+            rank=self.rank,
+            occurrences=self.occurrences,
+            ranks=tuple(sorted(self.ranks)),
+        )
+
+
+def diagnose(source: Path | str) -> tuple[Finding, ...]:
+    """Known failures of a log: a Path is a file (``-`` is stdin), a str is the log's text.
+
+    Raises UserError where the file cannot be read.
+    """
+    return scan(source).findings
+
+
+def scan(source: Path | str) -> Diagnosis:
+    """Like `diagnose`, with the number of lines read."""
+    try:
+        with _opened(source) as stream:
+            return _scan(stream)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError("LOG", source, f"cannot be read ({reason})") from error
+
+
+def _opened(source: Path | str) -> IO[bytes] | nullcontext[IO[bytes]]:
+    if isinstance(source, str):
+        return BytesIO(source.encode("utf-8", errors="replace"))
+    return nullcontext(sys.stdin.buffer) if source == Path("-") else source.open("rb")
+
+
+def _scan(stream: IO[bytes]) -> Diagnosis:
+    scanner = _Scanner(anchors=_anchors())
+    for block in _blocks(stream):
+        scanner.read(block)
+    return scanner.finish()
+
+
+def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines, some BLOCK_BYTES at a time; a line longer than a block comes in pieces."""
+    rest = b""
+    while chunk := stream.read(BLOCK_BYTES):
+        whole = rest + chunk
+        end = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1 or len(whole)
+        yield whole[:end]
+        rest = whole[end:]
+    if rest:
+        yield rest
+
+
+@dataclass(slots=True, kw_only=True)
+class _Scanner:
+    """Reads blocks; a block without any anchor costs one search for each and nothing more."""
+
+    anchors: tuple[bytes, ...]
+    tallies: dict[str, _Tally] = field(default_factory=dict)
+    waiting: deque[_Window] = field(default_factory=deque)
+    newlines: int = 0
+    unfinished: bool = False
+
+    def read(self, block: bytes) -> None:
+        """Open a window at every line with an anchor, feed and settle the open ones."""
+        present = [anchor for anchor in self.anchors if anchor in block]
+        first_line = self.newlines + 1
+        self.newlines += block.count(b"\n")
+        self.unfinished = not block.endswith(b"\n")
+        if not present and not self.waiting:
+            return
+        for line_number, line in enumerate(block.removesuffix(b"\n").split(b"\n"), first_line):
+            for window in self.waiting:
+                window.lines.append(line[:LINE_BYTES])
+            if self.waiting and len(self.waiting[0].lines) > WINDOW_LINES:
+                _settle(self.waiting.popleft(), self.tallies)
+            if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
+                self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
+
+    def finish(self) -> Diagnosis:
+        """Settle what is open at the end of the log."""
+        for window in self.waiting:
+            _settle(window, self.tallies)
+        found = sorted(
+            self.tallies.values(),
+            key=lambda item: (item.failure.severity is Severity.WARNING, item.line_number),
+        )
+        return Diagnosis(
+            findings=tuple(item.finding() for item in found),
+            num_lines=self.newlines + self.unfinished,
+        )
+
+
+def _cut(line: bytes, start: int) -> bytes:
+    """A long line (progress bars, garbage) from a little before its first anchor."""
+    return line if len(line) <= LINE_BYTES else line[max(0, start - 128) : start + LINE_BYTES]
+
+
+@lru_cache(maxsize=1)
+def _ordered() -> tuple[tuple[Template, Failure], ...]:
+    """Every template with its failure, the most specific first."""
+    pairs = [(t, failure) for failure in load_catalog().failures for t in failure.templates]
+    return tuple(sorted(pairs, key=lambda pair: -pair[0].specificity))
+
+
+@lru_cache(maxsize=1)
+def _anchors() -> tuple[bytes, ...]:
+    """The anchors of all templates, without those that another one begins."""
+    anchors = {template.anchor for template, _ in _ordered()}
+    shortest = [a for a in anchors if not any(a != b and a.startswith(b) for b in anchors)]
+    return tuple(anchor.encode() for anchor in sorted(shortest))
+
+
+def _settle(window: _Window, tallies: dict[str, _Tally]) -> None:
+    """Enter the failure that begins on the window's first line, if one does."""
+    first, text, rank = _joined(window.lines)
+    for template, failure in _ordered():
+        if template.anchor not in first:
+            continue
+        match = template.regex.search(text)
+        if match is None or match.start() >= len(first):
+            continue
+        tally = tallies.setdefault(
+            failure.id,
+            _Tally(
+                failure, window.line_number, _excerpt(text, match), template.readings(match), rank
+            ),
+        )
+        tally.occurrences += 1
+        if rank is not None:
+            tally.ranks.add(rank)
+        return
+
+
+def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
+    """First line and whole window with single blanks, and the rank of the first line.
+
+    Lines that carry another rank's prefix are left out; ranks write over each other's messages.
+    """
+    rank, first = _without_prefix(lines[0])
+    parts = [first]
+    for line in lines[1:]:
+        other, text = _without_prefix(line)
+        if other is None or other == rank:
+            parts.append(text)
+    return first, " ".join(part for part in parts if part), rank
+
+
+def _without_prefix(line: bytes) -> tuple[int | None, str]:
+    """Rank and text of a line; nested prefixes (srun's and torchrun's) give the innermost rank."""
+    text, rank = _ANSI.sub("", line.decode("utf-8", errors="replace")), None
+    while match := _RANK.match(text):
+        rank, text = int(match.group(1) or match.group(2)), text[match.end() :]
+    return rank, " ".join(text.replace("\0", "").split())
+
+
+def _excerpt(text: str, match: re.Match[str]) -> str:
+    """The matched text with the exception's name before it."""
+    before = _EXCEPTION.search(text, max(0, match.start() - 80), match.start())
+    start = before.start() if before else match.start()
+    return text[start : match.end()][:EXCERPT_CHARACTERS]

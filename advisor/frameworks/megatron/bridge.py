@@ -1,0 +1,98 @@
+"""What to paste after a Megatron Bridge script: overrides of its ConfigContainer.
+
+Source: Megatron Bridge main 067f987 (Hydra/OmegaConf dot lists over ConfigContainer), fields of
+model providers, ddp, train and mixed_precision. Every override is quoted for the shell: brackets
+are patterns there.
+"""
+
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from advisor.dtypes import Precision
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
+from advisor.job import CudaGraphImpl, Job
+
+_MIXED_PRECISION: Final = {
+    Precision.BF16: "bf16_mixed",
+    Precision.FP16: "fp16_mixed",
+    Precision.FP8_DELAYED: "bf16_with_fp8_delayed_scaling_mixed",
+    Precision.FP8_CURRENT: "bf16_with_fp8_current_scaling_mixed",
+    Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
+    Precision.MXFP8: "bf16_with_mxfp8_mixed",
+}
+
+
+def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
+    """Overrides that give exactly `setting`, whatever the recipe had set before.
+
+    A recipe's method and number of layers left in place would be refused under selective
+    ("recompute_num_layers must be None"), so they are cleared; no recompute clears everything.
+
+    >>> bridge_overrides(NONE, job, revision).split()[0]
+    'model.recompute_granularity=null'
+    """
+    return _join((*_recompute(setting), *_offload(setting)))
+
+
+def _recompute(setting: RecomputeSetting) -> Iterator[str]:
+    modules = ",".join(setting.effective_modules)
+    if setting.granularity is Granularity.FULL:
+        yield "recompute_granularity=full"
+        yield f"recompute_method={setting.method}"
+        yield f"recompute_num_layers={setting.num_layers}"
+    else:
+        yield f"recompute_granularity={'selective' if modules else 'null'}"
+        yield f"recompute_modules=[{modules}]"
+        yield from ("recompute_method=null", "recompute_num_layers=null")
+    if setting.distribute_saved_activations:
+        yield "distribute_saved_activations=true"
+
+
+def _offload(setting: RecomputeSetting) -> Iterator[str]:
+    if setting.offload_modules:
+        yield "fine_grained_activation_offloading=true"
+        yield f"offload_modules=[{','.join(setting.offload_modules)}]"
+
+
+def bridge_layout_overrides(job: Job, revision: Revision) -> str:
+    """Overrides for the layout, batch, precision and CUDA graphs of the job.
+
+    Two things are left to the recipe: the sequence length, which stands in the model and in the
+    data set, whose field differs by recipe; and the type of the gradient buffer, which the named
+    mixed_precision overwrites at validation.
+    """
+    return shlex.join((*(f"model.{part}" for part in _model(job, revision)), *_run(job)))
+
+
+def _model(job: Job, revision: Revision) -> Iterator[str]:
+    layout = job.layout
+    vpp = layout.virtual_pipeline_model_parallel_size
+    yield f"tensor_model_parallel_size={layout.tensor_model_parallel_size}"
+    yield f"sequence_parallel={_yaml(layout.sequence_parallel)}"
+    yield f"context_parallel_size={layout.context_parallel_size}"
+    yield f"pipeline_model_parallel_size={layout.pipeline_model_parallel_size}"
+    yield f"virtual_pipeline_model_parallel_size={vpp if vpp > 1 else 'null'}"
+    impl, modules = job.config.cuda_graph_impl, job.config.cuda_graph_modules
+    if impl is CudaGraphImpl.FULL_ITERATION and str(impl) not in revision.cuda_graph_impls:
+        impl, modules = CudaGraphImpl.LOCAL, ("full_iteration",)
+    yield f"cuda_graph_impl={impl}"
+    if impl is not CudaGraphImpl.NONE:
+        yield f"{revision.cuda_graph_field}=[{','.join(modules)}]"
+
+
+def _run(job: Job) -> Iterator[str]:
+    layout, config = job.layout, job.config
+    yield f"train.micro_batch_size={config.micro_batch_size}"
+    yield f"train.global_batch_size={config.global_batch_size}"
+    yield f"ddp.use_distributed_optimizer={_yaml(layout.use_distributed_optimizer)}"
+    yield f"mixed_precision={_MIXED_PRECISION[config.precision]}"
+
+
+def _yaml(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _join(parts: tuple[str, ...]) -> str:
+    return shlex.join(f"model.{part}" for part in parts)

@@ -1,0 +1,158 @@
+"""What to paste into Megatron-LM's command line for a setting and its job.
+
+Option names and arities: megatron-core wheels 0.17.1, 0.18.2 and 0.19.2 training/arguments.py and
+argument_utils.py (options made from TransformerConfig's fields), which agree on all options here
+but those of CUDA graphs.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+from advisor.dtypes import DType, Precision
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
+from advisor.frameworks.megatron.raw import FP8_RECIPES
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
+from advisor.job import CudaGraphImpl, Job
+from advisor.models.spec import TransformerImpl
+
+__all__ = [
+    "bridge_layout_overrides", "bridge_overrides", "environment", "layout_flags",
+    "megatron_lm_flags",
+]  # fmt: skip
+
+
+def megatron_lm_flags(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
+    """Recompute flags; empty where nothing is recomputed, which is Megatron-LM's default.
+
+    An unset list of modules is written out as the core_attn that Megatron makes of it, so that the
+    flags say what runs. An empty list gives no flags: --recompute-modules needs at least one.
+
+    >>> megatron_lm_flags(selective("mlp"), job, revision)
+    '--recompute-granularity selective --recompute-modules mlp'
+    """
+    return shlex.join((*_recompute(setting), *_offload(setting)))
+
+
+def _recompute(setting: RecomputeSetting) -> Iterator[str]:
+    if setting.granularity is Granularity.SELECTIVE and setting.effective_modules:
+        yield from ("--recompute-granularity", "selective")
+        yield from ("--recompute-modules", *setting.effective_modules)
+    if setting.granularity is Granularity.FULL:
+        yield from ("--recompute-granularity", "full")
+        yield from ("--recompute-method", str(setting.method))
+        yield from ("--recompute-num-layers", str(setting.num_layers))
+        if setting.distribute_saved_activations:
+            yield "--distribute-saved-activations"
+
+
+def _offload(setting: RecomputeSetting) -> Iterator[str]:
+    if setting.offload_modules:
+        yield "--fine-grained-activation-offloading"
+        yield from ("--offload-modules", *setting.offload_modules)
+
+
+def layout_flags(job: Job, revision: Revision) -> str:
+    """Parallel degrees, batch, precision, implementation and CUDA graphs of the job.
+
+    VPP is written as layers of a model chunk (--num-layers-per-virtual-pipeline-stage), the
+    spelling that every release takes.
+    """
+    parts = (
+        *_degrees(job),
+        *_optimizer(job),
+        *_batch(job),
+        *_precision(job),
+        *_implementation(job),
+    )
+    return shlex.join((*parts, *_graphs(job, revision)))
+
+
+def _degrees(job: Job) -> Iterator[str]:
+    layout = job.layout
+    yield from ("--tensor-model-parallel-size", str(layout.tensor_model_parallel_size))
+    if layout.sequence_parallel:
+        yield "--sequence-parallel"
+    if layout.tp_comm_overlap:
+        yield "--tp-comm-overlap"
+    yield from ("--context-parallel-size", str(layout.context_parallel_size))
+    yield from ("--pipeline-model-parallel-size", str(layout.pipeline_model_parallel_size))
+    if layout.virtual_pipeline_model_parallel_size > 1:
+        layers = layout.layers_per_chunk(job.model.num_layers)
+        yield from ("--num-layers-per-virtual-pipeline-stage", str(layers))
+
+
+def _optimizer(job: Job) -> Iterator[str]:
+    layout = job.layout
+    if layout.use_distributed_optimizer:
+        yield "--use-distributed-optimizer"
+    if layout.overlap_grad_reduce:
+        yield "--overlap-grad-reduce"
+    # Refused without the distributed optimizer and without --overlap-grad-reduce.
+    sharded = layout.use_distributed_optimizer and layout.overlap_grad_reduce
+    if layout.overlap_param_gather and sharded:
+        yield "--overlap-param-gather"
+
+
+def _batch(job: Job) -> Iterator[str]:
+    config = job.config
+    yield from ("--seq-length", str(config.seq_length))
+    yield from ("--micro-batch-size", str(config.micro_batch_size))
+    yield from ("--global-batch-size", str(config.global_batch_size))
+
+
+def _precision(job: Job) -> Iterator[str]:
+    """--bf16 alone reduces gradients in fp32; --fp16 alone does not."""
+    config = job.config
+    if config.precision is Precision.FP16:
+        yield "--fp16"
+        if config.main_grads_dtype is DType.FP32:
+            yield "--accumulate-allreduce-grads-in-fp32"
+        return
+    yield "--bf16"
+    if config.main_grads_dtype is DType.BF16:
+        yield "--grad-reduce-in-bf16"
+    if config.precision.is_fp8:
+        yield from ("--fp8-format", "hybrid", "--fp8-recipe", FP8_RECIPES[config.precision])
+
+
+def _implementation(job: Job) -> Iterator[str]:
+    if job.model.transformer_impl is TransformerImpl.LOCAL:
+        yield from ("--transformer-impl", "local")
+    yield from ("--attention-backend", str(job.model.attention_backend))
+
+
+def _graphs(job: Job, revision: Revision) -> Iterator[str]:
+    """Options of CUDA graphs by release; a graph of the whole iteration excludes the NaN check."""
+    config = job.config
+    impl = config.cuda_graph_impl
+    if impl is CudaGraphImpl.NONE:
+        return
+    whole = impl is CudaGraphImpl.FULL_ITERATION
+    modules = config.cuda_graph_modules
+    if whole and "full_iteration" not in revision.cuda_graph_impls:
+        impl, modules = CudaGraphImpl.LOCAL, ("full_iteration",)
+    if revision.cuda_graph_impls:
+        yield from ("--cuda-graph-impl", str(impl))
+    else:
+        te = impl is CudaGraphImpl.TRANSFORMER_ENGINE
+        yield "--external-cuda-graph" if te else "--enable-cuda-graph"
+    if modules:
+        yield from (f"--{revision.cuda_graph_field.replace('_', '-')}", *modules)
+    if whole:
+        yield "--no-check-for-nan-in-loss-and-grad"
+
+
+def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
+    """Environment variables, ``NAME=value``, without which the job is refused or runs otherwise.
+
+    Source: megatron-core 0.19.2 training/arguments.py:1854-1887.
+    """
+    variables = []
+    if job.config.expandable_segments:
+        variables.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+        if job.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
+            variables.append("NCCL_GRAPH_REGISTER=0")
+    if setting.offload_modules:
+        variables.append("NVTE_CPU_OFFLOAD_V1=1")
+    return tuple(variables)

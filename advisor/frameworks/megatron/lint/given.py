@@ -1,0 +1,130 @@
+"""What a configuration gives: values by field of RawSettings, converted by the field's type."""
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, Final, get_args
+
+from advisor.errors import UserError
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.job import Framework
+
+
+class Kind(Enum):
+    """Type of a field, as a command line or YAML gives it."""
+
+    SWITCH = bool
+    NUMBER = int
+    FRACTION = float
+    TEXT = str
+    LIST = tuple
+
+
+def _kind(annotation: object) -> Kind:
+    types = {getattr(t, "__origin__", t) for t in get_args(annotation) or (annotation,)}
+    if str(annotation).startswith("tuple"):
+        return Kind.LIST
+    return next(kind for kind in Kind if kind.value in types)
+
+
+KINDS: Final = {f.name: _kind(f.type) for f in fields(RawSettings)}
+"""Kind of every field of RawSettings."""
+
+RENAMED: Final = {
+    "fp8_format": "fp8", "fp4_format": "fp4", "fp8_param_gather": "fp8_param",
+    "num_experts": "num_moe_experts", "cuda_graph_scope": "cuda_graph_modules",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+}  # fmt: skip
+"""Options and fields of other releases whose name is not the field's."""
+
+_TRUE: Final = frozenset({"true", "1", "yes", "on"})
+_NULL: Final = frozenset({"null", "none", "~", ""})
+
+
+# What stands for a value that is not known, so that no rule fires for the lack of it.
+_LEGAL: Final[dict[str, object]] = {
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+    "tensor_model_parallel_size": 2,
+}
+
+
+@dataclass(slots=True)
+class Given:
+    """Fields read so far; `framework` is whose configuration this is.
+
+    spellings: options as written, for those whose spelling changed between releases.
+    unresolved: fields whose value is a shell variable that the text does not set.
+    layers_per_virtual_stage: --num-layers-per-virtual-pipeline-stage, which becomes VPP.
+    """
+
+    framework: Framework = Framework.MEGATRON_LM
+    values: dict[str, Any] = field(default_factory=dict)
+    spellings: set[str] = field(default_factory=set)
+    unresolved: list[str] = field(default_factory=list)
+    layers_per_virtual_stage: int | None = None
+
+    def put(self, name: str, value: object, where: str) -> None:
+        """Store `value` for field `name`; UserError where it has not the field's type."""
+        if isinstance(value, str) and "$" in value:
+            self.unresolved.append(where)
+            self.values[name] = _LEGAL.get(name)
+            return
+        self.values[name] = convert(name, value, where)
+
+    def settings(self) -> RawSettings:
+        """The raw settings, with defaults for what is not given."""
+        values = {name: value for name, value in self.values.items() if value is not None}
+        values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
+        if self.framework is Framework.MEGATRON_BRIDGE:
+            # A recipe sets them; only a resolved configuration shows what to.
+            values = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **values}
+        if values.get("recompute_activations"):
+            values["recompute_granularity"] = "selective"
+        per_stage = self.layers_per_virtual_stage
+        layers, pp = values.get("num_layers"), values.get("pipeline_model_parallel_size", 1)
+        if per_stage and layers and pp and layers % (pp * per_stage) == 0:
+            values["virtual_pipeline_model_parallel_size"] = layers // pp // per_stage
+        return RawSettings(**values)
+
+
+def convert(name: str, value: object, where: str) -> object:
+    """`value` in the type of field `name`; None for null."""
+    if value is None or (isinstance(value, str) and value.lower() in _NULL and _nullable(name)):
+        return None
+    kind = KINDS[name]
+    if kind is Kind.LIST:
+        return _names(value)
+    if kind is Kind.SWITCH:
+        return value if isinstance(value, bool) else str(value).lower() in _TRUE
+    if kind is Kind.TEXT:
+        return str(value)
+    try:
+        return kind.value(str(value))
+    except ValueError:
+        raise UserError(where, value, f"is no {kind.name.lower()}") from None
+
+
+def _nullable(name: str) -> bool:
+    return name != "cuda_graph_impl"
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, list | tuple):
+        return tuple(str(item) for item in value)
+    text = str(value).strip()
+    if text.startswith("["):
+        text = text.strip("[]").replace(",", " ")
+    return tuple(name.strip("'\"") for name in text.split())
+
+
+def field_of(option: str) -> str | None:
+    """The field of RawSettings behind an option; None for options of no interest.
+
+    >>> field_of("--fp8-format")
+    'fp8'
+    """
+    if not option.startswith("--") or "_" in option:
+        return None
+    name = option.removeprefix("--").replace("-", "_")
+    name = RENAMED.get(name, name)
+    return name if name in KINDS else None

@@ -1,0 +1,177 @@
+"""What each release of megatron-core accepts, and which one stands behind a framework's version.
+
+Read in the wheels megatron-core 0.13.1 to 0.19.2 (transformer/transformer_config.py, enums.py) and
+in NVIDIA/Megatron-LM main at d98e8a6 (0.20, unreleased); Megatron Bridge's pins in its pyproject
+files at v0.2 to v0.6.0 and main 067f987.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from advisor.errors import UserError
+from advisor.job import Framework
+
+
+class CheckpointKind(StrEnum):
+    """How a recompute module is replayed."""
+
+    PLAIN = "plain"
+    """An ordinary checkpoint: the module's output stays alive for whoever saved it."""
+    OUTPUT_DISCARDING = "output_discarding"
+    """CheckpointWithoutOutput: the output's storage is freed and written again in the backward."""
+
+
+_OUTPUT_DISCARDING: Final = frozenset(
+    {"layernorm", "mla_up_proj", "moe_act", "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc"}
+)
+
+
+def checkpoint_kind(module: str) -> CheckpointKind:
+    """Kind of the checkpoint around `module`; the same in every release that has the module.
+
+    Source: megatron-core 0.16.1 and 0.19.2 transformer_layer.py, attention.py, moe/*.py.
+    """
+    discards = module in _OUTPUT_DISCARDING
+    return CheckpointKind.OUTPUT_DISCARDING if discards else CheckpointKind.PLAIN
+
+
+# Compared by identity: each revision is one object, and caches keyed by it stay cheap.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Revision:
+    """One release: what its configuration accepts and how it spells it.
+
+    version: the framework's own (megatron-core's for Megatron-LM). core: the release of
+    megatron-core, `read_at` the patch whose source the line numbers refer to. cuda_graph_impls is
+    empty where the field does not exist yet (enable_cuda_graph and external_cuda_graph then).
+    uniform_must_divide: `uniform` crashes unless N divides the layers of a model chunk.
+    """
+
+    framework: Framework
+    version: str
+    core: str
+    read_at: str
+    number: tuple[int, int]
+    recompute_modules: tuple[str, ...]
+    offload_modules: tuple[str, ...] = ()
+    cuda_graph_impls: tuple[str, ...] = ()
+    cuda_graph_modules: tuple[str, ...] = ()
+    cuda_graph_field: str = "cuda_graph_scope"
+    uniform_must_divide: bool = False
+
+    @property
+    def label(self) -> str:
+        """``megatron-core 0.19``, for reasons and headers."""
+        if self.framework is Framework.MEGATRON_BRIDGE:
+            return f"Megatron Bridge {self.version} (megatron-core {self.core})"
+        return f"megatron-core {self.core}"
+
+    def at_least(self, major: int, minor: int) -> bool:
+        """Whether the megatron-core release is this one or newer."""
+        return self.number >= (major, minor)
+
+
+_MODULES_0_13: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+_MODULES_0_14: Final = (*_MODULES_0_13, "shared_experts")
+_MODULES_0_19: Final = (*_MODULES_0_14, "gdn_norm_out")
+_MODULES_MAIN: Final = (*_MODULES_0_19, "gdp_in_proj", "gdp_qkv", "mhc")
+_OFFLOAD_0_16: Final = (
+    "core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear",
+)  # fmt: skip
+_OFFLOAD_0_19: Final = (*_OFFLOAD_0_16, "fused_group_mlp")
+_IMPLS_0_15: Final = ("none", "transformer_engine", "local")
+_IMPLS_0_18: Final = (*_IMPLS_0_15, "full_iteration")
+_SCOPES_0_15: Final = ("full", "attn", "full_iteration")
+_GRAPH_MODULES: Final = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+_SCOPES_0_16: Final = ("full_iteration", *_GRAPH_MODULES)
+_SCOPES_0_17: Final = (*_SCOPES_0_16, "full_iteration_inference")
+
+
+def _core(
+    number: tuple[int, int],
+    read_at: str,
+    recompute: tuple[str, ...],
+    offload: tuple[str, ...] = (),
+    *,
+    impls: tuple[str, ...] = (),
+    scopes: tuple[str, ...] = ("full", "attn"),
+) -> Revision:
+    name = f"{number[0]}.{number[1]}" if read_at != "main" else "main"
+    return Revision(
+        framework=Framework.MEGATRON_LM, version=name, core=name, read_at=read_at, number=number,
+        recompute_modules=recompute, offload_modules=offload, cuda_graph_impls=impls,
+        cuda_graph_modules=scopes,
+        cuda_graph_field="cuda_graph_modules" if number >= (0, 18) else "cuda_graph_scope",
+        uniform_must_divide=number <= (0, 16),
+    )  # fmt: skip
+
+
+MEGATRON_CORE: Final = (
+    _core((0, 13), "0.13.1", _MODULES_0_13),
+    _core((0, 14), "0.14.0", _MODULES_0_14, scopes=_SCOPES_0_15),
+    _core((0, 15), "0.15.3", _MODULES_0_14, impls=_IMPLS_0_15, scopes=_SCOPES_0_15),
+    _core((0, 16), "0.16.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_16),
+    _core((0, 17), "0.17.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_17),
+    _core((0, 18), "0.18.2", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
+    _core((0, 19), "0.19.2", _MODULES_0_19, _OFFLOAD_0_19, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
+    _core(
+        (0, 20), "main", _MODULES_MAIN, (*_OFFLOAD_0_19, "gdp_qkv"),
+        impls=_IMPLS_0_18, scopes=_SCOPES_0_17,
+    ),
+)  # fmt: skip
+"""Releases of megatron-core, oldest first."""
+
+_BRIDGE_PINS: Final = (
+    ("0.2", "0.16"), ("0.3", "0.16"), ("0.4", "0.17"), ("0.5", "0.18"), ("0.6", "0.19"),
+    ("main", "main"),
+)  # fmt: skip
+_BY_CORE: Final = {revision.core: revision for revision in MEGATRON_CORE}
+
+MEGATRON_BRIDGE: Final = tuple(
+    replace(_BY_CORE[core], framework=Framework.MEGATRON_BRIDGE, version=version)
+    for version, core in _BRIDGE_PINS
+)
+"""Releases of Megatron Bridge, oldest first, with the megatron-core that each pins."""
+
+_DEFAULTS: Final = {Framework.MEGATRON_LM: "0.19", Framework.MEGATRON_BRIDGE: "0.6"}
+_VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
+
+
+def default_version(framework: Framework) -> str:
+    """The newest release: megatron-core 0.19, Megatron Bridge 0.6."""
+    return _DEFAULTS[framework]
+
+
+@lru_cache(maxsize=256)
+def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
+    """The revision behind `version_text`; empty means the newest release.
+
+    Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``. Raises UserError on a
+    version that is not in the table, naming those that are.
+    """
+    known = MEGATRON_BRIDGE if framework is Framework.MEGATRON_BRIDGE else MEGATRON_CORE
+    text = version_text.strip().lower() or default_version(framework)
+    match = _VERSION.fullmatch(text)
+    name = f"{int(match.group(1))}.{int(match.group(2))}" if match else text
+    if framework is Framework.MEGATRON_LM and name == "0.20":
+        name = "main"
+    for revision in known:
+        if revision.version == name:
+            return revision
+    raise UserError(
+        "--framework-version", version_text, f"is no known version of {framework}",
+        f"one of {', '.join(revision.version for revision in known)}",
+    )  # fmt: skip
+
+
+def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:
+    """Versions of `framework` that accept `module`, oldest first; empty for an unknown label."""
+    known = MEGATRON_BRIDGE if framework is Framework.MEGATRON_BRIDGE else MEGATRON_CORE
+    return tuple(r.version for r in known if module in r.recompute_modules)
+
+
+def known_recompute_modules() -> tuple[str, ...]:
+    """Every label that some release accepts."""
+    return MEGATRON_CORE[-1].recompute_modules

@@ -1,0 +1,16 @@
+"""Which settings Megatron refuses, breaks on, ignores or means differently, and why."""
+
+from advisor.frameworks.megatron.rules.engine import (
+    RULES,
+    check,
+    find,
+    first_refusal,
+    notes,
+    without_effect,
+)  # fmt: skip
+from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
+
+__all__ = [
+    "RULES", "Authority", "Finding", "Rule", "Verdict",
+    "check", "find", "first_refusal", "notes", "without_effect",
+]  # fmt: skip

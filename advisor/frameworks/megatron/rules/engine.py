@@ -1,0 +1,109 @@
+"""Applies the rules: to raw settings for `advise lint`, to a setting of a job for the ranking."""
+
+from functools import lru_cache
+from typing import Final
+
+from advisor.answer import Rejection
+from advisor.frameworks.megatron.raw import JobFacts, RawSettings, job_facts, lower
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules import (
+    graphs,
+    graphs_recompute,
+    inert,
+    launchers,
+    layout_precision,
+    offload,
+    recompute,
+    training,
+)  # fmt: skip
+from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
+from advisor.frameworks.megatron.rules.sources import source_of
+from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.job import Framework, Job
+
+RULES: Final[tuple[Rule, ...]] = (
+    *layout_precision.RULES,
+    *offload.LAYER_RULES,
+    *recompute.RULES,
+    *offload.MODULE_RULES,
+    *graphs.RULES,
+    *graphs_recompute.RULES,
+    *launchers.RULES,
+    *training.RULES,
+    *inert.RULES,
+)
+"""Every rule; TransformerConfig's come first and in its own order."""
+
+
+def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
+    """Every rule that fires on `raw`, in the order of RULES; the other launcher's are left out."""
+    lm = revision.framework is Framework.MEGATRON_LM
+    foreign = Authority.BRIDGE if lm else Authority.LAUNCHER
+    found = (_apply(rule, raw, revision) for rule in RULES if rule.authority is not foreign)
+    return tuple(finding for finding in found if finding is not None)
+
+
+def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
+    """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
+    for rule in RULES:
+        if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED:
+            finding = _apply(rule, raw, revision)
+            if finding is not None:
+                return finding
+    return None
+
+
+def _apply(rule: Rule, raw: RawSettings, revision: Revision) -> Finding | None:
+    problem = rule.check(raw, revision)
+    if problem is None:
+        return None
+    return Finding(
+        rule=rule.id, verdict=rule.verdict, authority=rule.authority, reason=problem.reason,
+        fix=problem.fix, raises=problem.raises, source=rule.source or source_of(rule.id, revision),
+    )  # fmt: skip
+
+
+def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
+    """Why no training comes of `setting` in `job`; empty for a legal setting."""
+    return _rejections(setting, job_facts(job), revision)
+
+
+def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
+    """What is to be said of a legal setting: labels that act on nothing or buy nothing,
+    promotions, what the environment must hold."""
+    return _notes(setting, job_facts(job), revision)
+
+
+def without_effect(
+    setting: RecomputeSetting, job: Job, revision: Revision
+) -> tuple[Rejection, ...]:
+    """The parts of `setting` that Megatron accepts and ignores, as rejections."""
+    found = _find(setting, job_facts(job), revision)
+    return tuple(_rejection(setting, f) for f in found if f.verdict is Verdict.NO_EFFECT)
+
+
+@lru_cache(maxsize=65536)
+def _rejections(
+    setting: RecomputeSetting, facts: JobFacts, revision: Revision
+) -> tuple[Rejection, ...]:
+    found = _find(setting, facts, revision)
+    return tuple(_rejection(setting, finding) for finding in found if finding.verdict.illegal)
+
+
+@lru_cache(maxsize=65536)
+def _notes(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tuple[str, ...]:
+    found = _find(setting, facts, revision)
+    return tuple(finding.reason for finding in found if not finding.verdict.illegal)
+
+
+@lru_cache(maxsize=16384)
+def _find(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
+    return find(lower(setting, facts, revision), revision)
+
+
+def _rejection(setting: RecomputeSetting, finding: Finding) -> Rejection:
+    consequence = "" if finding.verdict is Verdict.REFUSED else f" ({finding.verdict})"
+    return Rejection(
+        setting=setting, rule=finding.rule, reason=finding.reason + consequence,
+        fix=finding.fix, source=finding.source,
+    )  # fmt: skip

@@ -1,0 +1,49 @@
+"""What TransformerConfig accepts and the training step then makes of it: hangs and crashes."""
+
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+
+_LOOP: Final = (
+    "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward, 0.19.2 recompute.py"
+)
+
+
+def uniform_without_layers(raw: RawSettings, revision: Revision) -> Problem | None:
+    """uniform with recompute_num_layers below 1: the loop over layers never advances."""
+    number = raw.recompute_num_layers
+    if not raw.full or raw.recompute_method != "uniform" or number is None or number > 0:
+        return None
+    return Problem(
+        f"uniform recompute with recompute_num_layers = {number}: the first forward never ends",
+        "use recompute_num_layers 1 or more",
+    )
+
+
+def uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Up to 0.16, uniform N must divide the layers of a model chunk."""
+    number, layers = raw.recompute_num_layers, raw.layers_per_chunk
+    uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
+    if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
+        return None
+    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
+    near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
+    return Problem(
+        f"uniform recompute of {number} layers in model chunks of {layers}, which {number} does "
+        "not divide",
+        f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
+        "IndexError: list index out of range",
+    )
+
+
+RULES: Final = (
+    Rule(
+        "uniform_without_layers", Verdict.HANGS, Authority.TRAINING, uniform_without_layers, _LOOP
+    ),
+    Rule(
+        "uniform_must_divide", Verdict.CRASHES, Authority.TRAINING, uniform_must_divide,
+        "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
+    ),
+)  # fmt: skip

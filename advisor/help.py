@@ -1,0 +1,64 @@
+"""The help of `advise`, written by hand: grouped, one line a flag, examples first."""
+
+from typing import Final
+
+SHORT: Final = """\
+advise ranks the recompute settings of a Megatron training job by memory and time, before it runs.
+
+    advise --model llama3_70b --gpus 32xH100
+
+advise --help shows every flag; advise models and advise gpus list the names."""
+
+LONG: Final = """\
+advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...
+
+Ranks the recompute settings of a Megatron training job by peak memory and step time, before it
+runs, and prints the flags of the best one. What is not given comes from the job's preset or is
+chosen, and the page says so.
+
+  advise --model llama3_70b --gpus 32xH100
+  advise --model llama3_8b --gpus 8xA100-40GB --tp 2 --global-batch-size 128 --explain
+  advise --model ./config.json --gpus 64xH100 --search layout --top 20
+  advise --model llama3_70b --gpus 32xH100 --recompute none --recompute selective:mlp --format json
+  advise --model llama3_70b --gpus 32xH100 model.attention_backend=unfused job.seq_length=8192
+
+Job
+  --model MODEL             preset (advise models), YAML file, or Hugging Face config.json
+  --gpus COUNTxTYPE         32xH100, 8xA100-40GB (advise gpus)
+  --seq-length N            tokens of one sequence
+  --micro-batch-size N      sequences of one microbatch
+  --global-batch-size N     sequences of one step
+  --precision P             bf16, fp16, fp8_delayed, fp8_current, fp8_blockwise, mxfp8
+  --framework F             megatron_lm, megatron_bridge
+  --framework-version V     its release: meaning and spelling of settings follow it
+  KEY=VALUE                 any field: model.*, layout.*, job.*, in Megatron's names
+  --config-dir DIR          searched before the configuration that comes with the advisor
+
+Layout (Megatron's long names work too)
+  --tp N   --tensor-model-parallel-size          --sp, --no-sp   --sequence-parallel
+  --pp N   --pipeline-model-parallel-size        --cp N   --context-parallel-size
+  --vpp N  --virtual-pipeline-model-parallel-size, --num-virtual-stages-per-pipeline-rank
+  --ep N   --expert-model-parallel-size          --etp N  --expert-tensor-parallel-size
+
+Search
+  --recompute SPEC          evaluate this instead of searching; may be repeated: none,
+                            selective:core_attn,mlp, full:uniform:4, full:block:8
+                            (+offload=MODULES, +distribute_saved_activations)
+  --search recompute|layout layout: TP, PP, VPP, CP, DP and the micro batch are searched too
+  --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
+
+Output
+  --format F                table (default), json, csv, flags (only the flags of the best setting)
+  --top N                   rows shown (10 on a page, all in json and csv)
+  --show-rejected           settings that the framework refuses, and why
+  --explain [N]             where each GiB and each millisecond of row N goes (default 1)
+  --plot FILE               memory against time, and memory by component, as .png, .svg or .pdf
+  --version  --help
+
+Other commands
+  advise lint FILE|FLAGS    checks an existing configuration or command line
+  advise diagnose LOG       says why a run failed
+  advise models, gpus       lists the presets    advise rules   lists what is checked
+
+Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
+"""

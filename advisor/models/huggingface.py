@@ -1,0 +1,230 @@
+"""Model shapes from a Hugging Face config.json, read strictly.
+
+Source of names, and of values where a key is absent: transformers 4.57.1,
+models/<type>/configuration_<type>.py and modeling_<type>.py.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.errors import UserError
+from advisor.models.huggingface_config import HuggingFaceConfig, read_config
+from advisor.models.spec import (
+    Activation,
+    ModelSpec,
+    Normalization,
+    PositionEmbedding,
+    nearest_divisors,
+)
+from advisor.units import nearest_names
+
+_GATED = {
+    "silu": Activation.SWIGLU, "swish": Activation.SWIGLU,
+    "gelu": Activation.GEGLU, "gelu_new": Activation.GEGLU, "gelu_pytorch_tanh": Activation.GEGLU,
+}  # fmt: skip
+_PLAIN = {
+    "relu2": Activation.SQUARED_RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELU,
+    "gelu_fast": Activation.GELU, "gelu_pytorch_tanh": Activation.GELU,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decoder:
+    """What transformers' classes of one model_type fix, or assume where a key is absent.
+
+    num_key_value_heads and head_dim None: as many as query heads, and hidden_size / heads.
+    sliding_window: tokens where the key is absent; windowed_by_flag: use_sliding_window decides.
+    bias_keys: attention_bias and mlp_bias are read, as far as the class has them.
+    """
+
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    sliding_window: int | None = None
+    windowed_by_flag: bool = False
+    bias_keys: tuple[str, ...] = ()
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    normalization: Normalization = Normalization.RMS_NORM
+    gated: bool = True
+    hidden_act: str = "silu"
+    rotary_percent: float = 1.0
+
+
+_DECODERS = {
+    "llama": _Decoder(bias_keys=("attention_bias", "mlp_bias")),
+    "mistral": _Decoder(num_key_value_heads=8, sliding_window=4096),
+    "qwen2": _Decoder(num_key_value_heads=32, windowed_by_flag=True, qkv_bias=True),
+    "qwen3": _Decoder(
+        num_key_value_heads=32, head_dim=128, windowed_by_flag=True, qk_norm=True,
+    ),
+    "nemotron": _Decoder(
+        bias_keys=("attention_bias", "mlp_bias"), normalization=Normalization.LAYER_NORM,
+        gated=False, hidden_act="relu2", rotary_percent=0.5,
+    ),
+}  # fmt: skip
+_DECODER_KEYS = frozenset(
+    {
+        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+        "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "hidden_act",
+        "tie_word_embeddings", "attention_dropout", "partial_rotary_factor", "rope_parameters",
+        "layer_types", "sliding_window",
+    }
+)  # fmt: skip
+_WINDOW_KEYS = frozenset(("use_sliding_window", "max_window_layers"))
+_GPT2_KEYS = frozenset(
+    {
+        "n_layer", "n_embd", "n_inner", "n_head", "n_positions", "n_ctx", "vocab_size",
+        "activation_function", "resid_pdrop", "embd_pdrop", "attn_pdrop", "tie_word_embeddings",
+        "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
+        "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+        "summary_first_dropout",
+    }
+)  # fmt: skip
+MODEL_TYPES = (*_DECODERS, "gpt2")
+
+
+def load_huggingface(path: Path) -> ModelSpec:
+    """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
+    config = read_config(path)
+    model_type = config.get("model_type", str, None)
+    if model_type not in MODEL_TYPES:
+        near = nearest_names(model_type or "", MODEL_TYPES)
+        raise config.refuse("model_type", "is not a family that is read", near)
+    config.check_architecture()
+    try:
+        if model_type == "gpt2":
+            return _read_gpt2(config)
+        return _read_decoder(config, _DECODERS[model_type])
+    except UserError as error:
+        if not error.field.startswith("model."):
+            raise
+        raise UserError(
+            f"{path}: {error.field}", error.value, error.relation, error.nearest
+        ) from None
+
+
+def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
+    """llama, mistral, qwen2, qwen3, nemotron: rotary positions, dropout on attention alone."""
+    windowed = _WINDOW_KEYS if family.windowed_by_flag else frozenset()
+    config.check_keys(_DECODER_KEYS | windowed | frozenset(family.bias_keys))
+    _check_full_attention(config, family)
+    heads = config.positive("num_attention_heads")
+    return ModelSpec(
+        name=config.model_name,
+        num_layers=config.positive("num_hidden_layers"),
+        hidden_size=config.positive("hidden_size"),
+        ffn_hidden_size=config.positive("intermediate_size"),
+        num_attention_heads=heads,
+        num_query_groups=_num_query_groups(config, family, heads),
+        kv_channels=_head_dim(config, family, heads),
+        vocab_size=config.positive("vocab_size"),
+        max_position_embeddings=config.positive("max_position_embeddings"),
+        normalization=family.normalization,
+        activation=_activation(config, "hidden_act", family.hidden_act, family.gated),
+        add_bias_linear=_linear_bias(config, family),
+        add_qkv_bias=family.qkv_bias,
+        qk_layernorm=family.qk_norm,
+        share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, False),
+        rotary_percent=_rotary_percent(config, family),
+        attention_dropout=config.get("attention_dropout", float, 0.0),
+    )
+
+
+def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
+    """gpt2: learned positions, LayerNorm, biases everywhere, tied embeddings by default."""
+    config.check_keys(_GPT2_KEYS)
+    if config.get("reorder_and_upcast_attn", bool, False):
+        raise config.refuse("reorder_and_upcast_attn", "fp32 attention scores are not modelled")
+    hidden, heads = config.positive("n_embd"), config.positive("n_head")
+    hidden_dropout = config.get("resid_pdrop", float, 0.1)
+    if config.get("embd_pdrop", float, 0.1) != hidden_dropout:
+        raise config.refuse(
+            "embd_pdrop", f"must equal resid_pdrop = {hidden_dropout}: Megatron has one dropout"
+        )
+    return ModelSpec(
+        name=config.model_name,
+        num_layers=config.positive("n_layer"),
+        hidden_size=hidden,
+        ffn_hidden_size=config.positive("n_inner", 4 * hidden),
+        num_attention_heads=heads,
+        num_query_groups=heads,
+        kv_channels=_divided(config, "n_head", hidden, heads),
+        vocab_size=config.positive("vocab_size"),
+        max_position_embeddings=config.positive("n_positions"),
+        normalization=Normalization.LAYER_NORM,
+        activation=_activation(config, "activation_function", "gelu_new", gated=False),
+        add_bias_linear=True,
+        add_qkv_bias=True,
+        share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, True),
+        position_embedding_type=PositionEmbedding.LEARNED,
+        hidden_dropout=hidden_dropout,
+        attention_dropout=config.get("attn_pdrop", float, 0.1),
+    )
+
+
+def _activation(config: HuggingFaceConfig, key: str, default: str, gated: bool) -> Activation:
+    table = _GATED if gated else _PLAIN
+    name = config.get(key, str, default)
+    if name not in table:
+        legal = ", ".join(sorted(table))
+        raise config.refuse(key, "is not an activation that is modelled", f"one of {legal}")
+    return table[name]
+
+
+def _num_query_groups(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
+    """Key and value heads; null, unlike an absent key, always means as many as query heads."""
+    absent = "num_key_value_heads" not in config.values
+    default = family.num_key_value_heads if absent else None
+    return config.positive("num_key_value_heads", default or heads)
+
+
+def _head_dim(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
+    default = family.head_dim if "head_dim" not in config.values else None
+    given = config.get("head_dim", int, default)
+    if given is None:
+        return _divided(config, "num_attention_heads", config.positive("hidden_size"), heads)
+    return config.positive("head_dim", default)
+
+
+def _divided(config: HuggingFaceConfig, key: str, hidden: int, heads: int) -> int:
+    if hidden % heads:
+        near = f"nearest: {nearest_divisors(hidden, heads)}"
+        raise config.refuse(key, f"must divide the hidden size = {hidden}", near)
+    return hidden // heads
+
+
+def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
+    """Megatron has biases in all linear layers or, of the attention's, in QKV alone."""
+    attention, mlp = (
+        key in family.bias_keys and config.get(key, bool, False)
+        for key in ("attention_bias", "mlp_bias")
+    )
+    if attention != mlp:
+        key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
+        raise config.refuse(key, f"needs {other} = true too: Megatron's --add-bias-linear is both")
+    return bool(attention)
+
+
+def _rotary_percent(config: HuggingFaceConfig, family: _Decoder) -> float:
+    """Share of a head that is rotated: a key of its own, or inside rope_parameters."""
+    nested = config.values.get("rope_parameters")
+    inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
+    default = inside if isinstance(inside, int | float) else family.rotary_percent
+    return float(config.get("partial_rotary_factor", float, default))
+
+
+def _check_full_attention(config: HuggingFaceConfig, family: _Decoder) -> None:
+    """Refuse a sliding window that is shorter than the context."""
+    kinds = config.get("layer_types", tuple[str, ...], ())
+    if any(kind != "full_attention" for kind in kinds):
+        raise config.refuse("layer_types", "only full_attention is modelled")
+    window = config.get("sliding_window", int, None)
+    if "sliding_window" not in config.values:
+        window = family.sliding_window
+    if family.windowed_by_flag and not config.get("use_sliding_window", bool, False):
+        return
+    if window is not None and window < config.positive("max_position_embeddings"):
+        raise config.refuse(
+            "sliding_window", f"sliding-window attention ({window} tokens) is not modelled",
+            "write null for full attention",
+        )  # fmt: skip

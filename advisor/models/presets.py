@@ -1,0 +1,144 @@
+"""Models by name, by YAML file or by Hugging Face config.json.
+
+A YAML file of a model holds ModelSpec's fields; beside them `base` (a preset whose fields it takes
+over), `source`, `published_parameters` (value and source) and `notes`. Its name is the file's.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.configuration import (
+    Document,
+    Group,
+    config_names,
+    find_config,
+    load_config,
+    load_yaml,
+    unknown_name,
+)
+from advisor.errors import UserError
+from advisor.models.huggingface import load_huggingface
+from advisor.models.huggingface_config import CONFIG_FILE
+from advisor.models.spec import ModelSpec
+from advisor.reader import convert, field_types, read_dataclass, show, show_path
+from advisor.units import nearest_names
+
+_FLAG = "--model"
+_YAML = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedParameters:
+    """A parameter count as someone states it, and who does; labels such as "70B" are rounded."""
+
+    value: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPreset:
+    """A model with where its shape comes from and what its authors say its size is."""
+
+    spec: ModelSpec
+    source: str = ""
+    published_parameters: PublishedParameters | None = None
+    notes: str = ""
+
+
+def model_names(config_dir: Path | None = None) -> tuple[str, ...]:
+    """Names of all model presets, sorted."""
+    return config_names(Group.MODEL, config_dir)
+
+
+def load_model(name_or_path: str, config_dir: Path | None = None) -> ModelSpec:
+    """The model that `--model` names: a preset, a YAML file, or a config.json (file or folder).
+
+    A preset's name comes first; case and dashes do not matter. UserError where there is none.
+    """
+    preset = _preset_name(name_or_path, config_dir)
+    if preset is not None:
+        return load_preset(preset, config_dir).spec
+    path = Path(name_or_path)
+    if os.path.isdir(name_or_path):  # unlike Path.is_dir, never an OSError
+        return load_huggingface(_config_in(path))
+    if os.path.isfile(name_or_path):
+        return _from_file(path, config_dir)
+    if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
+        near = nearest_names(path.stem, model_names(config_dir))
+        raise UserError(
+            _FLAG, show_path(name_or_path), "no such file or folder", f"of presets, {near}"
+        )
+    raise unknown_name(Group.MODEL, name_or_path, config_dir, _FLAG)
+
+
+def load_preset(name: str, config_dir: Path | None = None) -> ModelPreset:
+    """A preset of configs/model with its provenance; UserError with the nearest names."""
+    return _read_preset(load_config(Group.MODEL, name, config_dir, _FLAG), config_dir)
+
+
+def _preset_name(name: str, config_dir: Path | None) -> str | None:
+    for candidate in (name, name.lower().replace("-", "_")):
+        if find_config(Group.MODEL, candidate, config_dir) is not None:
+            return candidate
+    return None
+
+
+def _config_in(folder: Path) -> Path:
+    path = folder / CONFIG_FILE
+    if not os.path.isfile(path):
+        raise UserError(_FLAG, show_path(folder), f"this folder holds no {CONFIG_FILE}")
+    return path
+
+
+def _from_file(path: Path, config_dir: Path | None) -> ModelSpec:
+    if path.suffix == ".json":
+        return load_huggingface(path)
+    if path.suffix in _YAML:
+        return _read_preset(load_yaml(path), config_dir).spec
+    raise UserError(_FLAG, show_path(path), f"is neither a YAML file nor a {CONFIG_FILE}")
+
+
+def _read_preset(document: Document, config_dir: Path | None) -> ModelPreset:
+    path, values = document.path, _inherited(document, config_dir, seen=())
+    shape = {"name": document.name}
+    about = {key: values.pop(key) for key in _ABOUT if key in values}
+    _check_keys(values, path)
+    spec = read_dataclass(ModelSpec, shape | values, path)
+    types = field_types(ModelPreset)
+    return ModelPreset(
+        spec=spec, **{key: convert(about[key], types[key], path, key) for key in about}
+    )
+
+
+def _inherited(
+    document: Document, config_dir: Path | None, seen: tuple[Path, ...]
+) -> dict[str, object]:
+    """Keys of a file over those of its base; what is said about the base is not inherited,
+    except for its published size where the shape is the same but for the context."""
+    values = dict(document.values)
+    if "base" not in values:
+        return values
+    base = convert(values.pop("base"), str, document.path, "base")
+    parent = load_config(Group.MODEL, base, config_dir, f"{document.path}: base")
+    if parent.path in (document.path, *seen):
+        raise UserError(f"{document.path}: base", base, "leads back to this file")
+    taken = _inherited(parent, config_dir, (*seen, document.path))
+    if not _SIZE_NEUTRAL.issuperset(values):
+        taken.pop("published_parameters", None)
+    for key in ("name", "notes"):
+        taken.pop(key, None)
+    return taken | values
+
+
+def _check_keys(values: dict[str, object], path: Path) -> None:
+    known = (*field_types(ModelSpec), *_ABOUT, "base")
+    for key, value in values.items():
+        if key not in known:
+            raise UserError(
+                f"{path}: {key}", show(value), "is not a known key", nearest_names(key, known)
+            )
+
+
+_ABOUT = ("source", "published_parameters", "notes")
+_SIZE_NEUTRAL = frozenset((*_ABOUT, "name", "max_position_embeddings"))
