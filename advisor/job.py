@@ -32,7 +32,8 @@ class JobConfig:
 
     ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
     grad_reduce_in_fp32 is off). ``framework_version`` is megatron-core's for Megatron-LM and
-    Bridge's own for Megatron Bridge. ``expandable_segments`` is that option of
+    Bridge's own for Megatron Bridge. ``create_attention_mask`` is Megatron-LM's
+    create_attention_mask_in_dataloader. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
     """
 
@@ -45,6 +46,7 @@ class JobConfig:
     main_grads_dtype: DType = DType.FP32
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
+    create_attention_mask: bool = True
     expandable_segments: bool = False
     memory_budget_bytes: int | None = None
 
@@ -112,9 +114,11 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
         )  # fmt: skip
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
-    if vpp > 1 and microbatches % pp and microbatches < pp:
+    if vpp > 1 and microbatches % pp:
+        down = microbatches // pp * pp
         raise UserError(
             "job.global_batch_size", config.global_batch_size,
-            f"gives {microbatches} microbatches, and the interleaved schedule needs at least "
-            f"PP = {pp}", f"nearest: {pp * per_pass}",
+            f"gives {microbatches} microbatches, and the interleaved schedule (VPP {vpp}) needs a "
+            f"multiple of PP = {pp}",
+            f"nearest: {' or '.join(str(n * per_pass) for n in (down, down + pp) if n)}",
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Source: megatron-core 0.16.1 pipeline_parallel/schedules.py (get_pp_rank_microbatches,
 get_schedule_table, the two forward_backward_pipelining functions); microbatch_group_size_per_
-vp_stage is left at its default, PP.
+vp_stage is left at its default, PP, and the interleaved schedule overlaps its communication.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,17 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A pass at its start, and what the stage holds then.
+    """A pass, and what the stage holds while it runs.
 
     in_flight counts, per chunk, microbatches whose saved tensors are alive: forwards begun and
+    backwards not finished, the running pass included. `held` counts hidden-state tensors that the
+    schedule's variables keep beside them (see held_tensors).
     """
 
     backward: bool
     chunk: int
     in_flight: tuple[int, ...]
+    held: int = 0
 
 
 def num_warmup_passes(pp: int, vpp: int, microbatches: int, stage: int) -> int:
@@ -45,7 +48,7 @@ def num_warmup_passes(pp: int, vpp: int, microbatches: int, stage: int) -> int:
 
 def passes(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Pass]:
     """All passes of one step on `stage`, in order."""
-    order = _chunk_order(pp, vpp, microbatches)
+    order = chunk_order(pp, vpp, microbatches)
     warmup, total = num_warmup_passes(pp, vpp, microbatches, stage), len(order)
     for k in range(warmup):
         yield Pass(False, order[k])
@@ -56,7 +59,8 @@ def passes(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Pass]:
         yield Pass(True, vpp - 1 - order[k])
 
 
-def _chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
+@lru_cache(maxsize=4096)
+def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
     """Chunk of each virtual microbatch: groups of PP microbatches go through chunk after chunk."""
     if vpp == 1:
         return (0,) * microbatches
@@ -71,35 +75,156 @@ def _chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
 def moments(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
     """The moments of a step at which `stage` can peak.
 
-    Of the passes of the same kind and chunk only those stay whose in-flight counts no other
-    exceeds. After `_STEADY_ROUNDS` groups of PP microbatches the counts only repeat, so that
+    Of the passes of the same kind and chunk only those stay whose in-flight and held counts no
+    other exceeds. After `_STEADY_ROUNDS` groups of PP microbatches the counts only repeat, so that
     longer steps need not be walked.
     """
-    return _maximal(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage)
+    return tuple(_maximal(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage))
 
 
-def _maximal(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
+def _maximal(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Moment]:
     seen: dict[Pass, set[tuple[int, ...]]] = {}
     counts = [0] * vpp
-    for step in passes(pp, vpp, microbatches, stage):
+    held = held_tensors(pp, vpp, microbatches, stage)
+    for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
         if not step.backward:
             counts[step.chunk] += 1
-        seen.setdefault(step, set()).add(tuple(counts))
+        seen.setdefault(step, set()).add((*counts, extra))
         if step.backward:
             counts[step.chunk] -= 1
-    return tuple(
-        Moment(step.backward, step.chunk, vector)
-        for step, vectors in seen.items()
-        for vector in sorted(vectors)
-        if not any(vector != other and _covers(other, vector) for other in vectors)
-    )
+    for step, vectors in seen.items():
+        for vector in sorted(vectors):
+            if not any(vector != other and _covers(other, vector) for other in vectors):
+                yield Moment(step.backward, step.chunk, vector[:-1], vector[-1])
 
 
 def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
     return all(a >= b for a, b in zip(larger, smaller, strict=True))
 
 
-def bubble_passes(pp: int, vpp: int) -> float:
-    """Idle time of a balanced pipeline, in units of one microbatch's forward and backward of a
-    whole stage: (pp - 1) / vpp (arXiv 2104.04473 sec. 2.2)."""
-    return (pp - 1) / vpp
+def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:
+    """Hidden-state tensors that the schedule holds during each pass, in the order of `passes`.
+
+    The running pass's own input (kept by its first layer) and received gradient are not counted.
+    """
+    if pp == 1:
+        return [0] * (2 * microbatches)
+    if vpp == 1:
+        return _plain_held(pp, microbatches, stage)
+    return _InterleavedBuffers(pp, vpp, microbatches, stage).walk()
+
+
+def _plain_held(pp: int, microbatches: int, stage: int) -> list[int]:
+    """1F1B: variables of the previous backward live on until they are bound again.
+
+    input_tensor_grad stays through the next forward and backward (every stage but the first). In a
+    forward of the steady state so do the received gradient (every stage but the last) and, through
+    the spent graph, the previous input (every stage but the first).
+    """
+    first, last = stage == 0, stage == pp - 1
+    held, backwards = [], 0
+    for step in passes(pp, 1, microbatches, stage):
+        if step.backward:
+            held.append(0 if first or not backwards else 1)
+            backwards += 1
+        else:
+            held.append((0 if last else 1) + (0 if first else 2) if backwards else 0)
+    return held
+
+
+class _InterleavedBuffers:
+    """Buffers of the interleaved schedule with overlapped point-to-point communication.
+
+    While a backward runs in the steady state, the stage also holds the output of the forward
+    before it, the input received ahead for the next forward, and the gradient that the previous
+    backward sent. While a forward runs, the gradient received ahead. A chunk keeps the last input
+    it was given (TransformerBlock.set_input_tensor), and the schedule the first input of its
+    steady state: once spent, both still hold their gradient.
+    """
+
+    def __init__(self, pp: int, vpp: int, microbatches: int, stage: int) -> None:
+        self._pp, self._vpp = pp, vpp
+        self._first, self._last = stage == 0, stage == pp - 1
+        self._order = chunk_order(pp, vpp, microbatches)
+        self._warmup = num_warmup_passes(pp, vpp, microbatches, stage)
+        self._forwards_of = [0] * vpp
+        self._backwards_of = [0] * vpp
+        self._sticky: tuple[int, int] | None = None
+        self._sent: tuple[int, int] | None = None
+
+    def walk(self) -> list[int]:
+        """Held tensors of every pass."""
+        total = len(self._order)
+        held = [self._forward(k, steady=False) for k in range(self._warmup)]
+        for k in range(total - self._warmup):
+            held.append(self._forward(k + self._warmup, steady=k > 0))
+            held.append(self._backward(k, steady=True))
+        held += [self._backward(k, steady=False) for k in range(total - self._warmup, total)]
+        return held
+
+    def _forward(self, k: int, *, steady: bool) -> int:
+        chunk = self._order[k]
+        microbatch = self._forwards_of[chunk]
+        held = self._spent() + (self._sent_gradient() if steady else 0)
+        if steady and self._receives_gradient(self._gradient_index()):
+            held += 1
+        self._forwards_of[chunk] += 1
+        if k == self._warmup and self._has_input(chunk):
+            self._sticky = (chunk, microbatch)
+        return held
+
+    def _backward(self, k: int, *, steady: bool) -> int:
+        chunk = self._vpp - 1 - self._order[k]
+        held = self._spent() + self._sent_gradient()
+        if steady:
+            forward = k + self._warmup
+            held += 0 if self._last and self._order[forward] == self._vpp - 1 else 1
+            held += 1 if self._receives_input(forward) else 0
+        microbatch = self._backwards_of[chunk]
+        self._backwards_of[chunk] += 1
+        self._sent = (chunk, microbatch) if self._has_input(chunk) else None
+        return held
+
+    def _has_input(self, chunk: int) -> bool:
+        return not (self._first and chunk == 0)
+
+    def _gradient_index(self) -> int:
+        return sum(self._backwards_of) - 1
+
+    def _spent_inputs(self) -> set[tuple[int, int]]:
+        """(chunk, microbatch) of inputs that are spent but still referred to."""
+        latest = {
+            (chunk, count - 1)
+            for chunk, count in enumerate(self._forwards_of)
+            if count and self._has_input(chunk)
+        }
+        sticky = {self._sticky} if self._sticky else set()
+        return {
+            (chunk, microbatch)
+            for chunk, microbatch in latest | sticky
+            if microbatch < self._backwards_of[chunk]
+        }
+
+    def _spent(self) -> int:
+        return 2 * len(self._spent_inputs())  # the input and its gradient
+
+    def _sent_gradient(self) -> int:
+        return 1 if self._sent is not None and self._sent not in self._spent_inputs() else 0
+
+    def _receives_input(self, k: int) -> bool:
+        """Whether an input is received after forward k (recv_tensor_from_previous_stage)."""
+        if k >= len(self._order) - 1:
+            return False
+        if not self._first:
+            return True
+        aligned = k - (self._pp - 1)
+        return aligned >= 0 and self._order[aligned] != self._vpp - 1
+
+    def _receives_gradient(self, k: int) -> bool:
+        """Whether a gradient is received after backward k."""
+        if k >= len(self._order) - 1:
+            return False
+        if not self._last:
+            return True
+        aligned = k - (self._pp - 1)
+        return aligned >= 0 and self._order[aligned] != self._vpp - 1

@@ -62,7 +62,10 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     dropout = shape.model.hidden_dropout > 0
     mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
     gradient = sum(weight.num_elements for weight in weights) * shape.dtype.itemsize
-    full = shape.gathered_hidden_bytes
+    # The gathered gradient with foreign tokens masked; under SP the rank's own part is gone then.
+    masked = shape.gathered_hidden_bytes if shape.tp > 1 else 0
+    if shape.sequence_parallel:
+        masked -= output.num_bytes
     saved = [
         Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64),
         Tensor("input_mask", (shape.micro_batch_size, shape.local_seq), DType.BOOL),
@@ -83,7 +86,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
             forward_collectives=shape.row_parallel_forward(),
             backward_collectives=shape.row_parallel_backward(),
             forward_workspace=shape.row_parallel_workspace,
-            backward_workspace=gradient + (full if shape.tp > 1 else 0),
+            backward_workspace=gradient + masked,
             extra_backward_bytes=2 * gradient,
         ),
     )

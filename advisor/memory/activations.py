@@ -35,7 +35,7 @@ def activation_peak(
     microbatches: int,
 ) -> ActivationPeak:
     """The worst moment of one step on `stage`, whose model chunks are `chunks`."""
-    held = held_tensors(pp, len(chunks), stage) * shape.hidden(LAYER_INPUT).num_bytes
+    hidden = shape.hidden(LAYER_INPUT).num_bytes
     best: tuple[int, int, Moment, Peak] | None = None
     for moment in moments(pp, len(chunks), microbatches, stage):
         chunk = chunks[moment.chunk]
@@ -43,7 +43,7 @@ def activation_peak(
         kept = sum(
             count * chunk.kept for count, chunk in zip(moment.in_flight, chunks, strict=True)
         )
-        total = kept - chunk.kept + peak.num_bytes + held
+        total = kept - chunk.kept + peak.num_bytes + moment.held * hidden
         if best is None or total > best[0]:
             best = (total, kept, moment, peak)
     assert best is not None
@@ -55,14 +55,3 @@ def activation_peak(
         in_flight=moment.in_flight,
         phase=f"{direction} of chunk {moment.chunk}: {peak.point}",
     )
-
-
-def held_tensors(pp: int, vpp: int, stage: int) -> int:
-    """Hidden-state tensors that the schedule holds beside the running pass.
-
-    Every stage but the first keeps the gradient that it sent back last (schedules.py:
-    input_tensor_grad). The received gradient of the running pass is the pass's own.
-    """
-    if pp == 1:
-        return 0
-    return 1 if stage > 0 else 0

@@ -1,9 +1,10 @@
 """Bytes of one model chunk, one microbatch: its blocks in a row, forward and backward."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from advisor.layers.ends import embedding_operators, head_operators
+from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.liveness import LayerFootprint, footprint, walk_forward
@@ -43,9 +44,12 @@ class _Block:
 
 @lru_cache(maxsize=8192)
 def chunk_footprint(
-    shape: RankShape, plan: RecomputePlan, first: bool, last: bool
+    shape: RankShape, plan: RecomputePlan, first: bool, last: bool, attention_mask: int = 0
 ) -> ChunkFootprint:
     """Footprint of a chunk under `plan`; `first` holds the embedding, `last` norm, head and loss.
+
+    attention_mask: bytes of the boolean mask that comes with the batch, on a chunk that gets one.
+    It lives through the forward, and until the backward where a checkpoint takes it as an argument.
 
     The backward starts with the last block while everything is kept, and frees block after block;
     the gradient received from the next stage stays to the end of the pass.
@@ -57,9 +61,24 @@ def chunk_footprint(
         below = before + (block.count - 1) * block.kept
         waiting = received if index < len(blocks) - 1 else 0
         forward = _higher(forward, below + block.forward_peak, block, block.forward_point)
-        backward = _higher(backward, below + block.backward_peak + waiting, block, block.backward_point)
+        backward = _higher(
+            backward, below + block.backward_peak + waiting, block, block.backward_point
+        )
         before = below + block.kept
-    return ChunkFootprint(kept=before, forward=forward, backward=backward)
+    kept_mask = attention_mask if _keeps_mask(plan) else 0
+    return ChunkFootprint(
+        kept=before + kept_mask,
+        forward=replace(forward, num_bytes=forward.num_bytes + attention_mask),
+        backward=replace(backward, num_bytes=backward.num_bytes + kept_mask),
+    )
+
+
+def _keeps_mask(plan: RecomputePlan) -> bool:
+    """Whether a checkpoint of `plan` takes the attention mask as an argument."""
+    return any(
+        segment.whole or any(Module.CORE_ATTENTION in run.modules for run in segment.runs)
+        for segment in plan.segments
+    )
 
 
 def _higher(peak: Peak, num_bytes: int, block: _Block, point: str) -> Peak:

@@ -102,7 +102,8 @@ def _find(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> tup
 
 
 def _rejection(setting: RecomputeSetting, finding: Finding) -> Rejection:
-    consequence = "" if finding.verdict is Verdict.REFUSED else f" ({finding.verdict})"
+    breaks = finding.verdict in (Verdict.CRASHES, Verdict.HANGS)
+    consequence = f" ({finding.verdict})" if breaks else ""
     return Rejection(
         setting=setting, rule=finding.rule, reason=finding.reason + consequence,
         fix=finding.fix, source=finding.source,

@@ -1,0 +1,68 @@
+# make advise [ARGS="--model … --gpus …"]   install and answer one request
+# make test                                 everything that decides whether a change is good
+# make lint | make bench | make clean
+#
+# Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
+# Variables: PYTHON, VENV, ARGS, TORCH_INDEX, PYTEST_ARGS.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?= --model llama3_70b --gpus 32xH100
+PYTEST_ARGS ?=
+# torch without CUDA is a tenth of the size: it is taken from this index where that can be reached.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# The versions that the oracle tests were written against.
+TORCH := torch==2.13.0
+ORACLES := $(TORCH) megatron-core==0.16.1 numpy
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+.DEFAULT_GOAL := help
+.PHONY: help advise test lint bench clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+advise: $(VENV)/.installed
+	@$(BIN)/advise $(ARGS)
+
+test: lint
+	@echo "== pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+bench: $(VENV)/.installed-test
+	@echo "== benchmarks"
+	@$(BIN)/python -m pytest tests/benchmarks $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+
+# Debian ships venv without ensurepip: the outer pip then installs the inner one.
+$(VENV)/.created:
+	@echo "== virtual environment $(VENV)" >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed, PYTHON=$(PYTHON) is older" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 \
+	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	       && $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; }
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	@echo "== install the advisor" >&2
+	@$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
+	@echo "== install the tests' packages: .[dev] $(ORACLES)"
+	@$(PIP) install --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $(TORCH) 2>/dev/null \
+	  || echo "   $(TORCH_INDEX) cannot be used: torch comes from the default index"
+	@$(PIP) install --editable '.[dev]' $(ORACLES)
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,60 @@
+"""Jobs for the rules: a small dense model in any layout, with any precision and CUDA graphs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from advisor.cost.hardware import Gpu
+from advisor.dtypes import DType, Precision
+from advisor.job import CudaGraphImpl, Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+
+GPU = Gpu(
+    name="H100-SXM-80GB", memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
+    nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9, calibration="h100",
+)  # fmt: skip
+MODEL = ModelSpec(
+    name="toy", num_layers=24, hidden_size=64, ffn_hidden_size=256, num_attention_heads=8,
+    num_query_groups=8, kv_channels=8, vocab_size=512, max_position_embeddings=4096,
+)  # fmt: skip
+LAYOUT = ParallelLayout()
+CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
+_FIELDS = {
+    "model": frozenset(ModelSpec.__dataclass_fields__),
+    "layout": frozenset(ParallelLayout.__dataclass_fields__),
+    "config": frozenset(JobConfig.__dataclass_fields__),
+}
+
+_ENUMS = {
+    "transformer_impl": TransformerImpl, "attention_backend": AttentionBackend,
+    "precision": Precision, "cuda_graph_impl": CudaGraphImpl, "main_grads_dtype": DType,
+}  # fmt: skip
+
+MakeJob = Callable[..., Job]
+
+
+def build_job(**overrides: Any) -> Job:
+    """A job of 24 layers on one GPU; each override goes to the part that has the field."""
+    for name, enum in _ENUMS.items():
+        if name in overrides:
+            overrides[name] = enum(overrides[name])
+    parts = {
+        part: {name: overrides.pop(name) for name in tuple(overrides) if name in names}
+        for part, names in _FIELDS.items()
+    }
+    assert not overrides, f"no such field: {overrides}"
+    layout = replace(LAYOUT, **parts["layout"])
+    return Job(
+        model=replace(MODEL, **parts["model"]), layout=layout,
+        config=replace(CONFIG, **parts["config"]), gpu=GPU, num_gpus=layout.world_size,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def make_job() -> MakeJob:
+    return build_job

@@ -1,0 +1,71 @@
+"""The options that we print, as Megatron-LM defines them.
+
+From the wheels megatron-core 0.17.1, 0.18.2 and 0.19.2: training/arguments.py for the hand-written
+ones, argument_utils.py (ArgumentGroupFactory) for those made from TransformerConfig's and
+TrainingConfig's fields: a list becomes nargs="+", a Literal choices, a False switch store_true.
+"""
+
+import argparse
+
+GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+
+
+class RefusedError(Exception):
+    """argparse would print its usage and exit."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):  # type: ignore[no-untyped-def]
+        raise RefusedError(message)
+
+
+def parser(core: str = "0.19") -> argparse.ArgumentParser:
+    """Megatron-LM's parser of release `core`, cut down to the options of this project."""
+    new = _Parser(allow_abbrev=False)
+    for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size",
+                 "context-parallel-size", "num-layers-per-virtual-pipeline-stage",
+                 "num-virtual-stages-per-pipeline-rank", "micro-batch-size", "global-batch-size",
+                 "seq-length", "recompute-num-layers", "cpu-offloading-num-layers"):  # fmt: skip
+        new.add_argument(f"--{name}", type=int)
+    for name in ("sequence-parallel", "tp-comm-overlap", "use-distributed-optimizer",
+                 "overlap-grad-reduce", "overlap-param-gather", "bf16", "fp16",
+                 "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16",
+                 "recompute-activations", "distribute-saved-activations",
+                 "fine-grained-activation-offloading"):  # fmt: skip
+        new.add_argument(f"--{name}", action="store_true")
+    new.add_argument("--recompute-granularity", type=str, choices=("full", "selective"))
+    new.add_argument("--recompute-method", type=str, choices=("uniform", "block"))
+    new.add_argument("--recompute-modules", type=str, nargs="+")
+    new.add_argument("--offload-modules", type=str, nargs="+", default=[])
+    new.add_argument("--fp8-format", dest="fp8", type=str, choices=("e4m3", "hybrid"))
+    new.add_argument(
+        "--fp8-recipe", type=str, default="delayed",
+        choices=("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
+    )  # fmt: skip
+    new.add_argument(
+        "--transformer-impl", type=str, default="transformer_engine",
+        choices=("local", "transformer_engine", "inference_optimized"),
+    )  # fmt: skip
+    new.add_argument(
+        "--attention-backend", type=str, choices=("flash", "fused", "unfused", "local", "auto")
+    )
+    new.add_argument(
+        "--no-check-for-nan-in-loss-and-grad", action="store_false",
+        dest="check_for_nan_in_loss_and_grad",
+    )  # fmt: skip
+    _add_graphs(new, core)
+    return new
+
+
+def _add_graphs(new: argparse.ArgumentParser, core: str) -> None:
+    if core in ("0.13", "0.14"):
+        new.add_argument("--enable-cuda-graph", action="store_true")
+        new.add_argument("--external-cuda-graph", action="store_true")
+        new.add_argument("--cuda-graph-scope", type=str, default="full")
+        return
+    modern = core in ("0.18", "0.19")
+    impls = ("none", "local", "transformer_engine") + (("full_iteration",) if modern else ())
+    new.add_argument("--cuda-graph-impl", type=str, default="none", choices=impls)
+    scopes = ("full", "full_iteration", "full_iteration_inference", *GRAPH_MODULES)
+    flag = "--cuda-graph-modules" if modern else "--cuda-graph-scope"
+    new.add_argument(flag, nargs="+", choices=scopes, default=[])

@@ -1,0 +1,126 @@
+import pytest
+
+from advisor.frameworks.megatron.candidates import (
+    all_settings,
+    enumerate_settings,
+    rejected_settings,
+    uniform_numbers,
+)
+from advisor.frameworks.megatron.plan import chunk_plan, has_effect
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import check, without_effect
+from advisor.frameworks.megatron.setting import NONE
+from advisor.job import Framework
+
+LM = Framework.MEGATRON_LM
+V16, V19 = resolve_revision(LM, "0.16"), resolve_revision(LM, "0.19")
+
+
+def specs(job, revision=V19) -> list[str]:
+    return [setting.spec for setting in enumerate_settings(job, revision)]
+
+
+def test_the_candidates_of_six_layers_to_a_chunk(make_job) -> None:
+    job = make_job(pipeline_model_parallel_size=4)
+    assert specs(job) == [
+        "none", "selective:core_attn", "selective:mlp", "selective:core_attn,mlp",
+        "full:uniform:1", "full:uniform:2", "full:uniform:3", "full:uniform:6",
+        "full:block:1", "full:block:2", "full:block:3", "full:block:4", "full:block:5",
+    ]  # fmt: skip
+
+
+def test_layernorm_is_a_candidate_on_the_local_spec_only(make_job) -> None:
+    local = [s for s in specs(make_job(transformer_impl="local")) if "layernorm" in s]
+    assert local == [
+        "selective:layernorm", "selective:core_attn,layernorm", "selective:mlp,layernorm",
+        "selective:core_attn,mlp,layernorm",
+    ]  # fmt: skip
+    assert not [s for s in specs(make_job()) if "layernorm" in s]
+
+
+@pytest.mark.parametrize(("sequence_parallel", "variants"), [(False, True), (True, False)])
+def test_distributed_variants_need_tp_without_sp(sequence_parallel, variants, make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2, sequence_parallel=sequence_parallel)
+    shared = [s for s in specs(job) if "distribute" in s]
+    plain = [s for s in specs(job) if s.startswith("full") and "distribute" not in s]
+    assert len(shared) == (len(plain) if variants else 0)
+
+
+def test_uniform_numbers_give_every_count_of_checkpoints_once() -> None:
+    for layers in range(1, 40):
+        numbers = uniform_numbers(layers, must_divide=False)
+        counts = [-(-layers // n) for n in numbers]
+        reachable = {-(-layers // n) for n in range(1, layers + 1)}
+        assert len(set(counts)) == len(counts)
+        assert set(counts) == reachable
+        for n, count in zip(numbers, counts, strict=True):
+            assert n == 1 or -(-layers // (n - 1)) > count, "a smaller N does the same"
+
+
+def test_up_to_0_16_uniform_numbers_divide_the_chunk() -> None:
+    assert uniform_numbers(20, must_divide=True) == (1, 2, 4, 5, 10, 20)
+    assert uniform_numbers(20, must_divide=False) == (1, 2, 3, 4, 5, 7, 10, 20)
+
+
+def test_an_old_release_has_fewer_uniform_candidates(make_job) -> None:
+    job = make_job(num_layers=20)
+    assert set(specs(job)) - set(specs(job, V16)) == {"full:uniform:3", "full:uniform:7"}
+
+
+@pytest.mark.parametrize("impl", ["transformer_engine", "local"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8_delayed"])
+@pytest.mark.parametrize("graphs", ["none", "transformer_engine", "full_iteration"])
+def test_every_candidate_is_legal_and_acts(impl, precision, graphs, make_job) -> None:
+    job = make_job(
+        transformer_impl=impl, precision=precision, cuda_graph_impl=graphs,
+        tensor_model_parallel_size=2,
+    )  # fmt: skip
+    candidates = enumerate_settings(job, V19)
+    assert NONE in candidates
+    assert len(set(candidates)) == len(candidates)
+    for setting in candidates:
+        assert check(setting, job, V19) == ()
+        assert without_effect(setting, job, V19) == ()
+        assert setting == NONE or has_effect(setting, job.model)
+
+
+def test_candidates_differ_in_what_they_keep(make_job) -> None:
+    job = make_job()
+    plans = [chunk_plan(setting, job.model, 24, False) for setting in enumerate_settings(job, V19)]
+    assert len(set(plans)) == len(plans)
+
+
+def test_te_graphs_leave_no_full_recompute(make_job) -> None:
+    job = make_job(cuda_graph_impl="transformer_engine")
+    assert not [s for s in specs(job) if s.startswith("full")]
+    assert [s for s in specs(make_job(cuda_graph_impl="full_iteration")) if s.startswith("full")]
+
+
+def test_every_other_setting_is_rejected_with_a_reason(make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2, sequence_parallel=True)
+    rejected = rejected_settings(job, V19)
+    candidates = enumerate_settings(job, V19)
+    assert {r.setting for r in rejected} == set(all_settings(job, V19)) - set(candidates)
+    assert len({r.setting for r in rejected}) == len(rejected)
+    by_spec = {r.setting.spec: r.rule for r in rejected}
+    assert by_spec["selective:layernorm"] == "layernorm_on_te"
+    assert by_spec["selective:moe"] == "moe_labels_on_dense"
+    assert by_spec["selective:mla_up_proj"] == "mla_up_proj_needs_mla"
+    assert by_spec["selective:mhc"] == "recompute_modules"
+    assert by_spec["full:uniform:1+distribute_saved_activations"] == (
+        "distribute_with_sequence_parallel"
+    )
+    assert by_spec["selective:mlp+distribute_saved_activations"] == (
+        "distribute_with_sequence_parallel"
+    )
+
+
+def test_rejections_follow_the_job(make_job) -> None:
+    graphed = {r.setting.spec: r.rule for r in rejected_settings(
+        make_job(cuda_graph_impl="transformer_engine"), V19)}  # fmt: skip
+    assert graphed["full:uniform:1"] == "cuda_graph_full_recompute"
+    old = {r.setting.spec: r.rule for r in rejected_settings(make_job(num_layers=20), V16)}
+    assert old["full:uniform:3"] == "uniform_must_divide"
+    local = make_job(transformer_impl="local", precision="fp8_delayed")
+    fp8 = {r.setting.spec: r.rule for r in rejected_settings(local, V19)}
+    assert fp8["selective:layernorm"] == "fp8_layernorm_recompute"

@@ -1,0 +1,259 @@
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.flags import (
+    bridge_layout_overrides,
+    bridge_overrides,
+    environment,
+    layout_flags,
+    megatron_lm_flags,
+)
+from advisor.frameworks.megatron.lint import lint_target
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
+from advisor.job import Framework
+
+V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
+BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
+
+
+def _arguments() -> ModuleType:
+    name = "megatron_arguments_under_test"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            name, Path(__file__).parent / "megatron_arguments.py"
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def parsed(flags: str, core: str = "0.19"):
+    return _arguments().parser(core).parse_args(shlex.split(flags))
+
+
+@pytest.mark.parametrize(
+    ("spec", "flags"),
+    [
+        ("none", ""),
+        ("selective:", ""),
+        ("selective", "--recompute-granularity selective --recompute-modules core_attn"),
+        ("selective:mlp", "--recompute-granularity selective --recompute-modules mlp"),
+        ("selective:core_attn,mlp",
+         "--recompute-granularity selective --recompute-modules core_attn mlp"),
+        ("full:uniform:4",
+         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"),
+        ("full:block:8+distribute_saved_activations",
+         "--recompute-granularity full --recompute-method block --recompute-num-layers 8 "
+         "--distribute-saved-activations"),
+        ("none+offload=core_attn,attn_proj",
+         "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"),
+    ],
+)  # fmt: skip
+def test_recompute_flags_verbatim(spec, flags, make_job) -> None:
+    assert megatron_lm_flags(parse_setting(spec), make_job(), V19) == flags
+    parsed(flags)
+
+
+def test_every_candidate_comes_back_from_megatrons_parser(make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2, transformer_impl="local")
+    for setting in enumerate_settings(job, V19):
+        args = parsed(megatron_lm_flags(setting, job, V19))
+        expected = None if setting == NONE else str(setting.granularity)
+        assert args.recompute_granularity == expected
+        assert tuple(args.recompute_modules or ()) == (setting.modules or ())
+        assert args.recompute_method == (setting.method and str(setting.method))
+        assert args.recompute_num_layers == setting.num_layers
+        assert args.distribute_saved_activations == setting.distribute_saved_activations
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--recompute-granularity none",
+        "--recompute-modules",
+        "--recompute-method selective",
+        "--recompute-num-layers",
+        "--recompute-num-layers one",
+        "--cuda-graph-scope attn",
+    ],
+)
+def test_the_parser_refuses_what_megatron_refuses(flags: str) -> None:
+    with pytest.raises(_arguments().RefusedError):
+        parsed(flags)
+
+
+def test_layout_flags_of_the_70b_job(make_job) -> None:
+    job = make_job(
+        num_layers=80, num_attention_heads=64, tensor_model_parallel_size=4,
+        sequence_parallel=True, pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=5, data_parallel_size=2,
+    )  # fmt: skip
+    assert layout_flags(job, V19) == (
+        "--tensor-model-parallel-size 4 --sequence-parallel --context-parallel-size 1 "
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 "
+        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+        "--seq-length 4096 --micro-batch-size 1 --global-batch-size 32 --bf16 "
+        "--attention-backend auto"
+    )
+    parsed(layout_flags(job, V19))
+
+
+@pytest.mark.parametrize(
+    ("changes", "present", "absent"),
+    [
+        ({"precision": "fp16"}, "--fp16 --accumulate-allreduce-grads-in-fp32", "--bf16"),
+        ({"precision": "fp8_current"}, "--fp8-format hybrid --fp8-recipe tensorwise", "--fp16"),
+        ({"precision": "mxfp8"}, "--fp8-recipe mxfp8", "delayed"),
+        ({"main_grads_dtype": "bfloat16"}, "--grad-reduce-in-bf16", "fp32"),
+        ({"transformer_impl": "local"}, "--transformer-impl local", "engine"),
+        ({"use_distributed_optimizer": False}, "--overlap-grad-reduce", "--overlap-param-gather"),
+        ({"overlap_grad_reduce": False}, "--use-distributed-optimizer", "--overlap-param-gather"),
+        ({}, "--pipeline-model-parallel-size 1", "virtual"),
+    ],
+)
+def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None:
+    flags = layout_flags(make_job(**changes), V19)
+    assert present in flags
+    assert absent not in flags
+    parsed(flags)
+
+
+@pytest.mark.parametrize(
+    ("core", "impl", "modules", "flags"),
+    [
+        ("0.14", "local", (), "--enable-cuda-graph"),
+        ("0.14", "transformer_engine", ("attn",), "--external-cuda-graph --cuda-graph-scope attn"),
+        ("0.15", "transformer_engine", ("attn",),
+         "--cuda-graph-impl transformer_engine --cuda-graph-scope attn"),
+        ("0.16", "full_iteration", (),
+         "--cuda-graph-impl local --cuda-graph-scope full_iteration "
+         "--no-check-for-nan-in-loss-and-grad"),
+        ("0.19", "full_iteration", (),
+         "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad"),
+        ("0.19", "local", ("attn", "mlp"),
+         "--cuda-graph-impl local --cuda-graph-modules attn mlp"),
+        ("0.19", "none", ("attn",), ""),
+    ],
+)  # fmt: skip
+def test_graph_flags_by_release(core, impl, modules, flags, make_job) -> None:
+    job = make_job(cuda_graph_impl=impl, cuda_graph_modules=modules)
+    written = layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core))
+    assert written.endswith(("--attention-backend auto " + flags).strip())
+    parsed(written, core)
+
+
+def test_the_environment_that_a_job_needs(make_job) -> None:
+    plain = make_job()
+    graphed = make_job(cuda_graph_impl="transformer_engine", expandable_segments=True)
+    assert environment(NONE, plain, V19) == ()
+    assert environment(NONE, graphed, V19) == (
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "NCCL_GRAPH_REGISTER=0",
+    )  # fmt: skip
+    offload = parse_setting("none+offload=core_attn")
+    assert environment(offload, plain, V19) == ("NVTE_CPU_OFFLOAD_V1=1",)
+
+
+# Megatron Bridge
+
+CLEAR = "model.recompute_method=null model.recompute_num_layers=null"
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides"),
+    [
+        ("none", f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR}"),
+        ("selective:", f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR}"),
+        ("selective",
+         f"model.recompute_granularity=selective 'model.recompute_modules=[core_attn]' {CLEAR}"),
+        ("selective:core_attn,mlp",
+         "model.recompute_granularity=selective 'model.recompute_modules=[core_attn,mlp]' "
+         f"{CLEAR}"),
+        ("full:block:5",
+         "model.recompute_granularity=full model.recompute_method=block "
+         "model.recompute_num_layers=5"),
+        ("none+offload=core_attn,attn_proj",
+         f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR} "
+         "model.fine_grained_activation_offloading=true "
+         "'model.offload_modules=[core_attn,attn_proj]'"),
+    ],
+)  # fmt: skip
+def test_bridge_overrides_verbatim(spec, overrides, make_job) -> None:
+    assert bridge_overrides(parse_setting(spec), make_job(), BRIDGE) == overrides
+
+
+RECIPES = (
+    {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 3},
+    {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+    {"recompute_granularity": None, "recompute_modules": None},
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -> None:
+    omegaconf = pytest.importorskip("omegaconf")
+    job = make_job(tensor_model_parallel_size=2)
+    base = {"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None,
+            "recompute_modules": None, "distribute_saved_activations": False, **recipe}  # fmt: skip
+    for setting in enumerate_settings(job, BRIDGE):
+        words = shlex.split(bridge_overrides(setting, job, BRIDGE))
+        merged = omegaconf.OmegaConf.merge({"model": base}, omegaconf.OmegaConf.from_dotlist(words))
+        model = omegaconf.OmegaConf.to_container(merged)["model"]
+        full = setting.granularity is Granularity.FULL
+        expected = None if setting == NONE else str(setting.granularity)
+        assert model["recompute_granularity"] == expected
+        assert model["recompute_num_layers"] == setting.num_layers
+        assert full or model["recompute_modules"] == list(setting.effective_modules)
+        assert model["distribute_saved_activations"] == setting.distribute_saved_activations
+
+
+def test_bridge_layout_overrides(make_job) -> None:
+    job = make_job(
+        tensor_model_parallel_size=2, pipeline_model_parallel_size=2, precision="fp8_current",
+        cuda_graph_impl="full_iteration",
+    )  # fmt: skip
+    written = bridge_layout_overrides(job, BRIDGE)
+    assert written == (
+        "model.tensor_model_parallel_size=2 model.sequence_parallel=false "
+        "model.context_parallel_size=1 model.pipeline_model_parallel_size=2 "
+        "model.virtual_pipeline_model_parallel_size=null model.cuda_graph_impl=full_iteration "
+        "'model.cuda_graph_modules=[]' train.micro_batch_size=1 train.global_batch_size=32 "
+        "ddp.use_distributed_optimizer=true "
+        "mixed_precision=bf16_with_fp8_current_scaling_mixed"
+    )
+    old = bridge_layout_overrides(job, resolve_revision(Framework.MEGATRON_BRIDGE, "0.3"))
+    assert "model.cuda_graph_impl=local 'model.cuda_graph_scope=[full_iteration]'" in old
+
+
+# What we print, our own reader takes back, and finds nothing wrong with
+
+
+@pytest.mark.parametrize("framework", list(Framework))
+def test_lint_accepts_what_is_printed(framework, make_job) -> None:
+    job = make_job(
+        tensor_model_parallel_size=2, pipeline_model_parallel_size=2, transformer_impl="local",
+        attention_backend="unfused",
+    )  # fmt: skip
+    revision = resolve_revision(framework, "")
+    lm = framework is Framework.MEGATRON_LM
+    for setting in enumerate_settings(job, revision):
+        spell = megatron_lm_flags if lm else bridge_overrides
+        layout = layout_flags if lm else bridge_layout_overrides
+        text = f"{layout(job, revision)} {spell(setting, job, revision)}"
+        report = lint_target(text)
+        assert not report.illegal, (text, report.findings)
+        assert report.revision.framework is framework
+        read = report.settings
+        assert (read.recompute_granularity or "none") == str(setting.granularity)
+        assert read.recompute_num_layers == setting.num_layers
+        assert read.distribute_saved_activations == setting.distribute_saved_activations
+        if setting.granularity is Granularity.SELECTIVE:
+            assert read.recompute_modules == setting.modules

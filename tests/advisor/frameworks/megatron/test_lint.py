@@ -1,0 +1,298 @@
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import UserError
+from advisor.frameworks.megatron.lint import Level, LintReport, lint_target, render
+from advisor.frameworks.megatron.lint.command_line import tokens
+from advisor.frameworks.megatron.lint.given import field_of
+from advisor.frameworks.megatron.lint.report import level_of
+from advisor.job import Framework
+
+SELECTIVE = "--recompute-granularity selective --recompute-modules"
+FULL = "--recompute-granularity full --recompute-method"
+
+
+def found(report: LintReport) -> list[str]:
+    return [f"{level_of(finding)} {finding.rule}" for finding in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("flags", "findings", "exit_code"),
+    [
+        (f"{SELECTIVE} mlp", [], 0),
+        (f"{FULL} uniform --recompute-num-layers 1", [], 0),
+        ("--tensor-model-parallel-size 4", [], 0),
+        (f"{SELECTIVE} mlp,core_attn", ["ERROR recompute_modules"], 1),
+        (f"{SELECTIVE} mlp bogus", ["ERROR recompute_modules"], 1),
+        (f"{SELECTIVE} layernorm", ["WARNING layernorm_on_te"], 1),
+        (f"{SELECTIVE} layernorm --transformer-impl local",
+         ["NOTE output_discarding_extension"], 0),
+        (f"{SELECTIVE} moe", ["WARNING moe_labels_on_dense"], 1),
+        (f"{SELECTIVE} moe --num-experts 8", [], 0),
+        (f"{SELECTIVE} core_attn", ["WARNING core_attn_under_flash"], 1),
+        (f"{SELECTIVE} core_attn --attention-backend unfused", [], 0),
+        ("--recompute-granularity selective --attention-backend unfused",
+         ["NOTE promoted_core_attn"], 0),
+        ("--recompute-activations --recompute-modules mlp", ["NOTE recompute_activations"], 0),
+        ("--checkpoint-activations", ["ERROR checkpoint_activations"], 1),
+        ("--recompute-modules mlp", ["WARNING modules_without_selective"], 1),
+        (f"{SELECTIVE}", ["ERROR recompute_modules_empty"], 1),
+        (f"{FULL} uniform", ["ERROR full_needs_num_layers"], 1),
+        (f"{FULL} uniform --recompute-num-layers 0", ["ERROR uniform_without_layers"], 1),
+        (f"{FULL} block --recompute-num-layers 0", ["WARNING block_without_layers"], 1),
+        (f"{FULL} foo --recompute-num-layers 1", ["ERROR recompute_method"], 1),
+        (f"{SELECTIVE} mlp --recompute-num-layers 2", ["ERROR selective_num_layers"], 1),
+        (f"{SELECTIVE} mlp --recompute-method block", ["ERROR selective_with_method"], 1),
+        (f"{SELECTIVE} mlp --distribute-saved-activations --tensor-model-parallel-size 2",
+         ["ERROR distribute_needs_full"], 1),
+        (f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
+         ["ERROR fp8_layernorm_recompute", "NOTE output_discarding_extension"], 1),
+        ("--sequence-parallel", ["NOTE sequence_parallel_disabled"], 0),
+        ("--cpu-offloading-num-layers 2 --num-layers 8 --pipeline-model-parallel-size 2",
+         ["ERROR cpu_offloading_pipeline"], 1),
+        ("--cuda-graph-impl=transformer_engine --recompute-granularity=full "
+         "--recompute-method=block --recompute-num-layers=2",
+         ["ERROR cuda_graph_full_recompute"], 1),
+        ("--cuda-graph-impl local --cuda-graph-scope attn", ["NOTE cuda_graph_spelling"], 0),
+        (f"{SELECTIVE} mlp --cuda-graph-impl local",
+         ["ERROR cuda_graph_hidden_dropout"], 1),  # dropouts default to 0.1
+        (f"{SELECTIVE} mlp --cuda-graph-impl local --hidden-dropout 0.0", [], 0),
+    ],
+)  # fmt: skip
+def test_findings_on_flags(flags: str, findings: list[str], exit_code: int) -> None:
+    for target in (flags, flags.split()):
+        report = lint_target(target)
+        assert found(report) == findings
+        assert report.exit_code == exit_code
+        assert report.illegal == any(finding.startswith("ERROR") for finding in findings)
+
+
+def test_the_release_decides() -> None:
+    flags = f"{FULL} uniform --recompute-num-layers 3 --num-layers 32"
+    assert found(lint_target(flags, "0.16")) == ["ERROR uniform_must_divide"]
+    assert found(lint_target(flags, "0.17")) == []
+    graphs = "--cuda-graph-impl local --cuda-graph-modules attn"
+    assert found(lint_target(graphs, "0.17")) == ["ERROR cuda_graph_spelling"]
+    assert found(lint_target(graphs, "0.18")) == []
+    with pytest.raises(UserError, match="is no known version"):
+        lint_target(flags, "3.1")
+
+
+def test_virtual_stages_make_the_chunk() -> None:
+    common = f"{FULL} uniform --recompute-num-layers 4 --num-layers 32 "
+    per_stage = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
+    ranks = "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 4"
+    for layout in (per_stage, ranks):
+        assert lint_target(common + layout).settings.layers_per_chunk == 2
+        assert found(lint_target(common + layout, "0.16")) == ["ERROR uniform_must_divide"]
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --recompute-granularity partial
+TP=4          # tensor parallel
+OPTIONS=" \\
+    --num-layers 80 --tensor-model-parallel-size $TP \\
+    --sequence-parallel"
+MODEL_ARGS=(
+    --recompute-granularity full   # --recompute-modules bogus
+    --recompute-method "block"
+    --recompute-num-layers ${LAYERS:-10}
+)
+# --recompute-granularity selective
+torchrun --nproc-per-node 8 pretrain_gpt.py $OPTIONS "${MODEL_ARGS[@]}" \\
+    --distribute-saved-activations > log.txt 2>&1
+"""
+
+
+def test_a_shell_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    report = lint_target(str(script))
+    assert found(report) == ["ERROR distribute_with_sequence_parallel"]
+    assert report.target == str(script)
+    read = report.settings
+    assert (read.recompute_granularity, read.recompute_method) == ("full", "block")
+    assert (read.recompute_num_layers, read.tensor_model_parallel_size) == (10, 4)
+    assert lint_target(str(script)) == lint_target([str(script)])
+
+
+def test_a_variable_that_the_script_does_not_set_is_said_and_not_guessed() -> None:
+    report = lint_target(f"{FULL} $METHOD --recompute-num-layers ${{N}}")
+    assert found(report) == ["NOTE shell_variable", "NOTE shell_variable"]
+    assert "--recompute-method" in report.findings[0].reason
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a --b 1 \\\n  --c 2", ["a", "--b", "1", "--c", "2"]),
+        ("a --b '1 2' # --c", ["a", "--b", "1 2"]),
+        ("A=3\nx --b $A ${A} ${Z:-7} $Q", ["x", "--b", "3", "3", "7", "$Q"]),
+        ("O=\"--b 1 \\\n --c\"\nx $O", ["--b", "1", "--c", "x", "--b", "1", "--c"]),
+        ("x --b it's", ["x", "--b", "it's"]),
+        ("x && y; --b 1 | tee", ["x", "y", "--b", "1", "tee"]),
+    ],
+)  # fmt: skip
+def test_words_of_a_shell_text(text: str, words: list[str]) -> None:
+    assert tokens(text) == words
+
+
+@pytest.mark.parametrize(
+    ("option", "field"),
+    [
+        ("--recompute-modules", "recompute_modules"),
+        ("--fp8-format", "fp8"),
+        ("--num-experts", "num_moe_experts"),
+        ("--cuda-graph-scope", "cuda_graph_modules"),
+        ("--lr", None),
+        ("--recompute_modules", None),
+        ("recompute-modules", None),
+    ],
+)
+def test_options_and_their_fields(option: str, field: str | None) -> None:
+    assert field_of(option) == field
+
+
+def test_bridge_overrides() -> None:
+    words = [
+        "model.recompute_granularity=selective",
+        "model.recompute_modules=[layernorm,mlp]",
+        "mixed_precision=bf16_with_fp8_delayed_scaling_mixed",
+        "train.train_iters=20",
+    ]
+    report = lint_target(words)
+    assert report.revision.framework is Framework.MEGATRON_BRIDGE
+    assert report.settings.recompute_modules == ("layernorm", "mlp")
+    assert found(report) == ["ERROR fp8_layernorm_recompute", "WARNING layernorm_on_te"]
+    assert found(lint_target(words, "0.2"))[0] == "ERROR fp8_layernorm_recompute"
+    cleared = lint_target(["model.recompute_granularity=null", "model.recompute_modules=[]"])
+    assert found(cleared) == []
+    assert cleared.settings.recompute_granularity is None
+
+
+MODEL_ARGS = """
+ENV_VARS:
+  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True
+MODEL_ARGS:
+  --num-layers: 12
+  --recompute-granularity: selective
+  --recompute-modules: [core_attn, layernorm]
+  --attention-backend: unfused
+  --sequence-parallel: true
+  --tensor-model-parallel-size: 2
+  --distribute-saved-activations: false
+  --cuda-graph-impl: transformer_engine
+  --attention-dropout: 0.0
+"""
+
+
+def test_model_args_of_megatron_lm(tmp_path: Path) -> None:
+    file = tmp_path / "model_config.yaml"
+    file.write_text(MODEL_ARGS)
+    report = lint_target(str(file))
+    assert found(report) == ["WARNING layernorm_on_te", "NOTE graph_register_environment"]
+    assert report.settings.num_layers == 12
+    assert not report.settings.distribute_saved_activations
+
+
+CONTAINER = """
+_target_: megatron.bridge.training.config.ConfigContainer
+model:
+  _target_: megatron.bridge.models.llama.Llama3ModelProvider70B
+  num_layers: 80
+  recompute_granularity: full
+  recompute_method: uniform
+  recompute_num_layers: 1
+  recompute_modules: [core_attn]
+  cuda_graph_impl: none
+  cuda_graph_scope: null
+  cuda_graph_modules: []
+  hidden_dropout: 0.0
+  attention_backend:
+    _target_: megatron.core.transformer.enums.AttnBackend
+    _call_: true
+    _args_: [1]
+  distribute_saved_activations: true
+  tensor_model_parallel_size: 4
+  sequence_parallel: %s
+  virtual_pipeline_model_parallel_size: null
+  init_method: {_target_: functools.partial}
+mixed_precision:
+  fp8: hybrid
+  fp8_recipe: tensorwise
+"""
+
+
+@pytest.mark.parametrize(
+    ("sequence_parallel", "findings"),
+    [("true", ["ERROR distribute_with_sequence_parallel"]), ("false", [])],
+)
+def test_a_configuration_that_bridge_dumped(
+    sequence_parallel: str, findings: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yml"
+    file.write_text(CONTAINER % sequence_parallel)
+    report = lint_target(str(file))
+    assert report.revision.label == "Megatron Bridge 0.6 (megatron-core 0.19)"
+    assert found(report) == findings
+    assert report.settings.attention_backend == "flash"
+    assert (report.settings.fp8, report.settings.fp8_recipe) == ("hybrid", "tensorwise")
+
+
+def test_plain_fields_and_the_language_model_section(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("language_model:\n  recompute_granularity: partial\nmicro_batch_size: 1\n")
+    assert found(lint_target(str(file))) == ["ERROR recompute_granularity"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.yaml", "a: [1, 2", "is no YAML in line 1"),
+        ("a.yaml", "- 1", "holds no mapping of settings"),
+        ("a.yaml", "learning_rate: 1", "holds no setting of Megatron"),
+        ("a.sh", "echo hello", "holds no setting of Megatron"),
+    ],
+)
+def test_files_that_hold_nothing_readable(name, content, says, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(UserError, match=says):
+        lint_target(str(file))
+
+
+def test_targets_that_are_neither_file_nor_flags(tmp_path: Path) -> None:
+    binary = tmp_path / "a.sh"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for target, says in (
+        ("no_such_file.sh", "is no file"),
+        (str(tmp_path), "cannot be read"),
+        (str(binary), "is no text"),
+        ("", "is no file"),
+        ("--lr 1", "holds no setting"),
+    ):
+        with pytest.raises(UserError, match=says):
+            lint_target(target)
+
+
+def test_a_value_of_the_wrong_type_names_its_option() -> None:
+    with pytest.raises(UserError, match="--recompute-num-layers = four: is no number"):
+        lint_target(f"{FULL} block --recompute-num-layers four")
+
+
+def test_errors_come_first_and_lines_have_level_rule_reason_fix_source() -> None:
+    report = lint_target("--recompute-activations --recompute-modules core_attn bogus")
+    lines = render(report).splitlines()
+    assert lines[0] == ("command line: selective recompute of core_attn, bogus, megatron-core 0.19")
+    assert [line.split()[0] for line in lines[1:]] == ["ERROR", "WARNING", "NOTE"]
+    level, rule, reason, fix, source = (part for part in lines[1].split("  ") if part)
+    assert (level, rule.strip()) == ("ERROR", "recompute_modules")
+    assert reason == "recompute_modules bogus: not accepted by megatron-core 0.19"
+    assert fix.startswith("one of") or fix.startswith("did you mean")
+    assert source == "[megatron-core 0.19.2 transformer_config.py:1778]"
+    assert Level.ERROR == "ERROR"
+
+
+def test_nothing_to_report_is_said() -> None:
+    assert render(lint_target(f"{SELECTIVE} mlp")).splitlines()[1] == "OK      nothing to report"

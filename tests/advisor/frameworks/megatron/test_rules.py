@@ -1,0 +1,391 @@
+"""What the rules say beyond the exceptions of TransformerConfig, which test_probes.py compares."""
+
+import timeit
+from typing import Any
+
+import pytest
+
+from advisor.frameworks.megatron.raw import RawSettings, job_facts, lower
+from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
+from advisor.frameworks.megatron.rules import (
+    RULES,
+    Authority,
+    Verdict,
+    check,
+    find,
+    notes,
+    without_effect,
+)
+from advisor.frameworks.megatron.rules.sources import source_of
+from advisor.frameworks.megatron.setting import NONE, parse_setting
+from advisor.job import Framework
+
+LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
+
+
+def lm(version: str = "") -> Revision:
+    return resolve_revision(LM, version)
+
+
+def bridge(version: str = "") -> Revision:
+    return resolve_revision(BRIDGE, version)
+
+
+def rules_of(revision: Revision, **raw: Any) -> dict[str, Verdict]:
+    return {finding.rule: finding.verdict for finding in find(RawSettings(**raw), revision)}
+
+
+def rejected_by(spec: str, job: Any, revision: Revision) -> list[str]:
+    return [rejection.rule for rejection in check(parse_setting(spec), job, revision)]
+
+
+LEGAL = ("none", "selective", "selective:core_attn", "selective:mlp", "selective:core_attn,mlp",
+         "selective:layernorm", "full:uniform:1", "full:uniform:24", "full:block:1",
+         "full:block:24")  # fmt: skip
+
+
+@pytest.mark.parametrize("revision", MEGATRON_CORE, ids=lambda r: r.core)
+@pytest.mark.parametrize("spec", LEGAL)
+def test_ordinary_settings_are_legal_in_every_release(spec, revision, make_job) -> None:
+    assert rejected_by(spec, make_job(), revision) == []
+
+
+def test_rule_ids_are_unique_and_every_rule_says_what_it_is() -> None:
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert rule.summary.endswith("."), rule.id
+        assert "\n" not in rule.summary
+
+
+def test_no_rule_fires_on_the_defaults() -> None:
+    for revision in (*MEGATRON_CORE, bridge()):
+        assert find(RawSettings(), revision) == ()
+
+
+@pytest.mark.parametrize(
+    ("raw", "version", "rules"),
+    [
+        ({"fp8_output_proj": True}, "0.18", ["fp8_output_proj"]),
+        ({"fp8_output_proj": True, "fp8": "hybrid"}, "0.19", ["fp8_output_proj"]),
+        ({"fp8_output_proj": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}, "0.19", []),
+        ({"fp8_output_proj": True}, "0.17", []),
+        ({"fp8": "hybrid", "fp4": "e2m1"}, "0.14", []),
+        ({"fp8": "hybrid", "fp4": "e2m1"}, "0.15", ["fp4_with_fp8"]),
+    ],
+)
+def test_precision_rules_of_newer_releases(raw, version, rules) -> None:
+    assert list(rules_of(lm(version), **raw)) == rules
+
+
+@pytest.mark.parametrize(("recipe", "notes_te"), [("mxfp8", True), ("delayed", False)])
+def test_layernorm_recompute_with_fp8_asks_for_a_transformer_engine(recipe, notes_te) -> None:
+    raw = {"recompute_granularity": "selective", "recompute_modules": ("layernorm",),
+           "fp8": "hybrid", "fp8_recipe": recipe, "num_moe_experts": 8}  # fmt: skip
+    found = rules_of(lm(), **raw)
+    assert ("fp8_recompute_te_version" in found) == notes_te
+    assert ("fp8_layernorm_recompute" in found) != notes_te
+
+
+def test_gdp_labels_on_a_model_without_that_attention() -> None:
+    raw = {"recompute_granularity": "selective", "recompute_modules": ("gdp_in_proj", "mlp")}
+    assert rules_of(lm("main"), **raw) == {"gdp_labels_without_gdp": Verdict.NO_EFFECT}
+    assert "recompute_modules" in rules_of(lm("0.19"), **raw)
+
+
+@pytest.mark.parametrize(
+    ("revision", "rule"),
+    [(lm(), "offload_environment"), (bridge(), "bridge_offload_environment")],
+)
+def test_each_launcher_has_its_own_word_on_the_offload_environment(revision, rule) -> None:
+    raw = {"fine_grained_activation_offloading": True, "offload_modules": ("core_attn",)}
+    assert rules_of(revision, **raw) == {rule: Verdict.NOTE}
+
+
+# Uniform and block
+
+
+@pytest.mark.parametrize(("version", "breaks"), [("0.15", True), ("0.16", True), ("0.17", False)])
+def test_uniform_must_divide_the_chunk_up_to_0_16(version, breaks, make_job) -> None:
+    job = make_job(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)
+    assert job.layout.layers_per_chunk(job.model.num_layers) == 6
+    expected = ["uniform_must_divide"] if breaks else []
+    assert rejected_by("full:uniform:4", job, lm(version)) == expected
+    assert rejected_by("full:uniform:3", job, lm(version)) == []
+
+
+def test_the_reason_has_the_values_and_the_fix_the_nearest_legal_ones(make_job) -> None:
+    (rejection,) = check(parse_setting("full:uniform:7"), make_job(), lm("0.16"))
+    assert "7 layers in model chunks of 24" in rejection.reason
+    assert rejection.reason.endswith("(crashes)")
+    assert "6 or 8" in rejection.fix
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(number: int) -> None:
+    common = {"recompute_granularity": "full", "recompute_num_layers": number}
+    uniform = rules_of(lm(), recompute_method="uniform", **common)
+    assert uniform == {"uniform_without_layers": Verdict.HANGS}
+    block = rules_of(lm(), recompute_method="block", **common)
+    assert block == {"block_without_layers": Verdict.NO_EFFECT}
+
+
+def test_more_layers_than_the_chunk_has(make_job) -> None:
+    job = make_job(pipeline_model_parallel_size=4)
+    assert notes(parse_setting("full:block:99"), job, lm("0.16")) == (
+        "recompute_num_layers = 99 is more than the 6 layers of a model chunk, and means 6",
+    )
+    assert notes(parse_setting("full:block:6"), job, lm()) == ()
+
+
+# Labels that act on nothing, or buy nothing
+
+
+def test_layernorm_does_nothing_on_te_and_acts_on_the_local_spec(make_job) -> None:
+    setting = parse_setting("selective:layernorm")
+    te, local = make_job(), make_job(transformer_impl="local")
+    assert [r.rule for r in without_effect(setting, te, lm())] == ["layernorm_on_te"]
+    assert without_effect(setting, local, lm()) == ()
+    assert "fused into the linear layers" in notes(setting, te, lm())[0]
+
+
+def test_layernorm_on_the_local_spec_compiles_an_extension_from_0_17_on(make_job) -> None:
+    setting, local = parse_setting("selective:layernorm"), make_job(transformer_impl="local")
+    assert notes(setting, local, lm("0.16")) == ()
+    assert "g++ and ninja" in notes(setting, local, lm("0.17"))[0]
+
+
+@pytest.mark.parametrize(("backend", "says"), [("flash", 1), ("fused", 1), ("unfused", 0)])
+def test_core_attn_buys_nothing_where_no_scores_are_kept(backend, says, make_job) -> None:
+    job = make_job(attention_backend=backend)
+    found = notes(parse_setting("selective:core_attn"), job, lm())
+    assert len(found) == says
+    assert all("softmax statistics" in note for note in found)
+
+
+def test_unset_modules_are_said_to_be_core_attn(make_job) -> None:
+    job = make_job(attention_backend="unfused")
+    assert notes(parse_setting("selective"), job, lm()) == (
+        "recompute_modules is unset, which Megatron promotes to core_attn",
+    )
+    assert notes(parse_setting("selective:core_attn"), job, lm()) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "rule"),
+    [
+        ("selective:moe", "moe_labels_on_dense"),
+        ("selective:mlp,shared_experts", "moe_labels_on_dense"),
+    ],
+)
+def test_moe_labels_do_nothing_on_a_dense_model(spec, rule, make_job) -> None:
+    setting, job = parse_setting(spec), make_job()
+    assert check(setting, job, lm()) == ()
+    assert [r.rule for r in without_effect(setting, job, lm())] == [rule]
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        ({"recompute_modules": ("mlp",)}, "modules_without_selective"),
+        ({"recompute_method": "block", "recompute_num_layers": 1}, "method_without_full"),
+        ({"offload_modules": ("core_attn",)}, "offload_without_switch"),
+    ],
+)
+def test_fields_that_nothing_reads(raw, rule) -> None:
+    assert rules_of(lm(), **raw) == {rule: Verdict.NO_EFFECT}
+
+
+def test_the_promoted_default_of_a_dumped_configuration_is_no_finding() -> None:
+    assert rules_of(bridge(), recompute_modules=("core_attn",)) == {}
+
+
+def test_modules_under_full_recompute_are_ignored() -> None:
+    found = rules_of(
+        lm(), recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1,
+        recompute_modules=("mlp",),
+    )  # fmt: skip
+    assert found == {"modules_without_selective": Verdict.NO_EFFECT}
+
+
+# What the launchers add
+
+
+@pytest.mark.parametrize(
+    ("spec", "lm_rule", "bridge_rule"),
+    [
+        ("selective:mlp+distribute_saved_activations", "distribute_needs_full",
+         "distribute_ignored"),
+        ("none+distribute_saved_activations", "distribute_needs_full", "distribute_ignored"),
+    ],
+)  # fmt: skip
+def test_distribute_is_refused_by_megatron_lm_and_ignored_by_bridge(
+    spec, lm_rule, bridge_rule, make_job
+) -> None:
+    job = make_job(tensor_model_parallel_size=2)
+    assert rejected_by(spec, job, lm()) == [lm_rule]
+    assert rejected_by(spec, job, bridge()) == []
+    ignored = without_effect(parse_setting(spec), job, bridge())
+    assert [rejection.rule for rejection in ignored] == [bridge_rule]
+
+
+def test_distribute_with_full_recompute(make_job) -> None:
+    spec = "full:uniform:1+distribute_saved_activations"
+    tp1, tp2 = make_job(), make_job(tensor_model_parallel_size=2)
+    sp = make_job(tensor_model_parallel_size=2, sequence_parallel=True)
+    assert rejected_by(spec, tp1, lm()) == ["distribute_needs_tp"]
+    assert rejected_by(spec, tp2, lm()) == []
+    assert rejected_by(spec, sp, lm()) == ["distribute_with_sequence_parallel"]
+    assert rejected_by(spec, sp, bridge()) == ["distribute_with_sequence_parallel"]
+    assert [r.rule for r in without_effect(parse_setting(spec), tp1, bridge())] == [
+        "distribute_ignored"
+    ]
+
+
+def test_a_method_with_selective() -> None:
+    raw = {"recompute_granularity": "selective", "recompute_method": "block",
+           "recompute_modules": ("mlp",)}  # fmt: skip
+    assert rules_of(lm(), **raw) == {"selective_with_method": Verdict.REFUSED}
+    assert rules_of(bridge(), **raw) == {"method_with_selective": Verdict.NO_EFFECT}
+
+
+def test_an_empty_list_of_modules() -> None:
+    raw = {"recompute_granularity": "selective", "recompute_modules": ()}
+    assert rules_of(lm(), **raw) == {"recompute_modules_empty": Verdict.REFUSED}
+    assert rules_of(lm("0.15"), **raw) == {"selective_without_modules": Verdict.NO_EFFECT}
+    assert rules_of(bridge(), **raw) == {"selective_without_modules": Verdict.NO_EFFECT}
+
+
+def test_module_offload_asks_for_te_and_its_environment(make_job) -> None:
+    spec = "none+offload=core_attn,attn_proj"
+    assert rejected_by(spec, make_job(), lm()) == []
+    assert "NVTE_CPU_OFFLOAD_V1=1" in notes(parse_setting(spec), make_job(), lm())[0]
+    local = make_job(transformer_impl="local")
+    assert rejected_by(spec, local, lm()) == ["offload_needs_te_impl"]
+    assert rejected_by(spec, local, bridge()) == ["bridge_offload_needs_te_impl"]
+    assert rejected_by(spec, make_job(), lm("0.15")) == ["offload_unknown_field"]
+
+
+@pytest.mark.parametrize("spec", ["full:uniform:1", "selective:core_attn"])
+def test_offloading_what_is_recomputed_anyway(spec: str, make_job) -> None:
+    found = notes(parse_setting(spec + "+offload=core_attn"), make_job(), lm())
+    assert any("both recomputed and offloaded" in note for note in found)  # offload_of_recomputed
+
+
+@pytest.mark.parametrize("version", ["0.14", "0.15", "0.16"])
+def test_graphs_with_expandable_segments(version: str, make_job) -> None:
+    job = make_job(cuda_graph_impl="transformer_engine", expandable_segments=True)
+    refused = check(NONE, job, lm(version))
+    assert [r.rule for r in refused] == (
+        [] if version == "0.16" else ["graphs_with_expandable_segments"]
+    )
+    environment = any("NCCL_GRAPH_REGISTER=0" in note for note in notes(NONE, job, lm(version)))
+    assert environment == (version == "0.16")
+
+
+# A job's CUDA graphs and precision, in every release's own spelling
+
+
+@pytest.mark.parametrize(
+    ("version", "impl", "legal"),
+    [
+        ("0.14", "full_iteration", False),
+        ("0.15", "full_iteration", False),
+        ("0.16", "full_iteration", True),
+        ("0.17", "full_iteration", True),
+        ("0.18", "full_iteration", True),
+        ("0.19", "full_iteration", True),
+        ("0.19", "local", False),
+        ("0.19", "transformer_engine", False),
+        ("0.14", "transformer_engine", True),  # external_cuda_graph is not checked there
+    ],
+)
+def test_full_recompute_under_graphs(version, impl, legal, make_job) -> None:
+    job = make_job(cuda_graph_impl=impl)
+    assert (rejected_by("full:uniform:1", job, lm(version)) == []) == legal
+
+
+def test_old_releases_get_the_old_graph_fields(make_job) -> None:
+    facts = job_facts(make_job(cuda_graph_impl="transformer_engine"))
+    old, new = lower(NONE, facts, lm("0.14")), lower(NONE, facts, lm("0.15"))
+    assert (old.external_cuda_graph, old.cuda_graph_impl) == (True, "none")
+    assert (new.external_cuda_graph, new.cuda_graph_impl) == (False, "transformer_engine")
+
+
+@pytest.mark.parametrize(
+    ("precision", "version", "rules"),
+    [
+        ("bf16", "0.13", []),
+        ("fp8_delayed", "0.19", ["fp8_layernorm_recompute"]),
+        ("fp8_current", "0.19", []),
+        ("mxfp8", "0.19", []),
+        ("fp8_blockwise", "0.13", ["fp8_layernorm_recompute"]),
+    ],
+)
+def test_layernorm_recompute_by_precision(precision, version, rules, make_job) -> None:
+    job = make_job(precision=precision)
+    assert rejected_by("selective:layernorm", job, lm(version)) == rules
+
+
+def test_dropout_inside_a_graph(make_job) -> None:
+    job = make_job(cuda_graph_impl="local", hidden_dropout=0.1, attention_dropout=0.1)
+    both = ["cuda_graph_attention_dropout", "cuda_graph_hidden_dropout"]
+    assert rejected_by("selective:core_attn,mlp", job, lm()) == both
+    dry = make_job(cuda_graph_impl="local")
+    assert rejected_by("selective:core_attn,mlp", dry, lm()) == []
+
+
+def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:
+    job = make_job(cuda_graph_impl="local")
+    assert rejected_by("none", job, bridge()) == ["bridge_local_graphs"]
+    assert rejected_by("none", job, lm()) == []
+
+
+def test_query_groups_below_tp_need_0_16(make_job) -> None:
+    job = make_job(num_query_groups=2, tensor_model_parallel_size=4)
+    assert rejected_by("none", job, lm("0.15")) == ["query_groups_match_tp"]
+    assert rejected_by("none", job, lm("0.16")) == []
+
+
+def test_a_label_that_the_release_lacks_names_those_that_have_it(make_job) -> None:
+    (rejection, *_) = check(parse_setting("selective:gdn_norm_out"), make_job(), lm("0.16"))
+    assert rejection.rule == "recompute_modules"
+    assert "megatron-core 0.16" in rejection.reason
+    assert rejection.fix == "gdn_norm_out needs version 0.19 or main"
+    assert rejection.source == "megatron-core 0.16.1 transformer_config.py:1207"
+
+
+def test_a_misspelt_label_is_answered_with_the_nearest() -> None:
+    found = find(
+        RawSettings(recompute_granularity="selective", recompute_modules=("layer_norm",)), lm()
+    )
+    assert "layernorm" in found[0].fix
+
+
+def test_sources_name_the_release_that_was_read() -> None:
+    assert source_of("recompute_modules", lm("0.13")) == (
+        "megatron-core 0.13.1 transformer_config.py:819"
+    )
+    assert source_of("recompute_modules", lm("main")).startswith("Megatron-LM main")
+    assert source_of("distribute_needs_tp", lm("0.16")) == (
+        "megatron-core 0.16.1 training/arguments.py"
+    )
+    assert source_of("sequence_parallel_needs_tp", lm()) == (
+        "megatron-core 0.19.2 model_parallel_config.py:504"
+    )
+
+
+def test_each_release_cites_a_line_for_each_refusal_that_it_makes() -> None:
+    """A rule that fires in a release must have been seen in it (but for a missing field)."""
+    for rule in RULES:
+        if rule.authority is not Authority.CONFIG or rule.verdict is not Verdict.REFUSED:
+            continue
+        cited = [source_of(rule.id, revision) for revision in MEGATRON_CORE]
+        expected = rule.id in ("offload_unknown_field", "mhc_needs_connections")
+        assert any(":" in source for source in cited) != expected, rule.id
+
+
+def test_checking_a_legal_setting_takes_microseconds(make_job) -> None:
+    job, revision, setting = make_job(), lm(), parse_setting("selective:core_attn,mlp")
+    assert check(setting, job, revision) == ()
+    runs = timeit.repeat(lambda: check(setting, job, revision), number=2000, repeat=5)
+    assert min(runs) / 2000 < 10e-6

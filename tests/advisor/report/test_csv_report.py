@@ -1,0 +1,67 @@
+"""`--format csv` and `--format flags`."""
+
+import csv
+import io
+from dataclasses import replace
+
+from advisor.answer import Advice
+from advisor.job import Framework
+from advisor.report.csv_report import csv_report
+from advisor.report.flags import all_flags, flags_report, framework_layout_flags, revision_words
+from advisor.units import GIB
+
+
+def rows(advice: Advice, top: int | None = None) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(csv_report(advice, top=top))))
+
+
+def test_one_row_a_candidate_with_raw_numbers(tight: Advice) -> None:
+    table = rows(tight)
+    assert [row["recompute"] for row in table] == [
+        "selective:mlp", "full:block:2", "full:uniform:1", "none", "selective:core_attn",
+    ]  # fmt: skip
+    best = table[0]
+    assert int(best["peak_reserved_bytes"]) == 66 * GIB
+    assert float(best["step_time_seconds"]) == 9.3
+    assert best["fits"] == "True"
+    assert best["megatron_lm_flags"].endswith("--recompute-modules mlp")
+    assert len(rows(tight, top=2)) == 2
+
+
+def test_parts_sum_to_totals(tight: Advice) -> None:
+    parts = ("weights", "gradients", "optimizer", "activations", "transient", "overhead")
+    for row in rows(tight):
+        assert sum(int(row[f"{part}_bytes"]) for part in parts) == int(row["peak_reserved_bytes"])
+
+
+def test_no_candidates_give_no_rows(tight: Advice) -> None:
+    assert csv_report(replace(tight, candidates=())) == ""
+
+
+def test_flags_are_those_of_the_jobs_framework(tight: Advice) -> None:
+    assert flags_report(tight) == "--recompute-granularity selective --recompute-modules mlp\n"
+    config = replace(tight.job.config, framework=Framework.MEGATRON_BRIDGE)
+    bridge = replace(tight, job=replace(tight.job, config=config))
+    assert flags_report(bridge).startswith("model.recompute_granularity=selective ")
+    assert flags_report(replace(tight, candidates=())) == ""
+
+
+def test_layout_flags_come_first(tight: Advice) -> None:
+    flags = flags_report(tight, with_layout=True)
+    assert flags.startswith("--tensor-model-parallel-size 4 ")
+    assert flags.endswith(" --recompute-granularity selective --recompute-modules mlp\n")
+
+
+def test_every_framework_spells_every_setting(tight: Advice) -> None:
+    for candidate in tight.candidates:
+        assert set(all_flags(candidate.evaluation)) == set(Framework)
+        for framework in Framework:
+            assert "\n" not in framework_layout_flags(candidate.evaluation, framework)
+
+
+def test_revision_words(tight: Advice) -> None:
+    config = replace(tight.job.config, framework_version="0.16")
+    assert revision_words(config) == "Megatron Core 0.16"
+    bridge = replace(config, framework=Framework.MEGATRON_BRIDGE, framework_version="")
+    assert revision_words(bridge).startswith("Megatron Bridge ")
+    assert "(Megatron Core 0." in revision_words(bridge)

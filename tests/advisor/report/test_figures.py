@@ -1,0 +1,64 @@
+"""`--plot`: files are written, axes carry units, and everything drawn is labelled."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.figure import Figure
+
+from advisor.answer import Advice
+from advisor.errors import UserError
+from advisor.report.explain import COMPONENTS
+from advisor.report.figures import draw_components, draw_pareto, write_figure
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_picture_is_written(layouts: Advice, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"out.{suffix}"
+    write_figure(layouts, path)
+    assert path.stat().st_size > 10_000
+
+
+def test_the_same_answer_gives_the_same_svg(tight: Advice, tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        write_figure(tight, tmp_path / name, top=3)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    text = (tmp_path / "a.svg").read_text()
+    assert "selective:mlp" in text
+    assert "llama3_70b" in text
+    assert "selective:core_attn" not in text
+
+
+def test_scatter_has_units_ranks_and_the_budget(tight: Advice) -> None:
+    axes = Figure().subplots()
+    draw_pareto(axes, tight.candidates)
+    assert "(GiB)" in axes.get_xlabel()
+    assert "(s)" in axes.get_ylabel()
+    assert sorted(text.get_text() for text in axes.texts) == ["1", "2", "3", "4", "5"]
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == ["not beaten in both", "fits", "does not fit", "budget 77.0 GiB"]
+
+
+def test_equal_points_share_a_label(tight: Advice) -> None:
+    first = tight.candidates[0]
+    axes = Figure().subplots()
+    draw_pareto(axes, (first, replace(first, rank=2)))
+    assert [text.get_text() for text in axes.texts] == ["1, 2"]
+
+
+def test_bars_sum_to_the_reserved_peak(tight: Advice) -> None:
+    axes = Figure().subplots()
+    labels = [candidate.evaluation.setting.spec for candidate in tight.candidates]
+    draw_components(axes, tight.candidates, labels, tight.candidates[0])
+    widths = [[patch.get_width() for patch in bars] for bars in axes.containers]
+    assert len(widths) == len(COMPONENTS)
+    assert [sum(parts) for parts in zip(*widths, strict=True)] == [66.0, 69.0, 49.0, 85.0, 85.0]
+    assert "(GiB)" in axes.get_xlabel()
+
+
+def test_nothing_to_draw_is_a_user_error(tight: Advice, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to draw"):
+        write_figure(replace(tight, candidates=()), tmp_path / "out.png")

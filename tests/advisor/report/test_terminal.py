@@ -1,0 +1,214 @@
+"""The page: width, form, the sentence that decides, notes, remedies, flags."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from advisor.answer import Advice, Provenance
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.layout import ParallelLayout
+from advisor.report.header import layout_words
+from advisor.report.terminal import page
+from advisor.report.text import Screen
+
+FIXTURES = ("tight", "roomy", "hopeless", "layouts")
+PLAIN = Screen()
+
+
+def form(text: str) -> str:
+    """`text` with every number as 0 and every bar as one block, blanks squeezed."""
+    text = re.sub(r"[█▏▎▍▌▋▊▉]+▶?", "█", text)
+    text = re.sub(r"[<>]?[+-]?\d+(\.\d+)?", "0", text)
+    return re.sub(r" +", " ", text)
+
+
+@pytest.fixture(params=FIXTURES)
+def any_advice(request: pytest.FixtureRequest) -> Advice:
+    advice: Advice = request.getfixturevalue(request.param)
+    return advice
+
+
+@pytest.mark.parametrize("show_rejected", [False, True])
+@pytest.mark.parametrize("with_layout_flags", [False, True])
+def test_a_page_fits_100_columns(
+    any_advice: Advice, show_rejected: bool, with_layout_flags: bool
+) -> None:
+    text = page(
+        any_advice, screen=PLAIN, show_rejected=show_rejected, with_layout_flags=with_layout_flags
+    )
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 90])
+def test_a_page_of_one_layout_fits_a_narrow_terminal(tight: Advice, width: int) -> None:
+    text = page(tight, screen=Screen(width=width))
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_long_names_and_large_numbers_still_fit(layouts: Advice) -> None:
+    job = layouts.job
+    model = replace(job.model, name="a_model_with_a_name_of_great_length_" * 2)
+    wide = ParallelLayout(
+        tensor_model_parallel_size=8, sequence_parallel=True, pipeline_model_parallel_size=16,
+        virtual_pipeline_model_parallel_size=5, data_parallel_size=128,
+    )  # fmt: skip
+    config = replace(job.config, global_batch_size=4096)
+    job = replace(job, model=model, layout=wide, num_gpus=16384, config=config)
+    first = layouts.candidates[0]
+    candidate = replace(first, rank=1000, evaluation=replace(first.evaluation, job=job))
+    advice = replace(layouts, job=job, candidates=(*layouts.candidates, candidate))
+    text = page(advice, screen=PLAIN, with_layout_flags=True)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_form_of_the_page(tight: Advice) -> None:
+    assert form(page(tight, screen=PLAIN)) == (
+        "llama0_0b · 0 B parameters · 0 x H0-SXM0GB · bf0 · sequence 0 · micro batch 0 ·\n"
+        "global batch 0\n"
+        "layout TP 0 +SP · PP 0 · VPP 0 · DP 0 · distributed optimizer preset llama0_0b_0xh0\n"
+        "budget 0 of 0 GiB a GPU (a full bar) Megatron Core 0 with Transformer Engine\n"
+        "calibration h0 (published runs): step time ±0 %\n"
+        "assumed flash attention · dropout 0\n"
+        "\n"
+        " recompute peak GiB (stage) step s TFLOP/s/GPU overhead fits\n"
+        " 0 selective:mlp 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 full:block:0 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 full:uniform:0 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 none 0 (0) █ 0 0 — 0 %\n"
+        " 0 selective:core_attn 0 (0) █ 0 0 0 % 0 %\n"
+        "\n"
+        " row 0: buys nothing: flash attention keeps no scores\n"
+        " rows 0, 0: another row needs no more memory and no more time\n"
+        "\n"
+        "Row 0 is the choice: selective:mlp is the fastest setting that fits (0 of 0 GiB, 0 %).\n"
+        "Without recompute: 0 GiB, 0 GiB too much.\n"
+        "Cheaper still: VPP 0 instead of 0 saves 0 GiB for 0 % step time "
+        "(less warm-up in flight).\n"
+        "\n"
+        "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
+        "Megatron Bridge model.recompute_granularity=selective 'model.recompute_modules=[mlp]' \\\n"
+        " model.recompute_method=null model.recompute_num_layers=null\n"
+        "\n"
+        "Explain a row with --explain 0 · 0 rejected with --show-rejected · pictures with --plot"
+        " out.svg\n"
+    )
+
+
+def test_rows_show_the_figures(tight: Advice) -> None:
+    rows = page(tight, screen=PLAIN).splitlines()
+    assert " 1  selective:mlp         66.0 (0) █████████████▊       9.30" in "\n".join(rows)
+    none = next(row for row in rows if re.match(r" 4  none", row))
+    assert none.split() == [
+        "4",
+        "none",
+        "85.0",
+        "(0)",
+        "█" * 16 + "▶",
+        "8.00",
+        "400",
+        "—",
+        "0",
+        "%",
+    ]
+    uniform = next(row for row in rows if "full:uniform:1" in row)
+    assert uniform.endswith("308   +30.0 %  >99 %")
+
+
+def test_no_recompute_needed_is_the_plain_answer(roomy: Advice) -> None:
+    text = page(roomy, screen=PLAIN)
+    assert (
+        "No recompute needed: row 1 (none) peaks at 65.0 GiB, 12.0 GiB below the budget, and fits"
+        " with a\nprobability of 97 %." in text
+    )
+    assert "Megatron-LM      (no flag: recompute is off unless a flag asks for it)" in text
+
+
+def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Advice) -> None:
+    text = page(hopeless, screen=PLAIN)
+    assert (
+        "Nothing fits. The nearest, row 1 (full:uniform:1), needs 79.0 GiB on stage 0: 2.0 GiB more"
+        " than the\nbudget of 77.0 GiB.\n"
+        "Outside recompute:\n"
+        "  - VPP 10 instead of 5 saves 1.5 GiB for -0.8 % step time (less warm-up in flight).\n"
+        "  - micro batch 1 instead of 2 saves 1.5 GiB" in text
+    )
+    assert "Cheaper still" not in text
+
+
+def test_rejected_settings_are_listed_on_demand(tight: Advice) -> None:
+    assert "moe_act_needs_experts" not in page(tight, screen=PLAIN)
+    assert (
+        "Rejected settings: 1\n"
+        "  selective:moe_act\n"
+        "      moe_act acts on grouped experts, and the model has none. Fix: leave moe_act out.\n"
+        "      moe_act_needs_experts: megatron-core 0.19.2 transformer_config.py:1785\n"
+        in page(tight, screen=PLAIN, show_rejected=True)
+    )
+    nothing = replace(tight, rejected=())
+    assert "Rejected settings: none" in page(nothing, screen=PLAIN, show_rejected=True)
+
+
+def test_an_answer_without_candidates_shows_the_rejections(tight: Advice) -> None:
+    text = page(replace(tight, candidates=(), remedies=()), screen=PLAIN)
+    assert "No setting could be evaluated" in text
+    assert "moe_act_needs_experts" in text
+    assert "recompute   " not in text
+
+
+def test_top_limits_the_rows_and_says_so(tight: Advice) -> None:
+    text = page(tight, screen=PLAIN, top=2)
+    assert "2 of 5 rows: --top N" in text
+    assert " 3  full:uniform:1" not in text
+    assert "core_attn" not in text
+
+
+def test_equal_notes_share_a_line(make_advice, make_evaluation) -> None:
+    advice = make_advice(*(make_evaluation(f"full:block:{n}", 10 + n) for n in range(1, 7)))
+    marked = [replace(c, note="buys nothing" if c.rank != 4 else "") for c in advice.candidates]
+    text = page(replace(advice, candidates=tuple(marked)), screen=PLAIN)
+    assert "    rows 1-3, 5-6: buys nothing\n" in text
+
+
+def test_layout_columns_appear_where_layouts_are_ranked(tight: Advice, layouts: Advice) -> None:
+    assert " TP CP PP VPP DP mbs " in page(layouts, screen=PLAIN)
+    assert " TP " not in page(tight, screen=PLAIN).split("recompute  ")[1].split("row")[0]
+    assert " TP PP VPP DP mbs " in page(tight, screen=PLAIN, search_layout=True)
+
+
+def test_layout_flags_stand_before_the_settings(tight: Advice) -> None:
+    text = page(tight, screen=PLAIN, with_layout_flags=True)
+    assert "Megatron-LM      --tensor-model-parallel-size 4 --sequence-parallel" in text
+    joined = text.replace(" \\\n" + " " * 17, " ")
+    assert re.search(r"--tensor-model-parallel-size .* --recompute-modules mlp\n", joined)
+
+
+def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluation) -> None:
+    setting = parse_setting("none+offload=core_attn,attn_proj")
+    text = page(make_advice(make_evaluation(setting, 10)), screen=PLAIN)
+    assert "Environment      NVTE_CPU_OFFLOAD_V1=1" in text
+
+
+def test_colour_only_where_the_screen_takes_it(any_advice: Advice) -> None:
+    plain = page(any_advice, screen=PLAIN)
+    coloured = page(any_advice, screen=Screen(colour=True))
+    assert "\033" not in plain
+    assert re.sub("\033\\[[0-9]+m", "", coloured) == plain
+    assert coloured != plain
+
+
+def test_an_uncalibrated_gpu_says_so(tight: Advice) -> None:
+    note = replace(tight.calibration, name="none", provenance=Provenance.DATASHEET, summary="")
+    text = page(replace(tight, calibration=note), screen=PLAIN)
+    assert "calibration  none (datasheet peaks, uncalibrated)\n" in text
+
+
+def test_layout_words() -> None:
+    layout = ParallelLayout(
+        tensor_model_parallel_size=2, context_parallel_size=2, data_parallel_size=3,
+        use_distributed_optimizer=False,
+    )  # fmt: skip
+    assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"

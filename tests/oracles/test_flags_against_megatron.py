@@ -1,0 +1,132 @@
+"""Our flags, through Megatron-LM's option definitions, into the installed TransformerConfig."""
+
+import importlib.util
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+
+from advisor.cost.hardware import Gpu
+from advisor.dtypes import Precision
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.flags import layout_flags, megatron_lm_flags
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.setting import Granularity, parse_setting
+from advisor.job import Framework, Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
+GPU = Gpu(
+    name="H100-SXM-80GB", memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
+    nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9, calibration="h100",
+)  # fmt: skip
+MODEL = ModelSpec(
+    name="toy", num_layers=12, hidden_size=64, ffn_hidden_size=256, num_attention_heads=8,
+    num_query_groups=8, kv_channels=8, vocab_size=512, max_position_embeddings=4096,
+)  # fmt: skip
+DEFINITIONS = (
+    Path(__file__).parents[1] / "advisor" / "frameworks" / "megatron" / "megatron_arguments.py"
+)
+
+
+def _job(layout: ParallelLayout, precision: Precision = Precision.BF16) -> Job:
+    config = JobConfig(
+        seq_length=4096, micro_batch_size=1, global_batch_size=32, precision=precision
+    )
+    return Job(model=MODEL, layout=layout, config=config, gpu=GPU, num_gpus=layout.world_size)
+
+
+@pytest.fixture(scope="module")
+def definitions() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("megatron_arguments", DEFINITIONS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def construct(flags: str, definitions: ModuleType) -> Any:
+    """TransformerConfig from parsed flags, as Megatron-LM makes it: fields of the same name."""
+    import torch
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    args = vars(definitions.parser("0.16").parse_args(shlex.split(flags)))
+    known = {field.name for field in fields(TransformerConfig)} - {"attention_backend"}
+    values = {name: value for name, value in args.items() if name in known and value is not None}
+    return TransformerConfig(
+        num_layers=MODEL.num_layers, hidden_size=MODEL.hidden_size, num_attention_heads=8,
+        params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, **values,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ParallelLayout(),
+        ParallelLayout(tensor_model_parallel_size=2),
+        ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True),
+        ParallelLayout(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=3),
+    ],
+    ids=("one", "tp", "sp", "vpp"),
+)
+def test_every_candidate_arrives_in_the_configuration(
+    layout: ParallelLayout, definitions: ModuleType
+) -> None:
+    job = _job(layout)
+    for setting in enumerate_settings(job, REVISION):
+        flags = f"{layout_flags(job, REVISION)} {megatron_lm_flags(setting, job, REVISION)}"
+        config = construct(flags, definitions)
+        none = setting.granularity is Granularity.NONE
+        assert config.recompute_granularity == (None if none else str(setting.granularity))
+        assert config.recompute_num_layers == setting.num_layers
+        assert config.recompute_method == (setting.method and str(setting.method))
+        assert config.distribute_saved_activations == setting.distribute_saved_activations
+        if setting.granularity is Granularity.SELECTIVE:
+            assert tuple(config.recompute_modules) == setting.modules
+        assert config.sequence_parallel == layout.sequence_parallel
+        assert config.tensor_model_parallel_size == layout.tensor_model_parallel_size
+        assert config.pipeline_model_parallel_size == layout.pipeline_model_parallel_size
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_precision_arrives_in_the_configuration(
+    precision: Precision, definitions: ModuleType
+) -> None:
+    config = construct(layout_flags(_job(ParallelLayout(), precision), REVISION), definitions)
+    assert config.fp16 == (precision is Precision.FP16)
+    assert config.bf16 == (precision is not Precision.FP16)
+    assert (config.fp8 == "hybrid") == precision.is_fp8
+    recipes = {"fp8_current": "tensorwise", "fp8_blockwise": "blockwise", "mxfp8": "mxfp8"}
+    assert config.fp8_recipe == recipes.get(str(precision), "delayed")
+
+
+def test_offload_arrives_in_the_configuration(definitions: ModuleType) -> None:
+    setting = parse_setting("none+offload=core_attn,attn_proj")
+    config = construct(megatron_lm_flags(setting, _job(ParallelLayout()), REVISION), definitions)
+    assert config.fine_grained_activation_offloading
+    assert config.offload_modules == ["core_attn", "attn_proj"]
+
+
+@pytest.mark.parametrize(
+    "field", ["recompute_granularity", "recompute_method", "fp8_recipe", "transformer_impl"]
+)
+def test_the_choices_of_our_copy_are_those_of_the_installed_field(
+    field: str, definitions: ModuleType
+) -> None:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    annotation = next(f.type for f in fields(TransformerConfig) if f.name == field)
+    literals = {choice for part in (annotation, *get_args(annotation)) for choice in get_args(part)}
+    installed = {choice for choice in literals if isinstance(choice, str)}
+    copied = next(a for a in definitions.parser("0.16")._actions if a.dest == field).choices
+    assert installed == set(copied)

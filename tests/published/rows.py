@@ -1,0 +1,254 @@
+"""The tables of results/published as typed rows; independent of the advisor.
+
+A row has one class a file. Numbers are parsed, an empty cell is None, a range (`96 -> 4608`) is
+None as a number and kept as text beside it. Fields carry Megatron's names and their unit; the
+column a field is read from is the one of `_COLUMNS`, or has the field's own name.
+"""
+
+import csv
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
+
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
+
+_COLUMNS = {
+    "params_billion": "params_b",
+    "gpu_memory_gb": "gpu_mem_gb",
+    "seq_length": "seq_len",
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+    "tensor_model_parallel_size": "tp",
+    "sequence_parallel": "sp",
+    "pipeline_model_parallel_size": "pp",
+    "virtual_pipeline_model_parallel_size": "vpp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "data_parallel_size": "dp",
+    "peak_memory_gib": "peak_mem_gb",
+    "peak_memory_kind": "peak_mem_kind",
+    "step_time_seconds": "step_time_s",
+    "tokens_per_second_per_gpu": "tokens_per_s_per_gpu",
+    "mfu_percent": "mfu",
+    "hfu_percent": "hfu",
+    "hidden_size": "hidden",
+    "num_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_query_groups": "kv_groups",
+    "ffn_hidden_size": "ffn",
+    "num_moe_experts": "experts",
+    "moe_router_topk": "topk",
+    "vocab_size": "vocab",
+    "forward_ms": "fwd_ms",
+    "backward_ms": "bwd_ms",
+    "forward_backward_ms": "fwd_bwd_ms",
+    "overhead_percent": "overhead_pct_vs_no_recompute_no_sp",
+    "throughput_increase_percent": "throughput_increase_pct",
+    "num_microbatches": "mbc",
+    "simumax_predicted_allocated_gib": "simumax_pred_alloc_gib",
+    "simumax_predicted_step_ms": "simumax_pred_ms",
+    "derived_step_time_seconds": "derived_step_time_s",
+    "allocated_gib": "mem_allocated_gib",
+    "num_gpus_text": "num_gpus",
+    "mfu_text": "mfu",
+    "tokens_check_relative_difference": "check_tokens_rel_diff",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """The columns that all tables share. `peak_memory_gib` is in GiB in every file, although the
+    column's name says gb; `peak_memory_kind` says allocated or reserved, and of which rank."""
+
+    source: str
+    source_path_or_table: str
+    model: str
+    params_billion: float | None
+    gpu: str | None
+    gpu_memory_gb: float | None
+    num_gpus: int | None
+    precision: str | None
+    seq_length: int | None
+    micro_batch_size: int | None
+    global_batch_size: int | None
+    tensor_model_parallel_size: int | None
+    sequence_parallel: bool | None
+    pipeline_model_parallel_size: int | None
+    virtual_pipeline_model_parallel_size: int | None
+    context_parallel_size: int | None
+    expert_model_parallel_size: int | None
+    data_parallel_size: int | None
+    zero_or_fsdp: str | None
+    recompute: str
+    attention_impl: str | None
+    peak_memory_gib: float | None
+    peak_memory_kind: str | None
+    step_time_seconds: float | None
+    tokens_per_second_per_gpu: float | None
+    tflops_per_gpu: float | None
+    mfu_percent: float | None
+    hfu_percent: float | None
+    notes: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KorthikantiRow(PublishedRow):
+    """arXiv 2205.05198: `kind` tells a formula (bytes a layer) from a measured layer or step."""
+
+    kind: str
+    num_attention_heads: int | None
+    hidden_size: int | None
+    num_layers: int | None
+    vocab_size: int | None
+    forward_ms: float | None
+    backward_ms: float | None
+    forward_backward_ms: float | None
+    overhead_percent: float | None
+    throughput_increase_percent: float | None
+    formula: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimuMaxRow(PublishedRow):
+    """B200, measured; the by-rank tuples are in the order of the ranks, in GiB."""
+
+    num_layers: int
+    num_microbatches: int
+    reserved_gib_max: float
+    reported_real_alloc_gib: float
+    allocated_gib_by_rank: tuple[float, ...]
+    reserved_gib_by_rank: tuple[float, ...]
+    simumax_predicted_allocated_gib: float
+    simumax_predicted_step_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronGoldenRow(PublishedRow):
+    """Megatron-LM's CI: peak of the last rank only; `allocated_gib` is after a step."""
+
+    hidden_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_query_groups: int
+    ffn_hidden_size: int | None
+    num_moe_experts: int | None
+    moe_router_topk: int | None
+    swiglu: bool | None
+    dropout: str | None
+    transformer_impl: str
+    allocated_gib: float
+    n_steps_median: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DgxcRow(PublishedRow):
+    """dgxc-benchmarking: totals as its READMEs print them, and what follows from them."""
+
+    readme_total_tokens_per_s: float
+    readme_model_flops_per_seq: float | None
+    derived_tflops_per_gpu: float | None
+    tokens_check_relative_difference: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmFoundryRow(PublishedRow):
+    """llm-foundry: `derived_step_time_seconds` is batch times sequence over tokens per second."""
+
+    grad_accum: int
+    num_params: int
+    act_cpu_offload: bool
+    derived_step_time_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchtitanRow(PublishedRow):
+    """torchtitan: `compile` is None where the document does not say."""
+
+    compile: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadmeScalingRow(PublishedRow):
+    """Megatron-LM's README; the strong-scaling row has ranges, kept in the text fields."""
+
+    num_attention_heads: int | None
+    hidden_size: int | None
+    num_layers: int | None
+    vocab_size: int | None
+    aggregate_pflops: float | None
+    num_gpus_text: str
+    mfu_text: str
+
+
+Row = TypeVar("Row", bound=PublishedRow)
+
+
+def korthikanti2022() -> tuple[KorthikantiRow, ...]:
+    """Tables 2, 4 and 5 of the paper on activation recomputation."""
+    return _rows(KorthikantiRow, "korthikanti2022")
+
+
+def simumax_b200() -> tuple[SimuMaxRow, ...]:
+    """Measured Llama-3 70B cut to 12 layers on eight B200."""
+    return _rows(SimuMaxRow, "simumax_b200")
+
+
+def megatron_lm_ci_golden() -> tuple[MegatronGoldenRow, ...]:
+    """Golden values of Megatron-LM's own CI."""
+    return _rows(MegatronGoldenRow, "megatron_lm_ci_golden")
+
+
+def dgxc_benchmarking() -> tuple[DgxcRow, ...]:
+    """Weak scaling of Llama 8B and Nemotron 15B on H100."""
+    return _rows(DgxcRow, "dgxc_benchmarking")
+
+
+def llm_foundry() -> tuple[LlmFoundryRow, ...]:
+    """MPT throughput on A100 and H100."""
+    return _rows(LlmFoundryRow, "llm_foundry")
+
+
+def torchtitan() -> tuple[TorchtitanRow, ...]:
+    """Llama and Qwen throughput and reserved memory with FSDP2."""
+    return _rows(TorchtitanRow, "torchtitan")
+
+
+def megatron_lm_readme_scaling() -> tuple[ReadmeScalingRow, ...]:
+    """GPT from 1.7B to 462B on H100."""
+    return _rows(ReadmeScalingRow, "megatron_lm_readme_scaling")
+
+
+@lru_cache(maxsize=16)
+def _rows(row: type[Row], name: str) -> tuple[Row, ...]:
+    """All rows of one file; KeyError where a column is missing, ValueError for a broken cell."""
+    hints = get_type_hints(row)
+    columns = {item.name: _COLUMNS.get(item.name, item.name) for item in fields(row)}
+    with (PUBLISHED / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(
+            row(**{field: _parse(cells[column], hints[field]) for field, column in columns.items()})
+            for cells in csv.DictReader(file)
+        )
+
+
+def _parse(cell: str, hint: Any) -> Any:
+    """One cell as its field's type; None for an empty cell or a range, where the field allows."""
+    cell = cell.strip()
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType] or [hint]
+    optional = NoneType in get_args(hint)
+    if optional and (not cell or ("->" in cell and str not in kinds)):
+        return None
+    if hint == tuple[float, ...]:
+        return _by_rank(cell)
+    if kinds[0] is bool:
+        return {"0": False, "1": True, "False": False, "True": True}[cell]
+    if kinds[0] is float:
+        return float(cell.removesuffix("%"))
+    return kinds[0](cell)
+
+
+def _by_rank(cell: str) -> tuple[float, ...]:
+    """``0:66.552;1:66.550`` as values in the order of the ranks; every rank must be there."""
+    pairs = dict(part.split(":") for part in cell.split(";"))
+    return tuple(float(pairs[str(rank)]) for rank in range(len(pairs)))

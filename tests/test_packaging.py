@@ -1,0 +1,119 @@
+"""A built wheel holds the advisor with its configuration, and works outside the checkout.
+
+Slow (one build, one virtual environment): skipped where the build backend cannot be fetched.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("advisor", "harness", "configs", "pyproject.toml", "README.md", "LICENSE")
+# What a build without network says: the backend cannot be had, which is not the package's fault.
+NO_BACKEND = ("No matching distribution found for hatchling", "Could not find a version that")
+
+
+def run(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run outside the checkout: nothing of it is on the path."""
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(part) for part in command], cwd=folder, env=clean, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the sources, so that the build leaves nothing in the checkout."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for part in PARTS:
+        path = ROOT / part
+        if path.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, source / part, ignore=ignored)
+        else:
+            shutil.copy(path, source / part)
+    pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--wheel-dir"]
+    done = run([*pip, target, source], target)
+    if done.returncode and any(text in done.stderr for text in NO_BACKEND):
+        pytest.skip("the build backend cannot be fetched")
+    assert done.returncode == 0, done.stderr
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel; its dependencies are those of this interpreter."""
+    folder = tmp_path_factory.mktemp("installed")
+    done = run([sys.executable, "-m", "venv", "--without-pip", "venv"], folder)
+    if done.returncode:
+        pytest.skip("no virtual environment can be made")
+    site = next((folder / "venv" / "lib").glob("python*")) / "site-packages"
+    pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--target"]
+    done = run([*pip, site, wheel], folder)
+    assert done.returncode == 0, done.stderr
+    ours = {str(path) for path in (ROOT, ROOT / "tests")}
+    borrowed = [path for path in sys.path if path.endswith("site-packages") and path not in ours]
+    for number, path in enumerate(borrowed):
+        # a path file's own path files are not read, so an editable advisor there stays unseen
+        (site / f"borrowed{number}.pth").write_text(path + "\n", encoding="utf-8")
+    return folder / "venv" / "bin"
+
+
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_every_configuration_file_is_in_the_wheel(wheel: Path) -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
+    assert files
+    assert {f"advisor/{name}" for name in files} <= names(wheel)
+    assert any(name.startswith("advisor/configs/failures/") for name in names(wheel))
+
+
+def test_every_module_is_in_the_wheel(wheel: Path) -> None:
+    modules = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("advisor", "harness")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert modules <= names(wheel)
+
+
+def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
+    roots = {name.split("/")[0] for name in names(wheel)}
+    assert {root for root in roots if not root.endswith(".dist-info")} == {"advisor", "harness"}
+    assert not [name for name in names(wheel) if "__pycache__" in name]
+
+
+def test_the_wheel_reads_its_own_configuration(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import advisor.configuration as c; from advisor.diagnose import load_catalog\n"
+        "print(c.packaged_configs()); print(len(load_catalog().failures))"
+    )
+    done = run([installed / "python", "-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder, count = done.stdout.split("\n")[:2]
+    assert Path(folder).is_relative_to(installed.parent)
+    assert int(count) > 90
+
+
+def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:
+    entry = "from advisor.cli import main; import sys; sys.exit(main(['--help']))"
+    done = run([installed / "python", "-c", entry], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--model" in done.stdout
+    assert str(ROOT) not in done.stdout
+
+
+def test_the_entry_point_is_declared(wheel: Path) -> None:
+    (entry,) = [name for name in names(wheel) if name.endswith("entry_points.txt")]
+    with zipfile.ZipFile(wheel) as archive:
+        assert "advise = advisor.cli:main" in archive.read(entry).decode()
