@@ -1,18 +1,10 @@
 """What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from advisor.cost.calibration import Provenance
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Job
-
-
-class Provenance(StrEnum):
-    """Where a calibration's efficiencies come from."""
-
-    MEASURED = "measured"
-    PUBLISHED = "published"
-    DATASHEET = "datasheet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

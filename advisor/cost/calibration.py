@@ -1,10 +1,22 @@
 """Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
 
-from advisor.answer import Provenance
+from advisor.configuration import Group, load_config
+from advisor.cost.hardware import Gpu
 from advisor.dtypes import Precision
 from advisor.errors import UserError
+from advisor.reader import read_dataclass
+
+
+class Provenance(StrEnum):
+    """Where a calibration's efficiencies come from."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    DATASHEET = "datasheet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +69,10 @@ EFFICIENCIES = (
     "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
     "internode_efficiency",
 )  # fmt: skip
+
+
+def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
+    """The calibration that configs/hardware names for `gpu`, else the datasheet one."""
+    name = gpu.calibration or "datasheet"
+    document = load_config(Group.CALIBRATION, name, config_dir, "calibration")
+    return read_dataclass(Calibration, document.values, document.path)

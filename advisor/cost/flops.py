@@ -1,6 +1,6 @@
 """Model FLOPs by Megatron's convention, and hardware FLOPs with replays."""
 
-from advisor.layers.operators import Module, Operator
+from advisor.layers.operators import Operator
 from advisor.models.spec import ModelSpec
 from advisor.recompute import RecomputePlan
 
@@ -36,10 +36,3 @@ def replayed_flops(operators: tuple[Operator, ...], plan: RecomputePlan) -> int:
             if segment.whole or operator.module in modules
         )
     return total
-
-
-def is_linear(module: Module) -> bool:
-    """Whether a module is a linear layer inside a transformer layer."""
-    return module in (
-        Module.LINEAR_QKV, Module.LINEAR_PROJ, Module.LINEAR_FC1, Module.LINEAR_FC2,
-    )  # fmt: skip

@@ -93,3 +93,21 @@ def gemm_workspaces(
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
         terms.append(NamedBytes("TE GEMM workspace", each, "transformer_engine gemm.py"))
     return tuple(terms)
+
+
+@lru_cache(maxsize=4096)
+def stage_buffers(
+    shape: RankShape, num_chunks: int, last: bool, compute_capability: float
+) -> tuple[NamedBytes, ...]:
+    """All resident buffers of a stage, by name."""
+    dummies = dummy_weight_gradients(shape, last)
+    placeholders = (
+        (NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),)
+        if dummies
+        else ()
+    )
+    return (
+        *process_buffers(shape, num_chunks, last),
+        *placeholders,
+        *gemm_workspaces(shape, compute_capability, last),
+    )

@@ -1,0 +1,85 @@
+"""From allocated to reserved: fragmentation, CUDA context and communicators, each with a spread."""
+
+from dataclasses import dataclass
+from math import erf, sqrt
+
+from advisor.layout import ParallelLayout
+from advisor.memory.resident import NamedBytes
+from advisor.units import GIB, MIB
+
+_FRAGMENTATION_OF_DYNAMIC = 0.28
+_FRAGMENTATION_OF_ALLOCATED = 0.04
+"""Reserved over allocated in results/published/simumax_b200.csv, five classes of ranks: 0.28 of
+the memory that comes and goes (least squares through the origin), at most about 4 % of all."""
+_EXPANDABLE_SHARE = 0.25
+"""Expandable segments leave only part-filled 20 MiB pages; share of the above (not measured)."""
+_CONTEXT_BYTES = int(0.5 * GIB)
+"""0.47 GiB on A100 (ml-engineering, torch 2.1), 426 MiB on Ada (unsloth-zoo pull 1053)."""
+_COMMUNICATOR_BYTES = 900 * 10**6
+"""NVIDIA/nccl issue 964: 544 to 688 MB a group (A100, 2023); verl issue 6266: 7 GB for the five of
+TP2 PP2 DP2 (H100, NCCL 2.29)."""
+
+_MODEL_ERROR = 0.005  # of allocated: worst known rows, tests/published/test_measured_memory.py
+_FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
+_CONTEXT_SPREAD = 100 * MIB
+_COMMUNICATOR_SPREAD = 300 * 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """Reserved peak of one rank: allocated bytes plus named terms; `spread` is one sigma."""
+
+    allocated: int
+    terms: tuple[NamedBytes, ...]
+    spread: float
+
+    @property
+    def total(self) -> int:
+        """What the card must give."""
+        return self.allocated + sum(term.num_bytes for term in self.terms)
+
+    def fit_probability(self, budget_bytes: int) -> float:
+        """Probability that this rank stays within `budget_bytes` (normal spread)."""
+        return 0.5 * (1.0 + erf((budget_bytes - self.total) / (self.spread * sqrt(2.0))))
+
+
+def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
+    """NCCL communicators that a Megatron rank opens (parallel_state.py), by group."""
+    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
+    pp, dp = layout.pipeline_model_parallel_size, layout.data_parallel_size
+    groups = (
+        ("world", layout.world_size), ("tensor parallel", tp), ("context parallel", cp),
+        ("data parallel", dp * cp), ("pipeline parallel", pp), ("model parallel", tp * pp),
+    )  # fmt: skip
+    return tuple(name for name, ranks in groups if ranks > 1)
+
+
+def reserved_memory(
+    allocated: int, dynamic: int, layout: ParallelLayout, *, expandable_segments: bool
+) -> Reserved:
+    """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go."""
+    fragmentation = min(
+        _FRAGMENTATION_OF_DYNAMIC * dynamic, _FRAGMENTATION_OF_ALLOCATED * allocated
+    )
+    if expandable_segments:
+        fragmentation *= _EXPANDABLE_SHARE
+    communicators = len(communicator_names(layout))
+    spread = sqrt(
+        (_MODEL_ERROR * allocated) ** 2
+        + (_FRAGMENTATION_SPREAD * fragmentation) ** 2
+        + _CONTEXT_SPREAD**2
+        + (_COMMUNICATOR_SPREAD * communicators) ** 2
+    )
+    return Reserved(
+        allocated=allocated,
+        terms=(
+            NamedBytes("fragmentation", int(fragmentation), "published reserved peaks, B200"),
+            NamedBytes("CUDA context", _CONTEXT_BYTES, "published measurements, A100 and Ada"),
+            NamedBytes(
+                f"{communicators} NCCL communicators",
+                communicators * _COMMUNICATOR_BYTES,
+                "NVIDIA/nccl issue 964, verl issue 6266",
+            ),
+        ),
+        spread=spread,
+    )
