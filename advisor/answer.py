@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from advisor.cost.calibration import Provenance
+from advisor.cost.calibration import Calibration, Provenance
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Job
 
@@ -76,6 +76,7 @@ class Evaluation:
 
     job: Job
     setting: RecomputeSetting
+    calibration: Calibration
     stages: tuple[StageMemory, ...]
     time_seconds: TimeBreakdown
     step_time_low_seconds: float

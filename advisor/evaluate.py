@@ -80,6 +80,7 @@ class Evaluator:
         return Evaluation(
             job=self.job,
             setting=setting,
+            calibration=self.calibration,
             stages=stages,
             time_seconds=time,
             step_time_low_seconds=time.total * (1 - error),
@@ -103,7 +104,7 @@ class Evaluator:
         plan = self.plan(setting)
         chunks = tuple(
             chunk_footprint(self.shape, plan, first, last, self._mask if first or last else 0)
-            for first, last in self._ends(stage)
+            for first, last in self.ends(stage)
         )
         peak = activation_peak(self.shape, chunks, self._pp, stage, self._microbatches)
         static, buffers = self._static[stage], self._buffers[stage]
@@ -116,7 +117,7 @@ class Evaluator:
         )
         return StageDetail(static=static, buffers=buffers, activations=peak, reserved=reserved)
 
-    def _ends(self, stage: int) -> list[tuple[bool, bool]]:
+    def ends(self, stage: int) -> list[tuple[bool, bool]]:
         """Per chunk of `stage`: whether it holds the embedding, and the head."""
         last_stage, last_chunk = self._pp - 1, self._vpp - 1
         return [
@@ -188,11 +189,15 @@ class Evaluator:
             optimizer=self._optimizer_seconds(),
         )
 
+    def slowest_stage(self, setting: RecomputeSetting) -> int:
+        """The stage that sets the pace."""
+        return max(range(self._pp), key=lambda stage: self.stage_times(setting, stage).total)
+
     def stage_times(self, setting: RecomputeSetting, stage: int) -> PassTimes:
         """One microbatch through all chunks of `stage`, transfers included."""
         plan = self.plan(setting)
         total = PassTimes()
-        for first, last in self._ends(stage):
+        for first, last in self.ends(stage):
             total += chunk_times(self.shape, self._machine, self._network, plan, first, last)
         if self._pp > 1:
             joined = link(self.job.gpu, self.calibration, self.job.num_gpus)

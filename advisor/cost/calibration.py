@@ -59,6 +59,11 @@ class Calibration:
                     f"calibration.{field}", getattr(self, field), "must not be negative"
                 )
 
+    @property
+    def summary(self) -> str:
+        """What a predicted step time is good for, in a few words."""
+        return f"step time ±{self.step_time_error * 100:.0f} %"
+
     def linear_efficiency(self, precision: Precision) -> float:
         """Efficiency of the linear layers' GEMMs at `precision`."""
         return self.fp8_gemm_efficiency if precision.is_fp8 else self.gemm_efficiency

@@ -1,6 +1,7 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
-from advisor.answer import Advice, CalibrationNote, Provenance
+from advisor.answer import Advice, CalibrationNote
+from advisor.cost.calibration import Provenance
 from advisor.job import Job
 from advisor.layout import ParallelLayout
 from advisor.models.spec import TransformerImpl

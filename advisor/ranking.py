@@ -1,0 +1,51 @@
+"""Order of evaluations: what fits first, then time, then memory; which are dominated."""
+
+from collections.abc import Callable, Sequence
+
+from advisor.answer import Candidate, Evaluation
+
+LIKELY = 0.9
+"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
+_EVEN = 0.5
+
+
+def tier(evaluation: Evaluation) -> int:
+    """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
+    probability = evaluation.fit_probability
+    return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
+
+
+def order(evaluation: Evaluation) -> tuple[int, float, int]:
+    """Sort key; of settings that do not fit the smallest comes first."""
+    peak, seconds = evaluation.peak.peak_reserved_bytes, evaluation.step_time_seconds
+    level = tier(evaluation)
+    return (level, float(peak), 0) if level == 2 else (level, seconds, peak)
+
+
+def rank(
+    evaluations: Sequence[Evaluation], note: Callable[[Evaluation], str] = lambda _: ""
+) -> tuple[Candidate, ...]:
+    """Candidates best first; `note` gives each its remark."""
+    ordered = sorted(evaluations, key=order)
+    front = pareto_front(ordered)
+    return tuple(
+        Candidate(
+            rank=number,
+            evaluation=evaluation,
+            pareto=id(evaluation) in front,
+            note=note(evaluation),
+        )
+        for number, evaluation in enumerate(ordered, start=1)
+    )
+
+
+def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
+    """Identities of evaluations that no other beats in both peak memory and step time."""
+    by_memory = sorted(evaluations, key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds))
+    front: set[int] = set()
+    fastest = float("inf")
+    for evaluation in by_memory:
+        if evaluation.step_time_seconds < fastest:
+            front.add(id(evaluation))
+            fastest = evaluation.step_time_seconds
+    return front

@@ -1,0 +1,124 @@
+"""Changes outside recompute: evaluated like any setting, shown where they beat recompute."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from advisor.answer import Evaluation, Remedy
+from advisor.cost.calibration import Calibration
+from advisor.errors import UserError
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import NONE
+from advisor.job import Job
+from advisor.ranking import order, tier
+from advisor.search import evaluate_settings
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Another job, in words."""
+
+    words: str
+    why: str
+    job: Job
+
+
+def find_remedies(
+    best: Evaluation, revision: Revision, calibration: Calibration
+) -> tuple[Remedy, ...]:
+    """Remedies against `best`, the first of the ranking, most useful first.
+
+    Where `best` fits without recompute there is nothing to remedy. Where it fits with recompute, a
+    remedy must fit and be faster. Where nothing fits, a remedy must need less memory; those that
+    make it fit come first.
+    """
+    if tier(best) == 0 and best.setting == NONE:
+        return ()
+    found: list[tuple[tuple[int, float, int], Remedy]] = []
+    for change in _changes(best.job):
+        if check(NONE, change.job, revision):
+            continue
+        settings = enumerate_settings(change.job, revision)
+        other = min(evaluate_settings(change.job, settings, calibration), key=order)
+        if _helps(other, best):
+            found.append((order(other), _remedy(change, other, best)))
+    return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
+
+
+def _helps(other: Evaluation, best: Evaluation) -> bool:
+    if tier(other) != tier(best):
+        return tier(other) < tier(best)
+    if tier(best) == 2:
+        return other.peak.peak_reserved_bytes < best.peak.peak_reserved_bytes
+    return other.step_time_seconds < best.step_time_seconds
+
+
+def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
+    with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
+    return Remedy(
+        change=change.words + with_setting,
+        effect_bytes=other.peak.peak_reserved_bytes - best.peak.peak_reserved_bytes,
+        effect_seconds=other.step_time_seconds - best.step_time_seconds,
+        why=change.why,
+    )
+
+
+def _changes(job: Job) -> Iterator[_Change]:
+    """Legal variants of a job, one change each."""
+    for words, why, variant in _variants(job):
+        try:
+            yield _Change(words, why, variant())
+        except UserError:
+            continue
+
+
+def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+    layout, config = job.layout, job.config
+    vpp = layout.virtual_pipeline_model_parallel_size
+    for other in _other_chunk_counts(job):
+        new = replace(layout, virtual_pipeline_model_parallel_size=other)
+        yield (
+            f"VPP {other} instead of {vpp}",
+            "chunks in flight and the bubble change with it",
+            partial(replace, job, layout=new),
+        )
+    if config.micro_batch_size > 1:
+        half = config.micro_batch_size // 2
+        yield (
+            f"micro batch {half} instead of {config.micro_batch_size}",
+            "activations shrink with it",
+            partial(replace, job, config=replace(config, micro_batch_size=half)),
+        )
+    if not layout.use_distributed_optimizer and layout.data_parallel_size > 1:
+        yield (
+            "the distributed optimizer",
+            f"optimizer states over {layout.data_parallel_size} ranks",
+            partial(replace, job, layout=replace(layout, use_distributed_optimizer=True)),
+        )
+    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
+        yield (
+            "sequence parallelism",
+            "norm and dropout regions are cut by TP",
+            partial(replace, job, layout=replace(layout, sequence_parallel=True)),
+        )
+    if not config.expandable_segments:
+        yield (
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "less fragmentation",
+            partial(replace, job, config=replace(config, expandable_segments=True)),
+        )
+
+
+def _other_chunk_counts(job: Job) -> list[int]:
+    """The legal VPP next below and above the job's."""
+    layout = job.layout
+    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    if pp == 1:
+        return []
+    per_stage = job.model.num_layers // pp
+    legal = [n for n in range(1, per_stage + 1) if per_stage % n == 0]
+    return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]

@@ -1,0 +1,235 @@
+"""From a request to a job: what is given, what a preset gives, what the advisor assumes."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from advisor.cost.gpus import load_gpu
+from advisor.cost.hardware import Gpu
+from advisor.dtypes import DType, Precision
+from advisor.errors import UserError
+from advisor.experiments import Experiment, find_experiment
+from advisor.job import Framework, Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.presets import load_model
+from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
+from advisor.reader import field_types, override, parse
+from advisor.request import Request
+from advisor.units import nearest_names, parse_bytes, parse_gpus
+
+_DEFAULT_SEQ_LENGTH = 4096
+_DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs
+_SHAPING = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_GROUPS = ("model", "layout", "job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """A request with everything looked up; `layout` None means: choose one.
+
+    layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
+    """
+
+    model: ModelSpec
+    gpu: Gpu
+    num_gpus: int
+    config: JobConfig
+    layout: ParallelLayout | None
+    layout_fields: dict[str, Any]
+    assumptions: tuple[str, ...]
+    micro_batch_is_free: bool
+
+    def job(self, layout: ParallelLayout, micro_batch_size: int | None = None) -> Job:
+        """The job with `layout`, and another micro batch where given."""
+        config = self.config
+        if micro_batch_size is not None:
+            config = replace(config, micro_batch_size=micro_batch_size)
+        return Job(
+            model=self.model, layout=layout, config=config, gpu=self.gpu, num_gpus=self.num_gpus
+        )
+
+
+def resolve(request: Request) -> Resolution:
+    """Look up model, GPU and preset, and lay the given values over them."""
+    overrides = _split_overrides(request.overrides)
+    num_gpus, gpu_type = parse_gpus(request.gpus)
+    gpu = load_gpu(gpu_type, request.config_dir)
+    model = load_model(request.model, request.config_dir)
+    precision = parse(request.precision, Precision, "--precision") if request.precision else None
+    preset = find_experiment(model.name, num_gpus, gpu_type, precision, request.config_dir)
+    if preset is not None:
+        model = preset.configure(model)
+    for key, text in overrides["model"].items():
+        model = override(model, key, text, "model.")
+    layout_fields = _layout_fields(request, overrides["layout"])
+    config = _config(request, overrides["job"], preset, model, num_gpus, precision)
+    layout = _layout(layout_fields, preset, num_gpus)
+    return Resolution(
+        model=model,
+        gpu=gpu,
+        num_gpus=num_gpus,
+        config=config,
+        layout=layout,
+        layout_fields=layout_fields,
+        assumptions=_assumptions(request, preset, config, model),
+        micro_batch_is_free=request.micro_batch_size is None
+        and "micro_batch_size" not in (overrides["job"]),
+    )
+
+
+def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """KEY=VALUE pairs by their group: model, layout or job."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in _GROUPS}
+    for pair in pairs:
+        path, _, text = pair.partition("=")
+        group, _, key = path.partition(".")
+        if group not in groups or not key:
+            raise UserError(
+                path, text, "is not a known key",
+                f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
+            )  # fmt: skip
+        groups[group][key] = text
+    return groups
+
+
+def _known_key(path: str) -> str:
+    keys = {
+        f"{group}.{field.name}"
+        for group, cls in zip(_GROUPS, (ModelSpec, ParallelLayout, JobConfig), strict=True)
+        for field in fields(cls)
+    }
+    name = path.rpartition(".")[2]
+    same = sorted(key for key in keys if key.endswith(f".{name}"))
+    return f"did you mean {same[0]}?" if same else nearest_names(path, keys)
+
+
+def _layout_fields(request: Request, overrides: dict[str, str]) -> dict[str, Any]:
+    """Fields of ParallelLayout that the request gives; a flag and a KEY=VALUE may not differ."""
+    hints = field_types(ParallelLayout)
+    given = {
+        name: getattr(request, name) for name in hints if getattr(request, name, None) is not None
+    }
+    for key, text in overrides.items():
+        if key not in hints:
+            raise UserError(f"layout.{key}", text, "is not a known key", nearest_names(key, hints))
+        value = parse(text, hints[key], f"layout.{key}")
+        if given.setdefault(key, value) != value:
+            raise UserError(f"layout.{key}", text, f"the flag says {given[key]}", "give one")
+    return given
+
+
+def _layout(
+    given: dict[str, Any], preset: Experiment | None, num_gpus: int
+) -> ParallelLayout | None:
+    """The preset's layout under what is given; None where neither says anything about it."""
+    reshaped = [name for name in _SHAPING if name in given]
+    base = preset.layout if preset is not None else None
+    if base is None and not reshaped:
+        return None
+    values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
+    if base is not None and any(given[name] != values[name] for name in reshaped):
+        values.pop("data_parallel_size")
+        if (
+            given.get("pipeline_model_parallel_size", values["pipeline_model_parallel_size"])
+            != (values["pipeline_model_parallel_size"])
+        ):
+            values.pop("virtual_pipeline_model_parallel_size")
+        if given.get("tensor_model_parallel_size") != values["tensor_model_parallel_size"]:
+            values.pop("sequence_parallel")
+    values |= given
+    tp = values.get("tensor_model_parallel_size", 1)
+    values.setdefault("sequence_parallel", tp > 1)
+    values.setdefault("data_parallel_size", _data_parallel(values, num_gpus))
+    return ParallelLayout(**values)
+
+
+def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
+    """What TP x CP x PP leave of the GPUs."""
+    degrees: list[int] = [values.get(name, 1) for name in _SHAPING]
+    for name, degree in zip(_SHAPING, degrees, strict=True):
+        if degree < 1:
+            raise UserError(f"layout.{name}", degree, "must be at least 1")
+    product = degrees[0] * degrees[1] * degrees[2]
+    if num_gpus % product:
+        raise UserError(
+            "layout TP x PP x CP", product, f"must divide the number of GPUs = {num_gpus}",
+            f"nearest: {nearest_divisors(num_gpus, product)}",
+        )  # fmt: skip
+    return num_gpus // product
+
+
+def _config(
+    request: Request,
+    overrides: dict[str, str],
+    preset: Experiment | None,
+    model: ModelSpec,
+    num_gpus: int,
+    precision: Precision | None,
+) -> JobConfig:
+    """Batch, precision and run-time options: given, then the preset's, then defaults."""
+    if preset is not None:
+        config = preset.config
+    else:
+        config = JobConfig(
+            seq_length=min(_DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
+            micro_batch_size=1,
+            global_batch_size=max(_DEFAULT_BATCH, 4 * num_gpus),
+        )
+    given: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("seq_length", "micro_batch_size", "global_batch_size")
+        if getattr(request, name) is not None
+    }
+    if precision is not None:
+        given["precision"] = precision
+    if request.framework is not None:
+        given["framework"] = parse(request.framework, Framework, "--framework")
+    if request.framework_version is not None:
+        given["framework_version"] = request.framework_version
+    if request.memory_budget is not None:
+        given["memory_budget_bytes"] = parse_bytes(request.memory_budget, "--memory-budget")
+    config = replace(config, **given)
+    for key, text in overrides.items():
+        config = _override_config(config, key, text)
+    _check_positions(model, config)
+    return config
+
+
+def _override_config(config: JobConfig, key: str, text: str) -> JobConfig:
+    if key == "memory_budget_bytes" and not text.isdigit():
+        return replace(config, memory_budget_bytes=parse_bytes(text, "job.memory_budget_bytes"))
+    return override(config, key, text, "job.")
+
+
+def _check_positions(model: ModelSpec, config: JobConfig) -> None:
+    learned = model.position_embedding_type is PositionEmbedding.LEARNED
+    if learned and config.seq_length > model.max_position_embeddings:
+        raise UserError(
+            "job.seq_length", config.seq_length,
+            f"must not exceed max_position_embeddings = {model.max_position_embeddings} of "
+            "learned positions",
+            f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
+        )  # fmt: skip
+
+
+def _assumptions(
+    request: Request, preset: Experiment | None, config: JobConfig, model: ModelSpec
+) -> tuple[str, ...]:
+    """What the request did not say."""
+    said: list[str] = []
+    if preset is not None:
+        said.append(f"preset {preset.name}")
+    else:
+        for name, words in (
+            ("seq_length", "sequence length"),
+            ("micro_batch_size", "micro batch"),
+            ("global_batch_size", "global batch"),
+        ):
+            if getattr(request, name) is None:
+                said.append(f"{words} {getattr(config, name)}")
+    if config.main_grads_dtype is not DType.FP32:
+        said.append("bf16 main gradients")
+    if config.expandable_segments:
+        said.append("expandable segments")
+    if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
+        said.append(f"fused cross entropy ({model.cross_entropy_fusion})")
+    return tuple(said)

@@ -1,0 +1,122 @@
+"""Every legal layout of a job, and the evaluation of settings on each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from advisor.answer import Evaluation
+from advisor.cost.calibration import Calibration
+from advisor.errors import UserError
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
+from advisor.job import Job
+from advisor.layout import ParallelLayout
+from advisor.ranking import order
+from advisor.resolve import Resolution
+
+_MICRO_BATCHES = (1, 2, 4, 8)
+_CONTEXT_PARALLEL_FROM = 16384
+"""Sequence length from which context parallelism is tried unasked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Evaluations of a search, and how many were made."""
+
+    evaluations: tuple[Evaluation, ...]
+    num_layouts: int
+
+    @property
+    def best(self) -> Evaluation:
+        """First in the ranking's order."""
+        return min(self.evaluations, key=order)
+
+
+def evaluate_settings(
+    job: Job, settings: tuple[RecomputeSetting, ...], calibration: Calibration
+) -> tuple[Evaluation, ...]:
+    """All `settings` on one job."""
+    evaluator = Evaluator(job, calibration)
+    return tuple(evaluator.evaluate(setting) for setting in settings)
+
+
+def search_layouts(
+    resolution: Resolution, revision: Revision, calibration: Calibration
+) -> Searched:
+    """Every legal recompute setting on every legal layout and micro batch; what the request fixed
+    stays fixed. UserError where no layout is legal."""
+    evaluations: list[Evaluation] = []
+    jobs = 0
+    for job in legal_jobs(resolution, revision):
+        jobs += 1
+        evaluations += evaluate_settings(job, enumerate_settings(job, revision), calibration)
+    if not evaluations:
+        raise UserError(
+            "--gpus", resolution.num_gpus,
+            f"no legal layout of {resolution.model.name} for global batch "
+            f"{resolution.config.global_batch_size} on so many GPUs",
+            "change the number of GPUs or the global batch",
+        )  # fmt: skip
+    return Searched(evaluations=tuple(evaluations), num_layouts=jobs)
+
+
+def legal_jobs(resolution: Resolution, revision: Revision) -> Iterator[Job]:
+    """Jobs of every layout and micro batch that the model, the GPUs and Megatron allow."""
+    fixed = resolution.layout_fields
+    batches = _MICRO_BATCHES if resolution.micro_batch_is_free else (None,)
+    for layout in layouts(resolution):
+        if any(getattr(layout, name) != value for name, value in fixed.items()):
+            continue
+        for micro_batch_size in batches:
+            try:
+                job = resolution.job(layout, micro_batch_size)
+            except UserError:
+                continue
+            if not check(NONE, job, revision):
+                yield job
+
+
+def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
+    """TP within an NVLink domain, CP for long sequences, PP, VPP; DP takes what is left."""
+    model, gpus = resolution.model, resolution.num_gpus
+    domain = min(8, max(1, resolution.gpu.nvlink_domain_size))
+    base = resolution.layout or ParallelLayout()
+    for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
+        for cp in _wanted(resolution, "context_parallel_size", _context_degrees(resolution)):
+            for pp in _wanted(resolution, "pipeline_model_parallel_size", _divisors(gpus)):
+                if gpus % (tp * cp * pp) or model.num_layers % pp:
+                    continue
+                chunks = _divisors(model.num_layers // pp) if pp > 1 else (1,)
+                for vpp in chunks:
+                    yield replace(
+                        base,
+                        tensor_model_parallel_size=tp,
+                        sequence_parallel=tp > 1
+                        and resolution.layout_fields.get("sequence_parallel", True),
+                        context_parallel_size=cp,
+                        pipeline_model_parallel_size=pp,
+                        virtual_pipeline_model_parallel_size=vpp,
+                        data_parallel_size=gpus // (tp * cp * pp),
+                    )
+
+
+def _wanted(resolution: Resolution, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
+    given = resolution.layout_fields.get(name)
+    return values if given is None else (given,)
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    return tuple(2**k for k in range(limit.bit_length()) if 2**k <= limit)
+
+
+def _context_degrees(resolution: Resolution) -> tuple[int, ...]:
+    if resolution.config.seq_length < _CONTEXT_PARALLEL_FROM:
+        return (1,)
+    return _powers(resolution.config.seq_length // (_CONTEXT_PARALLEL_FROM // 4))
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
