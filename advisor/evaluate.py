@@ -12,6 +12,7 @@ from advisor.cost.step_time import (
     DataParallelWork,
     PassTimes,
     chunk_times,
+    end_times,
     optimizer_seconds,
     pipeline_transfer_seconds,
 )
@@ -23,7 +24,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
-from advisor.memory.chunk import chunk_footprint
+from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import NamedBytes, stage_buffers
 from advisor.memory.static import StaticMemory, stage_elements, static_memory
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
@@ -36,6 +37,7 @@ class StageDetail:
 
     static: StaticMemory
     buffers: tuple[NamedBytes, ...]
+    resident: int
     activations: ActivationPeak
     reserved: Reserved
 
@@ -61,35 +63,39 @@ class Evaluator:
         self._mask = 0
         if config.create_attention_mask:
             self._mask = config.micro_batch_size * self.shape.local_seq * config.seq_length
-        self._static = [self._stage_static(stage) for stage in range(self._pp)]
-        self._buffers = [self._stage_buffers(stage) for stage in range(self._pp)]
+        self._fixed = [self._stage_fixed(stage) for stage in range(self._pp)]
+        self._data_parallel = [self._data_parallel_work(stage) for stage in range(self._pp)]
+        self._first_end = end_times(self.shape, self._machine, self._network, True, False)
+        self._last_end = end_times(self.shape, self._machine, self._network, False, True)
+        self._transfer = self._pipeline_transfer()
+        self._optimizer_seconds = self._slowest_optimizer_seconds()
         self._model_flops = model_flops(
             job.model,
             config.seq_length,
             config.global_batch_size,
             job.model.padded_vocab_size(layout.tensor_model_parallel_size),
         )
-        self._none_seconds = self._time(NONE).total
+        self._none_seconds = self._time(self.plan(NONE)).total
 
     def evaluate(self, setting: RecomputeSetting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job."""
-        details = [self.stage_detail(setting, stage) for stage in range(self._pp)]
-        stages = tuple(self._stage_memory(stage, detail) for stage, detail in enumerate(details))
-        time = self._time(setting)
+        plan = self.plan(setting)
+        details = self._stage_details(plan)
+        time = self._time(plan)
         error = self.calibration.step_time_error
         return Evaluation(
             job=self.job,
             setting=setting,
             calibration=self.calibration,
-            stages=stages,
+            stages=tuple(self._stage_memory(k, detail) for k, detail in enumerate(details)),
             time_seconds=time,
             step_time_low_seconds=time.total * (1 - error),
             step_time_high_seconds=time.total * (1 + error),
             fit_probability=min(d.reserved.fit_probability(self.budget_bytes) for d in details),
             budget_bytes=self.budget_bytes,
-            saved_bytes_per_layer=self._saved_per_layer(setting),
+            saved_bytes_per_layer=self._footprint(plan, False, False).kept // plan.num_layers,
             model_flops_per_step=float(self._model_flops),
-            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(setting)),
+            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plan)),
             recompute_overhead=time.total / self._none_seconds - 1,
         )
 
@@ -101,21 +107,42 @@ class Evaluator:
 
     def stage_detail(self, setting: RecomputeSetting, stage: int) -> StageDetail:
         """Memory of one stage in all its terms."""
-        plan = self.plan(setting)
-        chunks = tuple(
-            chunk_footprint(self.shape, plan, first, last, self._mask if first or last else 0)
-            for first, last in self.ends(stage)
-        )
+        return self._stage_details(self.plan(setting))[stage]
+
+    def _stage_details(self, plan: RecomputePlan) -> list[StageDetail]:
+        """Memory of all stages; the chunks between the pipeline's ends are alike."""
+        middle = self._footprint(plan, False, False)
+        details = []
+        for stage in range(self._pp):
+            chunks = [middle] * self._vpp
+            first, last = stage == 0, stage == self._pp - 1
+            if first:
+                chunks[0] = self._footprint(plan, True, last and self._vpp == 1)
+            if last and not (first and self._vpp == 1):
+                chunks[-1] = self._footprint(plan, False, True)
+            details.append(self._stage_detail(stage, tuple(chunks)))
+        return details
+
+    def _footprint(self, plan: RecomputePlan, first: bool, last: bool) -> ChunkFootprint:
+        mask = self._mask if first or last else 0
+        return chunk_footprint(self.shape, plan, first, last, mask)
+
+    def _stage_detail(self, stage: int, chunks: tuple[ChunkFootprint, ...]) -> StageDetail:
         peak = activation_peak(self.shape, chunks, self._pp, stage, self._microbatches)
-        static, buffers = self._static[stage], self._buffers[stage]
-        resident = sum(term.num_bytes for term in buffers)
+        static, buffers, resident = self._fixed[stage]
         reserved = reserved_memory(
             static.total + resident + peak.total,
             peak.total,
             self.job.layout,
             expandable_segments=self.job.config.expandable_segments,
         )
-        return StageDetail(static=static, buffers=buffers, activations=peak, reserved=reserved)
+        return StageDetail(
+            static=static,
+            buffers=buffers,
+            resident=resident,
+            activations=peak,
+            reserved=reserved,
+        )
 
     def ends(self, stage: int) -> list[tuple[bool, bool]]:
         """Per chunk of `stage`: whether it holds the embedding, and the head."""
@@ -129,19 +156,17 @@ class Evaluator:
         layers = self._layers * self._vpp
         return stage_elements(self.shape, layers, stage == 0, stage == self._pp - 1)
 
-    def _stage_static(self, stage: int) -> StaticMemory:
-        return static_memory(
-            self._stage_elements(stage),
-            self.job.layout.optimizer_shards,
-            self.job.config.main_grads_dtype,
+    def _stage_fixed(self, stage: int) -> tuple[StaticMemory, tuple[NamedBytes, ...], int]:
+        """Static memory and resident buffers of a stage, and the buffers' bytes."""
+        layout, config = self.job.layout, self.job.config
+        static = static_memory(
+            self._stage_elements(stage), layout.optimizer_shards, config.main_grads_dtype
         )
-
-    def _stage_buffers(self, stage: int) -> tuple[NamedBytes, ...]:
         capability = self.job.gpu.compute_capability
-        return stage_buffers(self.shape, self._vpp, stage == self._pp - 1, capability)
+        buffers = stage_buffers(self.shape, self._vpp, stage == self._pp - 1, capability)
+        return static, buffers, sum(term.num_bytes for term in buffers)
 
     def _stage_memory(self, stage: int, detail: StageDetail) -> StageMemory:
-        resident = sum(term.num_bytes for term in detail.buffers)
         overhead = detail.reserved.total - detail.reserved.allocated
         return StageMemory(
             stage=stage,
@@ -153,29 +178,20 @@ class Evaluator:
                 optimizer=detail.static.optimizer,
                 activations=detail.activations.kept,
                 transient=detail.activations.transient,
-                overhead=resident + overhead,
+                overhead=detail.resident + overhead,
             ),
             in_flight_microbatches=sum(detail.activations.in_flight) / self._vpp,
             peak_phase=detail.activations.phase,
         )
 
-    def _saved_per_layer(self, setting: RecomputeSetting) -> int:
-        """Bytes that one layer keeps of one microbatch: the mean over the layers of a chunk."""
-        plan = self.plan(setting)
-        middle = chunk_footprint(self.shape, plan, False, False)
-        return middle.kept // plan.num_layers
-
-    def _replayed_flops(self, setting: RecomputeSetting) -> int:
+    def _replayed_flops(self, plan: RecomputePlan) -> int:
         """FLOPs of all replays of one step on all ranks."""
-        layout = self.job.layout
-        one_rank = replayed_flops(transformer_layer(self.shape), self.plan(setting))
-        ranks = layout.tensor_model_parallel_size * layout.context_parallel_size
-        chunks = self._pp * self._vpp
-        return one_rank * ranks * chunks * self._microbatches * layout.data_parallel_size
+        one_rank = replayed_flops(transformer_layer(self.shape), plan)
+        return one_rank * self._vpp * self._microbatches * self.job.num_gpus
 
-    def _time(self, setting: RecomputeSetting) -> TimeBreakdown:
+    def _time(self, plan: RecomputePlan) -> TimeBreakdown:
         """The slowest stage sets the pace; the others fill and drain the pipeline around it."""
-        stages = [self.stage_times(setting, stage) for stage in range(self._pp)]
+        stages = self._stages_times(plan)
         slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
         pace = stages[slowest]
         bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
@@ -186,36 +202,40 @@ class Evaluator:
             recompute=work.recompute,
             exposed_communication=work.exposed + self._data_parallel_seconds(slowest, pace),
             pipeline_bubble=bubble,
-            optimizer=self._optimizer_seconds(),
+            optimizer=self._optimizer_seconds,
         )
 
     def slowest_stage(self, setting: RecomputeSetting) -> int:
         """The stage that sets the pace."""
-        return max(range(self._pp), key=lambda stage: self.stage_times(setting, stage).total)
+        stages = self._stages_times(self.plan(setting))
+        return max(range(self._pp), key=lambda stage: stages[stage].total)
 
-    def stage_times(self, setting: RecomputeSetting, stage: int) -> PassTimes:
-        """One microbatch through all chunks of `stage`, transfers included."""
-        plan = self.plan(setting)
-        total = PassTimes()
-        for first, last in self.ends(stage):
-            total += chunk_times(self.shape, self._machine, self._network, plan, first, last)
-        if self._pp > 1:
-            joined = link(self.job.gpu, self.calibration, self.job.num_gpus)
-            hidden = self.shape.hidden(LAYER_INPUT).num_bytes
-            transfer = pipeline_transfer_seconds(hidden, self._vpp, joined)
-            total += PassTimes(exposed=transfer)
-        return total
+    def _stages_times(self, plan: RecomputePlan) -> list[PassTimes]:
+        """One microbatch through all chunks of every stage, transfers included."""
+        chunk = chunk_times(self.shape, self._machine, self._network, plan, False, False)
+        middle = chunk.times(self._vpp) + self._transfer
+        stages = [middle] * self._pp
+        stages[0] += self._first_end
+        stages[-1] += self._last_end
+        return stages
 
     @property
     def rates(self) -> tuple[Machine, Network]:
         """Rates behind the times, for reports."""
         return self._machine, self._network
 
-    def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
+    def _pipeline_transfer(self) -> PassTimes:
+        if self._pp == 1:
+            return PassTimes()
+        joined = link(self.job.gpu, self.calibration, self.job.num_gpus)
+        hidden = self.shape.hidden(LAYER_INPUT).num_bytes
+        return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined))
+
+    def _data_parallel_work(self, stage: int) -> DataParallelWork:
         layout = self.job.layout
         ranks = layout.data_parallel_size * layout.context_parallel_size
         span = ranks * layout.tensor_model_parallel_size
-        work = DataParallelWork(
+        return DataParallelWork(
             elements=self._stage_elements(stage),
             gradient_itemsize=self.job.config.main_grads_dtype.itemsize,
             ranks=ranks,
@@ -224,9 +244,11 @@ class Evaluator:
             overlap_param_gather=layout.overlap_param_gather,
             joined=link(self.job.gpu, self.calibration, span),
         )
-        return work.exposed_seconds(pace.forward, pace.backward)
 
-    def _optimizer_seconds(self) -> float:
+    def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
+        return self._data_parallel[stage].exposed_seconds(pace.forward, pace.backward)
+
+    def _slowest_optimizer_seconds(self) -> float:
         elements = max(self._stage_elements(stage) for stage in range(self._pp))
         itemsize = self.job.config.main_grads_dtype.itemsize
         return optimizer_seconds(
