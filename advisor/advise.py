@@ -1,5 +1,6 @@
 """The whole answer: resolve the request, evaluate, rank, and find what else would help."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from advisor.answer import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
@@ -14,6 +15,7 @@ from advisor.remedies import find_remedies
 from advisor.request import Request, SearchScope
 from advisor.resolve import Resolution, resolve
 from advisor.search import Searched, evaluate_settings, search_layouts
+from advisor.units import human_bytes
 
 
 def advise(request: Request) -> Advice:
@@ -56,15 +58,17 @@ def _rank_settings(
         settings = enumerate_settings(job, revision)
         rejected = rejected_settings(job, revision)
     evaluations = evaluate_settings(job, settings, calibration)
-    candidates = rank(evaluations, lambda evaluation: _note(evaluation, revision))
-    remedies = find_remedies(candidates[0].evaluation, revision, calibration) if candidates else ()
+    candidates = rank(evaluations, _notes(evaluations, revision))
+    remedies: tuple[Remedy, ...] = ()
+    if candidates:
+        remedies = find_remedies(candidates[0].evaluation, revision, calibration, asked)
     return _advice(job, assumptions, calibration, candidates, rejected, len(evaluations), remedies)
 
 
 def _rank_layouts(resolution: Resolution, revision: Revision, calibration: Calibration) -> Advice:
     """Every layout with every setting, in one ranking."""
     searched: Searched = search_layouts(resolution, revision, calibration)
-    candidates = rank(searched.evaluations, lambda evaluation: _note(evaluation, revision))
+    candidates = rank(searched.evaluations, _notes(searched.evaluations, revision))
     assumptions = (*resolution.assumptions, f"{searched.num_layouts} legal layouts searched")
     return _advice(
         candidates[0].evaluation.job, assumptions, calibration, candidates, (),
@@ -96,8 +100,22 @@ def _advice(
     )
 
 
-def _note(evaluation: Evaluation, revision: Revision) -> str:
-    """What is to be said of a setting: a label that buys nothing, a promotion."""
-    if evaluation.setting == NONE:
-        return ""
-    return "; ".join(notes(evaluation.setting, evaluation.job, revision))
+def _notes(evaluations: Sequence[Evaluation], revision: Revision) -> Callable[[Evaluation], str]:
+    """What is to be said of each setting: that it buys nothing, what a label or default does.
+
+    A setting is held against `none` on the same job.
+    """
+    without = {id(e.job): e for e in evaluations if e.setting == NONE}
+
+    def note(evaluation: Evaluation) -> str:
+        if evaluation.setting == NONE:
+            return ""
+        said = list(notes(evaluation.setting, evaluation.job, revision))
+        none = without.get(id(evaluation.job))
+        if none is not None:
+            more = evaluation.peak.peak_reserved_bytes - none.peak.peak_reserved_bytes
+            if more >= 0:
+                said.insert(0, f"buys nothing: {human_bytes(more)} more than none")
+        return "; ".join(said)
+
+    return note

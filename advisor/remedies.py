@@ -10,7 +10,7 @@ from advisor.errors import UserError
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import NONE
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.job import Job
 from advisor.ranking import order, tier
 from advisor.search import evaluate_settings
@@ -28,22 +28,28 @@ class _Change:
 
 
 def find_remedies(
-    best: Evaluation, revision: Revision, calibration: Calibration
+    best: Evaluation,
+    revision: Revision,
+    calibration: Calibration,
+    asked: tuple[RecomputeSetting, ...] = (),
 ) -> tuple[Remedy, ...]:
     """Remedies against `best`, the first of the ranking, most useful first.
 
+    asked: the settings that a remedy may go with; empty means any legal one.
     Where `best` fits without recompute there is nothing to remedy. Where it fits with recompute, a
     remedy must fit and be faster. Where nothing fits, a remedy must need less memory; those that
     make it fit come first.
     """
-    if tier(best) == 0 and best.setting == NONE:
+    if tier(best) == 0 and not best.recompute_overhead:
         return ()
     found: list[tuple[tuple[int, float, int], Remedy]] = []
     for change in _changes(best.job):
         if check(NONE, change.job, revision):
             continue
-        settings = enumerate_settings(change.job, revision)
-        other = min(evaluate_settings(change.job, settings, calibration), key=order)
+        settings = asked or enumerate_settings(change.job, revision)
+        legal = tuple(s for s in settings if not check(s, change.job, revision))
+        evaluations = evaluate_settings(change.job, legal, calibration)
+        other = min(evaluations, key=order, default=best)
         if _helps(other, best):
             found.append((order(other), _remedy(change, other, best)))
     return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])

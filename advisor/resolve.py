@@ -17,7 +17,7 @@ from advisor.request import Request
 from advisor.units import nearest_names, parse_bytes, parse_gpus
 
 _DEFAULT_SEQ_LENGTH = 4096
-_DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs
+_DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
 _SHAPING = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _GROUPS = ("model", "layout", "job")
 
@@ -172,7 +172,7 @@ def _config(
         config = JobConfig(
             seq_length=min(_DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
             micro_batch_size=1,
-            global_batch_size=max(_DEFAULT_BATCH, 4 * num_gpus),
+            global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
         )
     given: dict[str, Any] = {
         name: getattr(request, name)

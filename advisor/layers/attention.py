@@ -3,8 +3,11 @@
 from advisor.layers.core_attention import MIXED_QKV, copy_operator, core_attention, heads_tensor
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
     ComputeUnit,
     Gemm,
+    Group,
     Module,
     Operator,
     Tensor,
@@ -22,14 +25,18 @@ def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed)
     core = core_attention(shape, query, key, value)
-    return (projection, *middle, *core, _linear_proj(shape, core[-1].outputs[0]))
+    variables = (mixed, *(tensor for operator in middle for tensor in operator.outputs))
+    return (projection, *middle, *core, _linear_proj(shape, core[-1].outputs[0], variables))
 
 
 def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
-    """Column-parallel QKV projection; saves its input as the SP shard."""
+    """Column-parallel QKV projection; saves its input as the SP shard.
+
+    Its weight is cut by TP even where TP ranks share key and value heads.
+    """
     model = shape.model
-    width = (shape.local_heads + 2 * shape.local_groups) * model.kv_channels
-    mixed = shape.activation(MIXED_QKV, width)
+    width = _mixed_width(shape) // shape.tp
+    mixed = shape.activation("mixed_qkv_shard" if _shares_groups(shape) else MIXED_QKV, width)
     weights = [Weight("linear_qkv.weight", (width, model.hidden_size), True, True)]
     if model.add_bias_linear or model.add_qkv_bias:
         weights.append(Weight("linear_qkv.bias", (width,), True))
@@ -50,6 +57,39 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
     )
 
 
+def _mixed_width(shape: RankShape) -> int:
+    """Width of q, k and v of all heads together."""
+    model = shape.model
+    return model.query_projection_size + 2 * model.kv_projection_size
+
+
+def _shares_groups(shape: RankShape) -> bool:
+    """Whether several TP ranks work with the same key and value heads."""
+    return shape.model.num_query_groups < shape.tp
+
+
+def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
+    """The whole mixed_qkv on every rank, of which q, k and v are views (TP > num_query_groups).
+
+    The last dimension is gathered into the first one and put together by a copy; the gradient goes
+    the same way back (megatron-core 0.16.1 attention.py, tensor_parallel/mappings.py).
+    """
+    whole = shape.activation(MIXED_QKV, _mixed_width(shape))
+    kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
+    return whole, Operator(
+        name="gather_mixed_qkv",
+        module=Module.LINEAR_QKV,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(shard,),
+        outputs=(whole,),
+        forward_collectives=(forward,),
+        backward_collectives=(backward,),
+        forward_workspace=whole.num_bytes,
+        backward_workspace=whole.num_bytes,
+    )
+
+
 def _query_key_value(
     shape: RankShape, mixed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
@@ -60,8 +100,11 @@ def _query_key_value(
     """
     model = shape.model
     grouped = shape.local_heads > shape.local_groups > 1
-    query, key, value = mixed, mixed, mixed
     operators: list[Operator] = []
+    if _shares_groups(shape):
+        mixed, gather = _gather_mixed(shape, mixed)
+        operators.append(gather)
+    query, key, value = mixed, mixed, mixed
     if grouped:
         query = heads_tensor(shape, "query", shape.local_heads)
         operators.append(copy_operator(shape, "split_query", Module.LINEAR_QKV, (mixed,), (query,)))
@@ -122,8 +165,11 @@ def _rotary(
     )
 
 
-def _linear_proj(shape: RankShape, source: Tensor) -> Operator:
-    """Row-parallel output projection; its input shares core attention's output."""
+def _linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]) -> Operator:
+    """Row-parallel output projection; its input shares core attention's output.
+
+    The variables of SelfAttention.forward live until it returns.
+    """
     model = shape.model
     width = shape.local_heads * model.kv_channels
     weights = [Weight("linear_proj.weight", (model.hidden_size, width), True, True)]
@@ -136,6 +182,7 @@ def _linear_proj(shape: RankShape, source: Tensor) -> Operator:
         inputs=(source,),
         outputs=(shape.hidden("attention_out"),),
         saved=(source,),
+        forward_holds=variables,
         weights=tuple(weights),
         gemm=Gemm(shape.tokens, model.hidden_size, width),
         forward_collectives=shape.row_parallel_forward(),

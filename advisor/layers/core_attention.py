@@ -161,7 +161,8 @@ def _unfused_attention(
         Operator(
             name="attention_context", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
             inputs=(probs, value), outputs=(context,), saved=(probs, value),
-            attention_flops=half_flops,
+            attention_flops=half_flops, forward_holds=(scores, query, key),
+            forward_workspace=context.num_bytes,  # a copy puts the sequence first
         )
     )  # fmt: skip
     return tuple(operators)

@@ -53,19 +53,12 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Embedding lookup, and its dropout where hidden_dropout > 0.
 
     A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
-
-    The weight's gradient is a dense tensor of its own, [padded vocabulary / tp, hidden_size] in
-    the compute type, before it is added to the gradient buffer: no GEMM, so nothing fuses it.
     """
     weights = embedding_weights(shape)
     output = shape.hidden("embedding_output")
     dropout = shape.model.hidden_dropout > 0
     mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
-    gradient = sum(weight.num_elements for weight in weights) * shape.dtype.itemsize
-    # The gathered gradient with foreign tokens masked; under SP the rank's own part is gone then.
-    masked = shape.gathered_hidden_bytes if shape.tp > 1 else 0
-    if shape.sequence_parallel:
-        masked -= output.num_bytes
+    gradients = [weight.num_elements * shape.dtype.itemsize for weight in weights]
     saved = [
         Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64),
         Tensor("input_mask", (shape.micro_batch_size, shape.local_seq), DType.BOOL),
@@ -86,10 +79,26 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
             forward_collectives=shape.row_parallel_forward(),
             backward_collectives=shape.row_parallel_backward(),
             forward_workspace=shape.row_parallel_workspace,
-            backward_workspace=gradient + masked,
-            extra_backward_bytes=2 * gradient,
+            backward_workspace=_embedding_backward_workspace(
+                shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
+            ),
+            extra_backward_bytes=2 * sum(gradients),
         ),
     )
+
+
+def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks: int) -> int:
+    """Bytes beside the saved ids and the output's gradient at the end of a backward.
+
+    The whole sequence's gradient has taken the output's place, the masks have been used. A clone of
+    it zeroes foreign tokens, then comes the word embeddings' gradient: a dense tensor in the
+    compute type, as no GEMM makes it. That of learned positions was accumulated before.
+    """
+    gathered = shape.gathered_hidden_bytes
+    output = shape.hidden("embedding_output").num_bytes
+    words, *positions = gradients
+    clone = gathered if shape.tp > 1 else 0
+    return gathered - output - masks + max(words, clone, *positions, 0)
 
 
 @lru_cache(maxsize=4096)

@@ -131,6 +131,8 @@ class Operator:
         gradients share its storage.
     gradient_in_saved: the input's gradient is written into the first saved storage.
     gradient_free_inputs: names of inputs that get no gradient.
+    forward_holds: tensors that variables of the program keep alive until the operator has run
+        forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
     """
@@ -149,6 +151,7 @@ class Operator:
     passes_gradient: bool = False
     gradient_in_saved: bool = False
     gradient_free_inputs: frozenset[str] = frozenset()
+    forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0
     extra_forward_bytes: int = 0

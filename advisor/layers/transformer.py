@@ -42,8 +42,12 @@ def transformer_layer(shape: RankShape) -> tuple[Operator, ...]:
 def _bias_dropout_add(
     shape: RankShape, module: Module, branch: Tensor, residual: Tensor, output: Tensor
 ) -> Operator:
-    """residual + dropout(branch + bias); keeps a 1-byte mask where hidden_dropout > 0."""
+    """residual + dropout(branch + bias); keeps a 1-byte mask where hidden_dropout > 0.
+
+    One kernel with bias_dropout_fusion; without it each of the three writes a tensor.
+    """
     dropout = shape.model.hidden_dropout > 0
+    steps = 0 if shape.model.bias_dropout_fusion else shape.model.add_bias_linear + dropout
     mask = Tensor(f"{module}.mask", branch.shape, DType.BOOL)
     return Operator(
         name=str(module),
@@ -53,4 +57,5 @@ def _bias_dropout_add(
         outputs=(output,),
         saved=(mask,) if dropout else (),
         passes_gradient=not dropout,
+        forward_workspace=steps * branch.num_bytes,
     )

@@ -37,8 +37,10 @@ class _Block:
     kept: int
     forward_peak: int
     backward_peak: int
+    held_backward_peak: int
     forward_point: str
     backward_point: str
+    held_backward_point: str
     count: int = 1
 
 
@@ -57,13 +59,17 @@ def chunk_footprint(
     blocks = _blocks(shape, plan, first, last)
     before, forward, backward = 0, Peak(num_bytes=0, point=""), Peak(num_bytes=0, point="")
     received = 0 if last else shape.hidden(LAYER_INPUT).num_bytes
+    waiting = _tied_weight_gradient(shape) if first and last else received
     for index, block in enumerate(blocks):
         below = before + (block.count - 1) * block.kept
-        waiting = received if index < len(blocks) - 1 else 0
         forward = _higher(forward, below + block.forward_peak, block, block.forward_point)
-        backward = _higher(
-            backward, below + block.backward_peak + waiting, block, block.backward_point
-        )
+        if index < len(blocks) - 1:
+            peak, point = block.backward_peak + waiting, block.backward_point
+        elif received:
+            peak, point = block.held_backward_peak, block.held_backward_point
+        else:
+            peak, point = block.backward_peak, block.backward_point
+        backward = _higher(backward, below + peak, block, point)
         before = below + block.kept
     kept_mask = attention_mask if _keeps_mask(plan) else 0
     return ChunkFootprint(
@@ -71,6 +77,14 @@ def chunk_footprint(
         forward=replace(forward, num_bytes=forward.num_bytes + attention_mask),
         backward=replace(backward, num_bytes=backward.num_bytes + kept_mask),
     )
+
+
+def _tied_weight_gradient(shape: RankShape) -> int:
+    """A tied output layer's gradient tensor, which waits for the embedding's in the same pass."""
+    if not shape.model.share_embeddings_and_output_weights:
+        return 0
+    (weight,) = head_operators(shape)[1].weights
+    return shape.weight_gradient_bytes(weight.num_elements)
 
 
 def _keeps_mask(plan: RecomputePlan) -> bool:
@@ -102,8 +116,10 @@ def _end_block(name: str, end: LayerFootprint) -> _Block:
         kept=end.kept,
         forward_peak=end.forward_peak,
         backward_peak=end.backward_peak,
+        held_backward_peak=end.held_backward_peak,
         forward_point=end.forward_point,
         backward_point=end.backward_point,
+        held_backward_point=end.held_backward_point,
     )
 
 
@@ -117,8 +133,10 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
         kept=layer.kept,
         forward_peak=layer.forward_peak,
         backward_peak=layer.backward_peak,
+        held_backward_peak=layer.held_backward_peak,
         forward_point=layer.forward_point,
         backward_point=layer.backward_point,
+        held_backward_point=layer.held_backward_point,
         count=segment.num_layers,
     )
 
@@ -127,20 +145,24 @@ def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint)
     """One checkpoint around `num_layers` layers (tensor_parallel/random.py CheckpointFunction).
 
     Keeps the first layer's input, or the rank's shard of it, which the gathered input replaces. The
-    backward runs the forward of all its layers again, which
-    then keep everything, holds the replayed output to the end, and goes back through them.
+    backward runs the forward of all its layers again, which then keep everything, holds the
+    replayed output and the incoming gradient to the end, and goes back through them.
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     kept = -(-hidden // shape.tp) if segment.shards_input else hidden
     without_grad = walk_forward(transformer_layer(shape), {})
     below = (segment.num_layers - 1) * layer.kept
     replay = below + layer.forward_peak + hidden  # the incoming gradient waits meanwhile
-    backward = below + layer.backward_peak + hidden  # the replayed output is held
+    backward = below + layer.held_backward_peak + hidden  # the replayed output is held
+    peak = max(replay, backward)
+    point = layer.held_backward_point if backward >= replay else "replay"
     return _Block(
         name=f"checkpoint of {segment.num_layers}",
         kept=kept,
         forward_peak=without_grad.peak + (hidden if segment.num_layers > 1 else 0),
-        backward_peak=max(replay, backward),
+        backward_peak=peak,
+        held_backward_peak=peak,
         forward_point=without_grad.point,
-        backward_point=layer.backward_point if backward >= replay else "replay",
+        backward_point=point,
+        held_backward_point=point,
     )

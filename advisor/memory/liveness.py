@@ -19,25 +19,34 @@ class LayerFootprint:
 
     kept: alive from forward to backward. forward_peak and backward_peak: the most alive in either,
     kept tensors and gradients included; `forward_point` and `backward_point` name the operator.
+    held_backward_peak: the same where the caller keeps the incoming gradient to the end.
     output_bytes: the tensor handed to what follows, which keeps it itself.
     """
 
     kept: int
     forward_peak: int
     backward_peak: int
+    held_backward_peak: int
     forward_point: str
     backward_point: str
+    held_backward_point: str
     output_bytes: int
 
 
 @dataclass(slots=True)
 class _Arena:
-    """Live storages by name, and the most that were alive at once."""
+    """Live storages by name, and the most that were alive at once.
+
+    `spent` counts bytes dropped here that the caller may keep; held_peak is the peak if it does.
+    """
 
     sizes: dict[str, int] = field(default_factory=dict)
     live: int = 0
+    spent: int = 0
     peak: int = 0
+    held_peak: int = 0
     point: str = ""
+    held_point: str = ""
 
     def add(self, name: str, num_bytes: int) -> None:
         """Allocate a storage, or extend the one of that name."""
@@ -52,8 +61,11 @@ class _Arena:
 
     def mark(self, point: str, extra: int = 0) -> None:
         """Note the live bytes plus `extra` as a candidate for the peak."""
-        if self.live + extra > self.peak:
-            self.peak, self.point = self.live + extra, point
+        alive = self.live + extra
+        if alive > self.peak:
+            self.peak, self.point = alive, point
+        if alive + self.spent > self.held_peak:
+            self.held_peak, self.held_point = alive + self.spent, point
 
 
 @lru_cache(maxsize=8192)
@@ -67,8 +79,10 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
         kept=sum(tensor.num_bytes for tensor in kept.values()) + small,
         forward_peak=forward.peak + small,
         backward_peak=backward.peak + small,
+        held_backward_peak=backward.held_peak + small,
         forward_point=forward.point,
         backward_point=backward.point,
+        held_backward_point=backward.held_point,
         output_bytes=sum(tensor.num_bytes for tensor in operators[-1].outputs),
     )
 
@@ -83,15 +97,19 @@ def walk_forward(operators: Sequence[Operator], kept: dict[str, Tensor]) -> _Are
         for tensor in (*operator.outputs, *(t for t in operator.saved if t.name in kept)):
             arena.add(tensor.name, tensor.num_bytes)
         arena.mark(operator.name, operator.forward_workspace)
-        for tensor in operator.inputs:
+        for tensor in (*operator.inputs, *operator.forward_holds):
             if last_reader[tensor.name] <= index and tensor.name not in kept:
                 arena.drop(tensor.name)
     return arena
 
 
 def _last_readers(operators: Sequence[Operator]) -> dict[str, int]:
-    """Index of the last operator that reads each tensor in the forward."""
-    return {t.name: index for index, operator in enumerate(operators) for t in operator.inputs}
+    """Index of the last operator that reads or holds each tensor in the forward."""
+    return {
+        tensor.name: index
+        for index, operator in enumerate(operators)
+        for tensor in (*operator.inputs, *operator.forward_holds)
+    }
 
 
 def _walk_backward(
@@ -195,10 +213,13 @@ class _Gradients:
         self._arena = arena
         self._storage_of: dict[str, str] = {}
         self._users: dict[str, int] = {}
+        self._incoming: dict[str, int] = {}
 
     def receive(self, tensor: Tensor) -> None:
         """A gradient that arrives from the next layer or stage."""
-        self._hold(tensor.name, f"gradient of {tensor.name}", tensor.num_bytes)
+        storage = f"gradient of {tensor.name}"
+        self._incoming[storage] = tensor.num_bytes
+        self._hold(tensor.name, storage, tensor.num_bytes)
 
     def _hold(self, name: str, storage: str, num_bytes: int) -> None:
         self._arena.add(storage, num_bytes)
@@ -212,6 +233,7 @@ class _Gradients:
         self._users[storage] -= 1
         if not self._users[storage]:
             self._arena.drop(storage)
+            self._arena.spent += self._incoming.pop(storage, 0)
 
     def step(self, operator: Operator) -> None:
         """Backward of one operator: input gradients appear, then output gradients go."""

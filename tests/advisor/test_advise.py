@@ -1,0 +1,151 @@
+"""From a request to the whole answer: presets, overrides, searches, remedies."""
+
+import pytest
+
+from advisor.advise import advise
+from advisor.answer import Advice
+from advisor.errors import UserError
+from advisor.layout import ParallelLayout
+from advisor.request import Request, SearchScope
+from advisor.resolve import resolve
+
+
+def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Advice:
+    return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
+
+
+def specs(advice: Advice) -> list[str]:
+    return [candidate.evaluation.setting.spec for candidate in advice.candidates]
+
+
+def test_the_main_job_starts_from_its_preset() -> None:
+    advice = ask()
+    layout = advice.job.layout
+    assert "preset llama3_70b_32xh100" in advice.assumptions
+    assert layout.tensor_model_parallel_size == 4
+    assert layout.pipeline_model_parallel_size == 4
+    assert layout.virtual_pipeline_model_parallel_size == 5
+    assert layout.data_parallel_size == 2
+    assert advice.job.config.global_batch_size == 32
+    assert advice.evaluated == len(advice.candidates)
+
+
+def test_no_recompute_is_the_answer_when_it_fits_and_needs_no_remedy() -> None:
+    advice = ask()
+    assert specs(advice)[0] == "none"
+    assert advice.remedies == ()
+
+
+def test_a_tight_budget_asks_for_recompute_and_names_what_beats_it() -> None:
+    advice = ask(memory_budget="62GiB")
+    best = advice.candidates[0].evaluation
+    assert best.fits
+    assert best.recompute_overhead > 0
+    assert all(remedy.effect_seconds < 0 for remedy in advice.remedies)
+
+
+def test_nothing_fits_and_remedies_need_less() -> None:
+    advice = ask(gpus="1xH100")
+    assert not advice.fits
+    assert advice.remedies
+    assert all(remedy.effect_bytes < 0 for remedy in advice.remedies)
+
+
+def test_a_label_that_buys_nothing_is_said_to() -> None:
+    notes = {c.evaluation.setting.spec: c.note for c in ask().candidates}
+    assert notes["selective:core_attn"].startswith("buys nothing")
+    assert notes["selective:mlp"] == ""
+
+
+def test_an_unset_setting_is_shown_as_promoted() -> None:
+    advice = ask(recompute=("selective", "none"))
+    promoted = next(c for c in advice.candidates if c.evaluation.setting.spec == "selective")
+    assert "core_attn" in promoted.note
+    assert promoted.evaluation.recompute_overhead > 0
+
+
+def test_asked_settings_alone_are_evaluated_and_refusals_listed() -> None:
+    advice = ask(recompute=("full:uniform:1", "none", "selective:mla_up_proj"))
+    assert sorted(specs(advice)) == ["full:uniform:1", "none"]
+    assert [rejection.setting.spec for rejection in advice.rejected] == ["selective:mla_up_proj"]
+
+
+def test_flags_reshape_the_preset_and_data_parallelism_follows() -> None:
+    layout = ask(tensor_model_parallel_size=8).job.layout
+    assert (layout.tensor_model_parallel_size, layout.data_parallel_size) == (8, 1)
+    assert layout.sequence_parallel
+    layout = ask(pipeline_model_parallel_size=8).job.layout
+    assert layout.virtual_pipeline_model_parallel_size == 1
+
+
+def test_key_value_reaches_model_layout_and_job() -> None:
+    advice = ask(
+        overrides=(
+            "model.num_layers=40", "layout.use_distributed_optimizer=false",
+            "job.main_grads_dtype=fp32", "job.memory_budget_bytes=70GiB",
+        )
+    )  # fmt: skip
+    assert advice.job.model.num_layers == 40
+    assert not advice.job.layout.use_distributed_optimizer
+    assert advice.job.config.main_grads_dtype.itemsize == 4
+    assert advice.job.config.memory_budget_bytes == 70 * 2**30
+
+
+def test_without_a_preset_the_layout_is_chosen() -> None:
+    advice = ask(model="llama3_8b", gpus="4xH100")
+    assert any("legal layouts" in text for text in advice.assumptions)
+    assert advice.job.layout.world_size == 4
+    assert advice.evaluated > len(advice.candidates)
+
+
+def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
+    advice = ask(
+        model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT, tensor_model_parallel_size=2
+    )
+    layouts: set[ParallelLayout] = {c.evaluation.job.layout for c in advice.candidates}
+    assert len(layouts) > 3
+    assert {layout.tensor_model_parallel_size for layout in layouts} == {2}
+    assert advice.candidates[0].evaluation.fits
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "lama3_70b"}, ("lama3_70b", "llama3_70b")),
+        ({"gpus": "32xH1000"}, ("H1000",)),
+        ({"gpus": "0xH100"}, ("at least one",)),
+        ({"gpus": "H100"}, ("COUNTxTYPE",)),
+        ({"tensor_model_parallel_size": 3}, ("32", "nearest")),
+        ({"virtual_pipeline_model_parallel_size": 3}, ("80", "nearest VPP")),
+        ({"global_batch_size": 33}, ("33", "32 or 34")),
+        ({"global_batch_size": 34}, ("microbatches", "PP")),
+        ({"seq_length": 4097}, ("4097", "nearest")),
+        ({"overrides": ("model.num_layer=3",)}, ("num_layer", "num_layers")),
+        ({"overrides": ("layout.tp=3",)}, ("layout.tp",)),
+        ({"overrides": ("num_layers=3",)}, ("model.num_layers",)),
+        ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
+        ({"memory_budget": "70"}, ("70", "76GiB")),
+        ({"recompute": ("full:blok:3",)}, ("blok", "block")),
+        ({"framework_version": "0.3"}, ("0.3",)),
+        ({"precision": "fp7"}, ("fp7",)),
+    ],
+)
+def test_a_wrong_request_is_one_line_that_names_what_is_right(fields, words) -> None:
+    request = {"model": "llama3_70b", "gpus": "32xH100", **fields}
+    with pytest.raises(UserError) as caught:
+        advise(Request(**request))
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_learned_positions_bound_the_sequence() -> None:
+    with pytest.raises(UserError, match="max_position_embeddings"):
+        resolve(Request(model="gpt3_175b", gpus="64xA100", seq_length=4096))
+
+
+def test_default_batch_is_a_multiple_of_the_gpus() -> None:
+    resolution = resolve(Request(model="llama3_8b", gpus="12xL40S"))
+    assert resolution.config.global_batch_size % 12 == 0
+    assert resolution.layout is None

@@ -1,0 +1,67 @@
+"""Order, tiers and the Pareto front."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from advisor.answer import Evaluation, MemoryBreakdown, StageMemory, TimeBreakdown
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.setting import NONE
+from advisor.ranking import order, pareto_front, rank, tier
+
+from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
+
+
+def _like(evaluation: Evaluation, peak: int, seconds: float, probability: float) -> Evaluation:
+    stage = StageMemory(
+        stage=0, peak_allocated_bytes=peak, peak_reserved_bytes=peak,
+        memory_bytes=MemoryBreakdown(
+            weights=peak, gradients=0, optimizer=0, activations=0, transient=0, overhead=0
+        ),
+        in_flight_microbatches=1.0, peak_phase="",
+    )  # fmt: skip
+    time = TimeBreakdown(
+        forward=seconds, backward=0, recompute=0, exposed_communication=0, pipeline_bubble=0,
+        optimizer=0,
+    )  # fmt: skip
+    return replace(evaluation, stages=(stage,), time_seconds=time, fit_probability=probability)
+
+
+@pytest.fixture(scope="module")
+def base(evaluator: Evaluator) -> Evaluation:  # noqa: F811
+    return evaluator.evaluate(NONE)
+
+
+def test_what_fits_comes_before_what_is_faster(base: Evaluation) -> None:
+    slow, edge, fast = (
+        _like(base, 10, 5.0, 0.99), _like(base, 20, 2.0, 0.6), _like(base, 30, 1.0, 0.01),
+    )  # fmt: skip
+    ordered = [candidate.evaluation for candidate in rank([fast, edge, slow])]
+    assert ordered == [slow, edge, fast]
+    assert [tier(evaluation) for evaluation in ordered] == [0, 1, 2]
+
+
+def test_of_what_fits_the_faster_comes_first_then_the_smaller(base: Evaluation) -> None:
+    a, b, c = _like(base, 9, 1.0, 1), _like(base, 5, 1.0, 1), _like(base, 1, 2.0, 1)
+    assert [candidate.evaluation for candidate in rank([c, a, b])] == [b, a, c]
+
+
+def test_of_what_does_not_fit_the_smaller_comes_first(base: Evaluation) -> None:
+    small, large = _like(base, 100, 9.0, 0.0), _like(base, 200, 1.0, 0.0)
+    assert min([large, small], key=order) is small
+
+
+def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
+    candidates = rank([_like(base, 1, 2.0, 1), _like(base, 1, 1.0, 1)], lambda _: "said")
+    assert [candidate.rank for candidate in candidates] == [1, 2]
+    assert {candidate.note for candidate in candidates} == {"said"}
+
+
+def test_front_of_all_pairs(base: Evaluation) -> None:
+    """Of a 3 x 3 grid of (memory, time) only the corner (1, 1) is on the front; without it the two
+    beside it."""
+    grid = {(m, t): _like(base, m, float(t), 1.0) for m, t in product((1, 2, 3), repeat=2)}
+    assert pareto_front(list(grid.values())) == {id(grid[1, 1])}
+    del grid[1, 1]
+    assert pareto_front(list(grid.values())) == {id(grid[1, 2]), id(grid[2, 1])}
