@@ -3,17 +3,14 @@
 # make lint | make bench | make clean
 #
 # Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
-# Variables: PYTHON, VENV, ARGS, TORCH_INDEX, PYTEST_ARGS.
+# Variables: PYTHON, VENV, ARGS, PYTEST_ARGS.
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?= --model llama3_70b --gpus 32xH100
 PYTEST_ARGS ?=
-# torch without CUDA is a tenth of the size: it is taken from this index where that can be reached.
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The versions that the oracle tests were written against.
-TORCH := torch==2.13.0
-ORACLES := $(TORCH) megatron-core==0.16.1 numpy
+ORACLES := torch==2.13.0 megatron-core==0.16.1 numpy
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -62,7 +59,5 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
 	@echo "== install the tests' packages: .[dev] $(ORACLES)"
-	@$(PIP) install --index-url $(TORCH_INDEX) --retries 0 --timeout 15 $(TORCH) 2>/dev/null \
-	  || echo "   $(TORCH_INDEX) cannot be used: torch comes from the default index"
 	@$(PIP) install --editable '.[dev]' $(ORACLES)
 	@touch $@ $(VENV)/.installed

@@ -6,7 +6,7 @@ from functools import lru_cache
 from advisor.answer import Evaluation, MemoryBreakdown, StageMemory, TimeBreakdown
 from advisor.cost.calibration import Calibration
 from advisor.cost.flops import model_flops, replayed_flops
-from advisor.cost.machine import Machine, group_span, link, machine
+from advisor.cost.machine import Machine, data_parallel_link, group_span, link, machine
 from advisor.cost.roofline import Network
 from advisor.cost.step_time import (
     DataParallelWork,
@@ -234,7 +234,6 @@ class Evaluator:
     def _data_parallel_work(self, stage: int) -> DataParallelWork:
         layout = self.job.layout
         ranks = layout.data_parallel_size * layout.context_parallel_size
-        span = ranks * layout.tensor_model_parallel_size
         return DataParallelWork(
             elements=self._stage_elements(stage),
             gradient_itemsize=self.job.config.main_grads_dtype.itemsize,
@@ -242,7 +241,7 @@ class Evaluator:
             sharded=layout.use_distributed_optimizer,
             overlap_grad_reduce=layout.overlap_grad_reduce,
             overlap_param_gather=layout.overlap_param_gather,
-            joined=link(self.job.gpu, self.calibration, span),
+            joined=data_parallel_link(self.job.gpu, self.calibration, layout),
         )
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
@@ -251,9 +250,9 @@ class Evaluator:
     def _slowest_optimizer_seconds(self) -> float:
         elements = max(self._stage_elements(stage) for stage in range(self._pp))
         itemsize = self.job.config.main_grads_dtype.itemsize
-        return optimizer_seconds(
-            elements, self.job.layout.optimizer_shards, itemsize, self._machine
-        )
+        shards = self.job.layout.optimizer_shards
+        seconds = optimizer_seconds(elements, shards, itemsize, self._machine)
+        return seconds + self.calibration.step_seconds
 
 
 @lru_cache(maxsize=4096)

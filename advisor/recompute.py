@@ -57,8 +57,8 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
     """Storages of one layer that stay alive from forward to backward under `runs`, by name.
 
     Outside runs: what each operator saves. For a run: the inputs that it reads from outside it.
-    Outputs of output-discarding runs are dropped wherever else they are kept. A view that names a
-    storage keeps its largest extent. The result is shared: do not change it.
+    Outputs of output-discarding runs are dropped wherever else they are kept. A view keeps its
+    whole storage. The result is shared: do not change it.
     """
     kept: dict[str, Tensor] = {}
     discarded: set[str] = set()
@@ -77,9 +77,7 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
 
 def _keep(kept: dict[str, Tensor], tensors: Iterable[Tensor]) -> None:
     for tensor in tensors:
-        known = kept.get(tensor.name)
-        if known is None or known.num_bytes < tensor.num_bytes:
-            kept[tensor.name] = tensor
+        kept[tensor.storage.name] = tensor.storage
 
 
 def assign_runs(

@@ -35,6 +35,10 @@ class Moment:
     in_flight: tuple[int, ...]
     held: int = 0
 
+    def split(self, end: int) -> tuple[int, int]:
+        """Microbatches in flight in chunk `end`, and in all others."""
+        return self.in_flight[end], sum(self.in_flight) - self.in_flight[end]
+
 
 def num_warmup_passes(pp: int, vpp: int, microbatches: int, stage: int) -> int:
     """Forward passes that `stage` runs before its first backward."""
@@ -75,31 +79,46 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
 def moments(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
     """The moments of a step at which `stage` can peak.
 
-    Of the passes of the same kind and chunk only those stay whose in-flight and held counts no
-    other exceeds. After `_STEADY_ROUNDS` groups of PP microbatches the counts only repeat, so that
-    longer steps need not be walked.
+    Chunks are alike but for the one at the pipeline's end, if the stage holds one: of passes of the
+    same direction, through the end's chunk or another, only those stay whose counts (the end's
+    microbatches in flight, all others', held tensors) no other exceeds. After `_STEADY_ROUNDS`
+    groups of PP microbatches the counts only repeat, so that longer steps need not be walked.
     """
     return tuple(_maximal(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage))
 
 
 def _maximal(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Moment]:
-    seen: dict[Pass, set[tuple[int, ...]]] = {}
+    end = end_chunk(pp, vpp, stage)
+    seen: dict[tuple[bool, bool], dict[tuple[int, int, int], Moment]] = {}
     counts = [0] * vpp
+    total = 0
     held = held_tensors(pp, vpp, microbatches, stage)
     for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
         if not step.backward:
             counts[step.chunk] += 1
-        seen.setdefault(step, set()).add((*counts, extra))
+            total += 1
+        kind = seen.setdefault((step.backward, step.chunk == end), {})
+        load = (counts[end], total - counts[end], extra)
+        if load not in kind:
+            kind[load] = Moment(step.backward, step.chunk, tuple(counts), extra)
         if step.backward:
             counts[step.chunk] -= 1
-    for step, vectors in seen.items():
-        for vector in sorted(vectors):
-            if not any(vector != other and _covers(other, vector) for other in vectors):
-                yield Moment(step.backward, step.chunk, vector[:-1], vector[-1])
+            total -= 1
+    for kind in seen.values():
+        front: list[tuple[int, int, int]] = []
+        for load in sorted(kind, reverse=True):
+            if not any(_covers(other, load) for other in front):
+                front.append(load)
+                yield kind[load]
 
 
-def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
-    return all(a >= b for a, b in zip(larger, smaller, strict=True))
+def end_chunk(pp: int, vpp: int, stage: int) -> int:
+    """The chunk of `stage` that may hold the embedding or the head."""
+    return vpp - 1 if stage == pp - 1 else 0
+
+
+def _covers(larger: tuple[int, int, int], smaller: tuple[int, int, int]) -> bool:
+    return larger[0] >= smaller[0] and larger[1] >= smaller[1] and larger[2] >= smaller[2]
 
 
 def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:
@@ -191,25 +210,28 @@ class _InterleavedBuffers:
     def _gradient_index(self) -> int:
         return sum(self._backwards_of) - 1
 
-    def _spent_inputs(self) -> set[tuple[int, int]]:
-        """(chunk, microbatch) of inputs that are spent but still referred to."""
-        latest = {
-            (chunk, count - 1)
-            for chunk, count in enumerate(self._forwards_of)
-            if count and self._has_input(chunk)
-        }
-        sticky = {self._sticky} if self._sticky else set()
-        return {
-            (chunk, microbatch)
-            for chunk, microbatch in latest | sticky
-            if microbatch < self._backwards_of[chunk]
-        }
+    def _is_spent(self, chunk: int, microbatch: int) -> bool:
+        return microbatch < self._backwards_of[chunk]
+
+    def _is_kept(self, sent: tuple[int, int]) -> bool:
+        """Whether a spent input is still referred to: its chunk's latest, or the sticky one."""
+        chunk, microbatch = sent
+        return sent == self._sticky or microbatch == self._forwards_of[chunk] - 1
 
     def _spent(self) -> int:
-        return 2 * len(self._spent_inputs())  # the input and its gradient
+        """Tensors of inputs that are spent but referred to: each with its gradient."""
+        inputs = sum(
+            1
+            for chunk in range(1 if self._first else 0, self._vpp)
+            if 0 < self._forwards_of[chunk] == self._backwards_of[chunk]
+        )
+        if self._sticky and self._is_spent(*self._sticky):
+            chunk, microbatch = self._sticky
+            inputs += 1 if microbatch != self._forwards_of[chunk] - 1 else 0
+        return 2 * inputs
 
     def _sent_gradient(self) -> int:
-        return 1 if self._sent is not None and self._sent not in self._spent_inputs() else 0
+        return 1 if self._sent is not None and not self._is_kept(self._sent) else 0
 
     def _receives_input(self, k: int) -> bool:
         """Whether an input is received after forward k (recv_tensor_from_previous_stage)."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from advisor.configuration import Group, load_config
 from advisor.cost.hardware import Gpu
-from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.reader import read_dataclass
 
@@ -23,14 +22,19 @@ class Provenance(StrEnum):
 class Calibration:
     """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
 
-    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, large GEMMs of the linear layers.
-    attention_forward_efficiency, attention_backward_efficiency: of the bf16 peak, causal FLOPs.
+    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
+    attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
+        causal half, the backward's replayed scores included.
     bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
     nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
-    kernel_seconds: fixed cost of one kernel (launch, ramp, tail).
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.
+    step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
     step_time_error: relative half-width of the band around a predicted step time.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
+    fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
+        that a fit did not see; in words.
     """
 
     name: str
@@ -42,10 +46,13 @@ class Calibration:
     bandwidth_efficiency: float
     nvlink_efficiency: float
     internode_efficiency: float
+    hidden_fraction: float
     kernel_seconds: float
     collective_seconds: float
+    step_seconds: float
     step_time_error: float
     fitted_on: tuple[str, ...] = ()
+    fit_error: str = ""
     left_out_error: str = ""
 
     def __post_init__(self) -> None:
@@ -53,7 +60,7 @@ class Calibration:
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
-        for field in ("kernel_seconds", "collective_seconds", "step_time_error"):
+        for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(
                     f"calibration.{field}", getattr(self, field), "must not be negative"
@@ -62,18 +69,16 @@ class Calibration:
     @property
     def summary(self) -> str:
         """What a predicted step time is good for, in a few words."""
-        return f"step time ±{self.step_time_error * 100:.0f} %"
-
-    def linear_efficiency(self, precision: Precision) -> float:
-        """Efficiency of the linear layers' GEMMs at `precision`."""
-        return self.fp8_gemm_efficiency if precision.is_fp8 else self.gemm_efficiency
+        band = f"step time ±{self.step_time_error * 100:.0f} %"
+        return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
 
 
 EFFICIENCIES = (
     "gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
     "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
-    "internode_efficiency",
+    "internode_efficiency", "hidden_fraction",
 )  # fmt: skip
+NON_NEGATIVE = ("kernel_seconds", "collective_seconds", "step_seconds", "step_time_error")
 
 
 def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:

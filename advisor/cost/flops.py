@@ -1,5 +1,7 @@
 """Model FLOPs by Megatron's convention, and hardware FLOPs with replays."""
 
+from functools import lru_cache
+
 from advisor.layers.operators import Operator
 from advisor.models.spec import ModelSpec
 from advisor.recompute import RecomputePlan
@@ -25,6 +27,7 @@ def model_flops(
     return linear + core
 
 
+@lru_cache(maxsize=8192)
 def replayed_flops(operators: tuple[Operator, ...], plan: RecomputePlan) -> int:
     """Forward FLOPs that the backward of one microbatch of one chunk runs again."""
     total = 0

@@ -20,7 +20,12 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Reached rates of one GPU at one precision, FLOP/s and byte/s."""
+    """Reached rates of one GPU at one precision, FLOP/s and byte/s.
+
+    linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not
+    zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    """
 
     linear_flops: float
     bf16_flops: float
@@ -28,15 +33,29 @@ class Machine:
     attention_backward_flops: float
     memory_bytes_per_second: float
     kernel_seconds: float
-    quantizes: bool
+    hidden_fraction: float
+    quantize_bytes: int = 0
+
+
+_QUANTIZE_BYTES = {
+    Precision.FP8_DELAYED: 4, Precision.FP8_CURRENT: 6, Precision.FP8_BLOCKWISE: 4,
+    Precision.MXFP8: 4,
+}  # fmt: skip
+"""Read 16 bit, write row- and column-wise copies of 8 bit; current scaling reads once more, for
+the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
+(1/128 or 1/32 of the elements) are left out."""
 
 
 @lru_cache(maxsize=64)
 def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
-    """Datasheet rates times efficiencies."""
+    """Datasheet rates times efficiencies. A GPU without 8-bit tensor cores stays at 16 bit."""
     sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
+    eight_bit = gpu.fp8_flops if precision.is_fp8 else None
+    linear = sixteen_bit * calibration.gemm_efficiency
+    if eight_bit is not None:
+        linear = eight_bit * calibration.fp8_gemm_efficiency
     return Machine(
-        linear_flops=gpu.peak_flops(precision) * calibration.linear_efficiency(precision),
+        linear_flops=linear,
         bf16_flops=sixteen_bit * calibration.gemm_efficiency,
         attention_forward_flops=sixteen_bit * calibration.attention_forward_efficiency,
         attention_backward_flops=sixteen_bit * calibration.attention_backward_efficiency,
@@ -44,22 +63,26 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
             gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
         ),
         kernel_seconds=calibration.kernel_seconds,
-        quantizes=precision.is_fp8 and gpu.fp8_flops is not None,
+        hidden_fraction=calibration.hidden_fraction,
+        quantize_bytes=_QUANTIZE_BYTES[precision] if eight_bit is not None else 0,
     )
 
 
-def link(gpu: Gpu, calibration: Calibration, span: int) -> Link:
+def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1) -> Link:
     """Link of a group whose ranks lie within `span` consecutive GPUs.
 
     Megatron numbers ranks TP first, then CP, DP, PP: a group that spans no more than one NVLink
-    domain stays on NVLink, any other is bound by the network.
+    domain stays on NVLink. Any other is bound by the network, where every rank of the group on a
+    node brings its own adapter: a collective's bytes enter a node through all of them.
     """
+    nvlink = gpu.nvlink_bytes_per_second * calibration.nvlink_efficiency
     if 1 < gpu.nvlink_domain_size >= span:
-        rate = gpu.nvlink_bytes_per_second * calibration.nvlink_efficiency
+        rate = nvlink
     elif gpu.nvlink_domain_size == 1 and span <= _PCIE_NODE:
         rate = gpu.host_link_bytes_per_second * calibration.nvlink_efficiency
     else:
-        rate = gpu.internode_bytes_per_second * calibration.internode_efficiency
+        rate = gpu.internode_bytes_per_second * calibration.internode_efficiency * ranks_per_node
+        rate = min(rate, nvlink) if gpu.nvlink_domain_size > 1 else rate
     return Link(bytes_per_second=rate, latency_seconds=calibration.collective_seconds)
 
 
@@ -71,3 +94,10 @@ def group_span(layout: ParallelLayout, group: Group) -> int:
     if group is Group.TENSOR:
         return layout.tensor_model_parallel_size
     return layout.tensor_model_parallel_size * layout.context_parallel_size
+
+
+def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the ranks that share a model shard: DP x CP of them, TP apart."""
+    tp = layout.tensor_model_parallel_size
+    span = tp * layout.context_parallel_size * layout.data_parallel_size
+    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // tp))

@@ -7,6 +7,7 @@ from advisor.layers.operators import (
     Collective,
     CollectiveKind,
     ComputeUnit,
+    Gemm,
     Group,
     Module,
     Operator,
@@ -14,8 +15,7 @@ from advisor.layers.operators import (
 
 _ATTENTION_BACKWARD_MATMULS = 2.5  # five matmuls against two, scores replayed (arXiv 2307.08691)
 _UNFUSED_BACKWARD_MATMULS = 2.0
-_GEMM_BACKWARD_PASSES = 2  # gradients of the input and of the weight
-_QUANTIZE_BYTES = 2 + 2 + 2  # amax pass and cast pass read 16 bit; row- and column-wise copies out
+_GEMM_BACKWARD_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joine
 
 def forward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """One forward pass of `operator`."""
-    compute = _compute(operator, machine, gemm_passes=1, backward=False)
-    return _with_communication(compute, operator.forward_collectives, network)
+    compute = _compute(operator, machine, backward=False)
+    return _with_communication(compute, operator, operator.forward_collectives, machine, network)
 
 
 def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """One backward pass of `operator`, its replay not included."""
-    compute = _compute(operator, machine, gemm_passes=_GEMM_BACKWARD_PASSES, backward=True)
-    return _with_communication(compute, operator.backward_collectives, network)
+    compute = _compute(operator, machine, backward=True)
+    return _with_communication(compute, operator, operator.backward_collectives, machine, network)
 
 
 def bound_by(operator: Operator) -> str:
@@ -81,25 +81,36 @@ def bound_by(operator: Operator) -> str:
     }[operator.unit]
 
 
-def _compute(operator: Operator, machine: Machine, *, gemm_passes: int, backward: bool) -> float:
-    traffic = operator.backward_bytes if backward else operator.forward_bytes
+def _in_8_bit(operator: Operator, machine: Machine) -> bool:
+    """Whether a linear layer computes in 8 bits: the output layer stays at 16 (Megatron)."""
+    return machine.quantize_bytes > 0 and operator.module is not Module.OUTPUT_LAYER
+
+
+def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     if operator.gemm is not None:
-        return _gemm_seconds(operator, machine, gemm_passes)
+        return _linear_seconds(operator, operator.gemm, machine, backward)
+    traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)
     return traffic / machine.memory_bytes_per_second + machine.kernel_seconds
 
 
-def _gemm_seconds(operator: Operator, machine: Machine, passes: int) -> float:
-    gemm = operator.gemm
-    assert gemm is not None
-    if not machine.quantizes or operator.module is Module.OUTPUT_LAYER:
-        rate, quantize = machine.bf16_flops, 0.0
-    else:
-        rate = machine.linear_flops
-        source = gemm.m * (gemm.k if passes == 1 else gemm.n)
-        quantize = source * _QUANTIZE_BYTES / machine.memory_bytes_per_second
-    return passes * (gemm.flops / rate + machine.kernel_seconds) + quantize
+def _linear_seconds(operator: Operator, gemm: Gemm, machine: Machine, backward: bool) -> float:
+    """GEMMs of a linear layer: one forward, and back those of the input's and weight's gradients.
+
+    In 8 bits the cast of the input comes first, or of the output's gradient. Small n or k cost no
+    more than a kernel's fixed time: tile and wave quantization did not fit the published rows
+    better. The weight's cast, once a step, is left out.
+    """
+    passes = _GEMM_BACKWARD_PASSES if backward else 1
+    narrow = _in_8_bit(operator, machine)
+    rate = machine.linear_flops if narrow else machine.bf16_flops
+    seconds = passes * (gemm.flops / rate + machine.kernel_seconds)
+    if narrow:
+        elements = gemm.m * (gemm.n if backward else gemm.k)
+        traffic = elements * machine.quantize_bytes
+        seconds += traffic / machine.memory_bytes_per_second + machine.kernel_seconds
+    return seconds
 
 
 def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
@@ -116,9 +127,23 @@ def _attention_seconds(operator: Operator, machine: Machine, backward: bool, tra
 
 
 def _with_communication(
-    compute: float, collectives: tuple[Collective, ...], network: Network
+    compute: float,
+    operator: Operator,
+    collectives: tuple[Collective, ...],
+    machine: Machine,
+    network: Network,
 ) -> Seconds:
-    """Overlapped collectives hide behind the operator's own kernels, as far as these last."""
-    hidden = sum(network.seconds(c) for c in collectives if c.overlapped)
-    exposed = sum(network.seconds(c) for c in collectives if not c.overlapped)
-    return Seconds(compute, exposed + max(0.0, hidden - compute))
+    """Overlapped collectives hide behind the operator's own kernels, in part: they take SMs and
+    memory bandwidth from them, and a GEMM cut into chunks is less efficient."""
+    narrow = operator.gemm is not None and _in_8_bit(operator, machine)
+    exposed = overlapped = 0.0
+    for collective in collectives:
+        seconds = network.seconds(collective)
+        if narrow and collective.kind is CollectiveKind.ALL_GATHER:
+            seconds /= 2  # Transformer Engine gathers the 8-bit copy (module/_common.py)
+        if collective.overlapped:
+            overlapped += seconds
+        else:
+            exposed += seconds
+    hidden = machine.hidden_fraction * min(overlapped, compute)
+    return Seconds(compute, exposed + overlapped - hidden)

@@ -14,12 +14,13 @@ from advisor.cost.roofline import (
 from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.recompute import RecomputePlan, ReplayRun
 
-_OPTIMIZER_BYTES_PER_ELEMENT = 30
-"""Adam in fp32: reads gradient, main parameter, two moments; writes three of them and 16 bit."""
-_GRADIENT_PASSES = 2  # zeroing the buffer and the gradient norm
+_OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
+"""fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
+parameter and two moments and writes three; a copy brings the parameter to 16 bit."""
+_GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction reads and writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,14 @@ def replay_seconds(
     return sum(time.compute + time.exposed for time in times)
 
 
+def _gather_seconds(shape: RankShape, network: Network) -> float:
+    """All-gather of a checkpoint's input that TP ranks hold in parts
+    (distribute_saved_activations)."""
+    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
+    kind = CollectiveKind.ALL_GATHER
+    return collective_seconds(kind, num_bytes, network.tensor_ranks, network.tensor)
+
+
 @lru_cache(maxsize=16384)
 def chunk_times(
     shape: RankShape,
@@ -110,6 +119,8 @@ def chunk_times(
         segment.num_layers * replay_seconds(shape, machine, network, segment.runs, segment.whole)
         for segment in plan.segments
     )
+    gathered = sum(segment.shards_input for segment in plan.segments)
+    replays += gathered * _gather_seconds(shape, network)
     ends = end_times(shape, machine, network, first, last)
     return layer.times(plan.num_layers) + ends + PassTimes(recompute=replays)
 

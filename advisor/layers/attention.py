@@ -20,12 +20,13 @@ from advisor.models.spec import PositionEmbedding
 def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     """From the normalized input to linear_proj's output, the tensor that the residual is added to.
 
-    Source: megatron-core 0.16.1 transformer/attention.py (SelfAttention.forward).
+    Source: megatron-core 0.16.1 transformer/attention.py (SelfAttention.forward), whose variables
+    live until it returns.
     """
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed)
     core = core_attention(shape, query, key, value)
-    variables = (mixed, *(tensor for operator in middle for tensor in operator.outputs))
+    variables = tuple(t.storage for operator in middle for t in operator.outputs)
     return (projection, *middle, *core, _linear_proj(shape, core[-1].outputs[0], variables))
 
 
@@ -93,54 +94,50 @@ def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
 def _query_key_value(
     shape: RankShape, mixed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
-    """Storages that core attention reads as q, k and v, and the operators that make them.
+    """What core attention reads as q, k and v, and the operators that make them.
 
-    A view of mixed_qkv keeps that whole storage. The query of grouped attention is a copy
-    (`reshape` of a strided slice); RoPE and q/k norm write new tensors; V stays a view.
+    They are views of mixed_qkv, but the query of grouped attention is a copy (`reshape` of a
+    strided slice); RoPE and q/k norm write new tensors; V stays a view.
     """
     model = shape.model
-    grouped = shape.local_heads > shape.local_groups > 1
     operators: list[Operator] = []
     if _shares_groups(shape):
         mixed, gather = _gather_mixed(shape, mixed)
         operators.append(gather)
-    query, key, value = mixed, mixed, mixed
-    if grouped:
-        query = heads_tensor(shape, "query", shape.local_heads)
-        operators.append(copy_operator(shape, "split_query", Module.LINEAR_QKV, (mixed,), (query,)))
+    query, key, value = _split(shape, mixed)
+    operators.append(
+        copy_operator(shape, "split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value))
+    )
     if model.qk_layernorm:
-        query, query_norm = _head_norm(shape, query, "query_norm", shape.local_heads)
-        key, key_norm = _head_norm(shape, key, "key_norm", shape.local_groups)
+        query, query_norm = _head_norm(shape, query, "query_norm")
+        key, key_norm = _head_norm(shape, key, "key_norm")
         operators += [query_norm, key_norm]
     if model.position_embedding_type is PositionEmbedding.ROPE:
-        roped_query = heads_tensor(shape, "query_rope", shape.local_heads)
-        roped_key = heads_tensor(shape, "key_rope", shape.local_groups)
-        operators.append(_rotary(shape, query, key, roped_query, roped_key))
-        query, key = roped_query, roped_key
+        query, key, rotary = _rotary(shape, query, key)
+        operators.append(rotary)
     return query, key, value, tuple(operators)
 
 
-def _head_norm(shape: RankShape, source: Tensor, name: str, heads: int) -> tuple[Tensor, Operator]:
+def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value = (
+        heads_tensor(shape, name, heads)
+        for name, heads in (
+            ("query", shape.local_heads), ("key", shape.local_groups), ("value", shape.local_groups)
+        )
+    )  # fmt: skip
+    key, value = (mixed.view(view.name, view.shape) for view in (key, value))
+    if shape.local_heads > shape.local_groups > 1:
+        return query, key, value
+    return mixed.view("query", query.shape), key, value
+
+
+def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator]:
     """q or k normalized over the head dimension; keeps the storage that it reads."""
-    output = heads_tensor(shape, name, heads)
-    rows = (shape.local_seq, shape.micro_batch_size, heads)
-    view = Tensor(source.name, (*rows, shape.model.kv_channels), shape.dtype)
-    operator = norm_operator(shape, Module.QK_LAYERNORM, view, output)
-    statistics = tuple(tensor for tensor in operator.saved if tensor.name != source.name)
-    return output, Operator(
-        name=name,
-        module=Module.QK_LAYERNORM,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,),
-        outputs=(output,),
-        saved=(source, *statistics),
-        weights=operator.weights,
-    )
+    output = Tensor(name, source.shape, shape.dtype)
+    return output, norm_operator(shape, Module.QK_LAYERNORM, source, output)
 
 
-def _rotary(
-    shape: RankShape, query: Tensor, key: Tensor, roped_query: Tensor, roped_key: Tensor
-) -> Operator:
+def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Operator]:
     """Rotary embedding of q and k.
 
     Unfused (local spec: rope_utils._apply_rotary_pos_emb_bshd) keeps cos and sin for q and for k,
@@ -154,15 +151,18 @@ def _rotary(
         Tensor(f"rope_{name}", (shape.local_seq, 1, 1, rotary_dim), shape.dtype)
         for name in ("cos_q", "sin_q", "cos_k", "sin_k")
     )
-    sources = (query,) if query is key else (query, key)
-    return Operator(
+    roped_query, roped_key = (
+        Tensor(f"{name}_rope", tensor.shape, shape.dtype)
+        for name, tensor in (("query", query), ("key", key))
+    )
+    return roped_query, roped_key, Operator(
         name="rotary_pos_emb",
         module=Module.ROTARY,
         unit=ComputeUnit.BANDWIDTH,
-        inputs=sources,
+        inputs=(query, key),
         outputs=(roped_query, roped_key),
         saved=() if fused else tables,
-    )
+    )  # fmt: skip
 
 
 def _linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]) -> Operator:
@@ -188,6 +188,7 @@ def _linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
         forward_workspace=shape.row_parallel_workspace,
-        backward_workspace=shape.row_parallel_backward_workspace
+        gathers_gradient=shape.gathers_gradient,
+        backward_workspace=shape.row_parallel_workspace
         + shape.weight_gradient_bytes(width * model.hidden_size),
     )

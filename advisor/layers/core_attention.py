@@ -18,8 +18,8 @@ MIXED_QKV = "mixed_qkv"
 
 
 def heads_tensor(shape: RankShape, name: str, heads: int) -> Tensor:
-    """[seq_length / cp, micro_batch_size, heads x kv_channels]."""
-    return shape.activation(name, heads * shape.model.kv_channels)
+    """[seq_length / cp, micro_batch_size, heads, kv_channels]."""
+    return shape.activation(name, heads, shape.model.kv_channels)
 
 
 def copy_operator(
@@ -47,20 +47,17 @@ def core_attention(
     if shape.model.attention_backend is AttentionBackend.UNFUSED:
         return _unfused_attention(shape, query, key, value)
     copies: list[Operator] = []
-    if not shape.is_local and query is not value:
-        views = ("key", key), ("value", value)
-        key, value = (
-            _contiguous(shape, f"{name}_contiguous", source, copies) for name, source in views
-        )
+    if not shape.is_local and query.base is None:
+        key, value = (_contiguous(shape, source, copies) for source in (key, value))
     return (*copies, *_flash_attention(shape, query, key, value))
 
 
-def _contiguous(shape: RankShape, name: str, source: Tensor, copies: list[Operator]) -> Tensor:
-    """`source` itself, or its copy where it is still a view of mixed_qkv."""
-    if source.name != MIXED_QKV:
+def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Tensor:
+    """`source` itself, or its copy where it is a view."""
+    if source.base is None:
         return source
-    copy = heads_tensor(shape, name, shape.local_groups)
-    copies.append(copy_operator(shape, name, Module.CORE_ATTENTION, (source,), (copy,)))
+    copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
+    copies.append(copy_operator(shape, copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
     return copy
 
 
@@ -83,7 +80,7 @@ def _flash_attention(
     lse = Tensor(
         "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
     )
-    sources = tuple({tensor.name: tensor for tensor in (query, key, value)}.values())
+    sources = (query, key, value)
     ring: tuple[Collective, ...] = ()
     cp = shape.context_parallel_size
     if cp > 1:
@@ -129,19 +126,18 @@ def _unfused_attention(
             heads_tensor(shape, "key_all", heads),
             heads_tensor(shape, "value_all", heads),
         )
-        sources = tuple({t.name: t for t in (key, value)}.values())
         operators.append(
-            copy_operator(shape, "expand_kv", Module.CORE_ATTENTION, sources,
+            copy_operator(shape, "expand_kv", Module.CORE_ATTENTION, (key, value),
                   (expanded_key, expanded_value))
         )  # fmt: skip
         key, value = expanded_key, expanded_value
     scores = Tensor("attention_scores", scores_shape, shape.dtype)
     half_flops = _attention_flops(shape)  # one matmul over the full square
-    qk = tuple({t.name: t for t in (query, key)}.values())
     operators.append(
         Operator(
             name="attention_scores", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-            inputs=qk, outputs=(scores,), saved=qk, attention_flops=half_flops,
+            inputs=(query, key), outputs=(scores,), saved=(query, key),
+            attention_flops=half_flops,
         )
     )  # fmt: skip
     probs, softmax = _softmax(shape, scores, scores_shape)

@@ -142,6 +142,11 @@ def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
     target_mask = Tensor("target_mask", targets.shape, DType.BOOL)
     loss = Tensor("loss", (shape.micro_batch_size, shape.local_seq), DType.FP32)
     native = fusion is CrossEntropyFusion.NATIVE
+    elements = logits.num_bytes // logits.dtype.itemsize
+    # the rows' numbers, the largest logits, the predicted ones before they are copied, and the
+    # labels with the sequence first, which is a copy of several sequences
+    labels = DType.INT64.itemsize if shape.micro_batch_size > 1 else 0
+    rows = shape.tokens * (labels + DType.INT64.itemsize + 2 * DType.FP32.itemsize)
     return Operator(
         name="cross_entropy",
         module=Module.LOSS,
@@ -150,5 +155,19 @@ def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
         outputs=(loss,),
         saved=(logits,) if in_place else (softmax, targets, target_mask),
         gradient_in_saved=in_place,
+        forward_workspace=0 if in_place else rows,
         backward_workspace=softmax.num_bytes if native else 0,
+        extra_forward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][0] * elements,
+        extra_backward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][1] * elements,
     )
+
+
+_CROSS_ENTROPY_TRAFFIC = {
+    CrossEntropyFusion.NONE: (32, 8), CrossEntropyFusion.NATIVE: (20, 0),
+    CrossEntropyFusion.TE: (4, 0),
+}  # fmt: skip
+"""Memory traffic per logit, forward and backward, beyond one pass over what is read and kept.
+
+Passes over fp32 copies, 4 bytes each. Unfused: the copy, maximum (1), subtraction, exponential and
+division in place (2 each), sum (1); back: scaling in place and a 16-bit copy (2). Native fuses
+subtraction, exponential and their copies. Transformer Engine reads the logits twice."""

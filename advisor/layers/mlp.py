@@ -91,6 +91,7 @@ def _linear_fc2(shape: RankShape, source: Tensor) -> Operator:
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
         forward_workspace=shape.row_parallel_workspace,
-        backward_workspace=shape.row_parallel_backward_workspace
+        gathers_gradient=shape.gathers_gradient,
+        backward_workspace=shape.row_parallel_workspace
         + shape.weight_gradient_bytes(width * model.hidden_size),
     )

@@ -58,20 +58,30 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A storage of one rank: local (already sharded) shape and element type.
+    """An activation of one rank: local (already sharded) shape and element type.
 
-    Two operators that name the same tensor share its storage: it is counted once. A saved view of
-    a larger storage is written as the larger storage, which the view keeps alive.
+    Two operators that name the same tensor share its storage: it is counted once. A view has a
+    `base`, whose whole storage it keeps alive; its gradient is a tensor of its own.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
+    base: "Tensor | None" = None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the storage."""
+        """Bytes of its elements."""
         return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def storage(self) -> "Tensor":
+        """The tensor whose memory this one lies in: itself, or the base of a view."""
+        return self.base or self
+
+    def view(self, name: str, shape: tuple[int, ...]) -> "Tensor":
+        """Part of this tensor's storage under a name of its own."""
+        return Tensor(name, shape, self.dtype, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,10 @@ class Operator:
     inputs, outputs: activations read and written; those in `outputs` get a gradient.
     saved: storages kept for the backward beyond the module's weights.
     attention_flops: forward FLOPs of the two attention matmuls over the causal half.
-    passes_gradient: the backward hands the output's gradient on unchanged (an addition): inputs'
-        gradients share its storage.
+    gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
+        is (the two sides of an addition): they share its storage.
+    gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
+        part of backward_workspace.
     gradient_in_saved: the input's gradient is written into the first saved storage.
     gradient_free_inputs: names of inputs that get no gradient.
     forward_holds: tensors that variables of the program keep alive until the operator has run
@@ -148,7 +160,8 @@ class Operator:
     attention_flops: int = 0
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()
-    passes_gradient: bool = False
+    gradient_passed_to: frozenset[str] = frozenset()
+    gathers_gradient: bool = False
     gradient_in_saved: bool = False
     gradient_free_inputs: frozenset[str] = frozenset()
     forward_holds: tuple[Tensor, ...] = ()
@@ -156,6 +169,10 @@ class Operator:
     backward_workspace: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0
+
+    def __hash__(self) -> int:
+        """Cheap: operators of one name that write equal tensors rarely differ."""
+        return hash((self.name, self.outputs))
 
     @property
     def forward_flops(self) -> int:

@@ -24,6 +24,18 @@ class RankShape:
     context_parallel_size: int = 1
     tp_comm_overlap: bool = False
 
+    def __hash__(self) -> int:
+        """Cheap: the model's other fields rarely differ where these agree."""
+        return hash(
+            (
+                self.model.name,
+                self.seq_length,
+                self.micro_batch_size,
+                self.tensor_model_parallel_size,
+                self.context_parallel_size,
+            )
+        )
+
     @property
     def tp(self) -> int:
         """Tensor-parallel degree."""
@@ -59,9 +71,9 @@ class RankShape:
         """Key/value heads of one rank; at least 1 (Megatron replicates them beyond)."""
         return max(1, self.model.num_query_groups // self.tp)
 
-    def activation(self, name: str, width: int) -> Tensor:
+    def activation(self, name: str, *width: int) -> Tensor:
         """[seq_length / cp, micro_batch_size, width] in the tensor-parallel region."""
-        return Tensor(name, (self.local_seq, self.micro_batch_size, width), self.dtype)
+        return Tensor(name, (self.local_seq, self.micro_batch_size, *width), self.dtype)
 
     def hidden(self, name: str, dtype: DType | None = None) -> Tensor:
         """[seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]."""
@@ -106,12 +118,10 @@ class RankShape:
         return self.gathered_hidden_bytes if self.sequence_parallel else 0
 
     @property
-    def row_parallel_backward_workspace(self) -> int:
-        """The gathered output gradient under SP; on the local spec a dropout's own gradient is gone
-        by then."""
-        freed = self.is_local and self.model.hidden_dropout > 0
-        shard = self.gathered_hidden_bytes // self.tp if freed else 0
-        return max(0, self.row_parallel_workspace - shard)
+    def gathers_gradient(self) -> bool:
+        """Whether a row-parallel layer's gradient is gathered by a step of its own: under SP on the
+        local spec. Transformer Engine gathers inside the layer, which holds both."""
+        return self.sequence_parallel and self.is_local
 
     def column_parallel_forward(self) -> tuple[Collective, ...]:
         """All-gather of a column-parallel input under SP (Megatron layers.py)."""

@@ -56,6 +56,6 @@ def _bias_dropout_add(
         inputs=(branch, residual),
         outputs=(output,),
         saved=(mask,) if dropout else (),
-        passes_gradient=not dropout,
+        gradient_passed_to=frozenset({residual.name} if dropout else {branch.name, residual.name}),
         forward_workspace=steps * branch.num_bytes,
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from advisor.layers.ends import embedding_operators, head_operators
+from advisor.layers.ends import embedding_operators, embedding_weights, head_operators
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
@@ -71,6 +71,9 @@ def chunk_footprint(
             peak, point = block.backward_peak, block.backward_point
         backward = _higher(backward, below + peak, block, point)
         before = below + block.kept
+    if first and last:
+        sums = _tied_gradient_sum(shape)
+        backward = _higher(backward, sums, blocks[0], "sum of the tied weight's gradients")
     kept_mask = attention_mask if _keeps_mask(plan) else 0
     return ChunkFootprint(
         kept=before + kept_mask,
@@ -83,8 +86,15 @@ def _tied_weight_gradient(shape: RankShape) -> int:
     """A tied output layer's gradient tensor, which waits for the embedding's in the same pass."""
     if not shape.model.share_embeddings_and_output_weights:
         return 0
-    (weight,) = head_operators(shape)[1].weights
-    return shape.weight_gradient_bytes(weight.num_elements)
+    return shape.weight_gradient_bytes(embedding_weights(shape)[0].num_elements)
+
+
+def _tied_gradient_sum(shape: RankShape) -> int:
+    """The tied weight's gradient from both ends and their sum, when everything else is gone."""
+    if not shape.model.share_embeddings_and_output_weights:
+        return 0
+    each = embedding_weights(shape)[0].num_elements * shape.dtype.itemsize
+    return _tied_weight_gradient(shape) + 2 * each
 
 
 def _keeps_mask(plan: RecomputePlan) -> bool:

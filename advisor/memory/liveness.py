@@ -55,6 +55,10 @@ class _Arena:
             self.sizes[name] = num_bytes
             self.live += num_bytes - known
 
+    def store(self, tensor: Tensor) -> None:
+        """Allocate a tensor's storage."""
+        self.add(tensor.storage.name, tensor.storage.num_bytes)
+
     def drop(self, name: str) -> None:
         """Free a storage; unknown names are no error."""
         self.live -= self.sizes.pop(name, 0)
@@ -92,21 +96,23 @@ def walk_forward(operators: Sequence[Operator], kept: dict[str, Tensor]) -> _Are
     arena = _Arena()
     last_reader = _last_readers(operators)
     for tensor in operators[0].inputs:
-        arena.add(tensor.name, tensor.num_bytes)
+        arena.store(tensor)
     for index, operator in enumerate(operators):
-        for tensor in (*operator.outputs, *(t for t in operator.saved if t.name in kept)):
-            arena.add(tensor.name, tensor.num_bytes)
+        for tensor in (*operator.outputs, *operator.saved):
+            if tensor.storage.name in kept or tensor in operator.outputs:
+                arena.store(tensor)
         arena.mark(operator.name, operator.forward_workspace)
         for tensor in (*operator.inputs, *operator.forward_holds):
-            if last_reader[tensor.name] <= index and tensor.name not in kept:
-                arena.drop(tensor.name)
+            name = tensor.storage.name
+            if last_reader[name] <= index and name not in kept:
+                arena.drop(name)
     return arena
 
 
 def _last_readers(operators: Sequence[Operator]) -> dict[str, int]:
-    """Index of the last operator that reads or holds each tensor in the forward."""
+    """Index of the last operator that reads or holds each storage in the forward."""
     return {
-        tensor.name: index
+        tensor.storage.name: index
         for index, operator in enumerate(operators)
         for tensor in (*operator.inputs, *operator.forward_holds)
     }
@@ -117,7 +123,7 @@ def _walk_backward(
 ) -> _Arena:
     arena = _Arena()
     for tensor in kept.values():
-        arena.add(tensor.name, tensor.num_bytes)
+        arena.store(tensor)
     gradients = _Gradients(arena)
     for tensor in operators[-1].outputs:
         gradients.receive(tensor)
@@ -127,14 +133,18 @@ def _walk_backward(
     for index in range(len(operators) - 1, -1, -1):
         operator, run = operators[index], assigned[index]
         for ready in _due_replays(runs, operator, run, replayed):
-            _replay(arena, run_members(operators, ready), ready)
+            members = run_members(operators, ready)
+            _replay(arena, members, ready)
             replayed.add(ready)
+            if not ready.discards_output:
+                gradients.keep(members[-1].outputs)
         gradients.step(operator)
         for tensor in operator.saved:
-            if first_keeper[tensor.name] >= index:
-                arena.drop(tensor.name)
+            if first_keeper[tensor.storage.name] >= index:
+                arena.drop(tensor.storage.name)
         if run is not None and operator is run_members(operators, run)[0]:
             _end_run(arena, run, operators, kept, index)
+            gradients.let_go()
     return arena
 
 
@@ -143,7 +153,7 @@ def _first_keepers(operators: tuple[Operator, ...]) -> dict[str, int]:
     first: dict[str, int] = {}
     for index, operator in enumerate(operators):
         for tensor in operator.saved:
-            first.setdefault(tensor.name, index)
+            first.setdefault(tensor.storage.name, index)
     return first
 
 
@@ -167,14 +177,13 @@ def _replay(arena: _Arena, members: tuple[Operator, ...], run: ReplayRun) -> Non
     """Run the forward of `members` again; what they save and their last output stay."""
     last = members[-1]
     for operator in members:
-        created = operator.outputs if not operator.passes_gradient else ()
-        for tensor in (*created, *operator.saved):
-            arena.add(tensor.name, tensor.num_bytes)
+        for tensor in (*operator.outputs, *operator.saved):
+            arena.store(tensor)
         arena.mark(f"replay of {operator.name}", operator.forward_workspace)
-    saved = {tensor.name for operator in members for tensor in operator.saved}
+    saved = {tensor.storage.name for operator in members for tensor in operator.saved}
     for operator in members[:-1]:
         for tensor in operator.outputs:
-            if tensor.name not in saved:
+            if tensor.base is None and tensor.name not in saved:
                 arena.drop(tensor.name)
     if run.discards_output:
         for tensor in last.outputs:
@@ -195,15 +204,15 @@ def _end_run(
 ) -> None:
     """Free the replayed output and the kept inputs that no earlier operator needs."""
     members = run_members(operators, run)
-    earlier = {t.name for operator in operators[:first] for t in operator.saved}
+    earlier = {t.storage.name for operator in operators[:first] for t in operator.saved}
     for tensor in members[-1].outputs:
         arena.drop(_second_copy(tensor))
         if tensor.name not in earlier:
             arena.drop(tensor.name)
     for operator in members:
         for tensor in operator.inputs:
-            if tensor.name in kept and tensor.name not in earlier:
-                arena.drop(tensor.name)
+            if tensor.storage.name in kept and tensor.storage.name not in earlier:
+                arena.drop(tensor.storage.name)
 
 
 class _Gradients:
@@ -214,6 +223,7 @@ class _Gradients:
         self._storage_of: dict[str, str] = {}
         self._users: dict[str, int] = {}
         self._incoming: dict[str, int] = {}
+        self._kept: list[str] = []
 
     def receive(self, tensor: Tensor) -> None:
         """A gradient that arrives from the next layer or stage."""
@@ -223,39 +233,56 @@ class _Gradients:
 
     def _hold(self, name: str, storage: str, num_bytes: int) -> None:
         self._arena.add(storage, num_bytes)
+        self._share(name, storage)
+
+    def _share(self, name: str, storage: str) -> None:
         self._storage_of[name] = storage
         self._users[storage] = self._users.get(storage, 0) + 1
 
     def _release(self, name: str) -> None:
         storage = self._storage_of.pop(name, None)
-        if storage is None:
-            return
+        if storage is not None:
+            self._leave(storage)
+
+    def _leave(self, storage: str) -> None:
         self._users[storage] -= 1
         if not self._users[storage]:
             self._arena.drop(storage)
             self._arena.spent += self._incoming.pop(storage, 0)
 
+    def keep(self, tensors: tuple[Tensor, ...]) -> None:
+        """Hold the gradients of `tensors` until let_go: a checkpoint's backward has them as
+        arguments while the backward of its replay runs inside."""
+        for tensor in tensors:
+            storage = self._storage_of[tensor.name]
+            self._users[storage] += 1
+            self._kept.append(storage)
+
+    def let_go(self) -> None:
+        """Release what `keep` holds."""
+        while self._kept:
+            self._leave(self._kept.pop())
+
     def step(self, operator: Operator) -> None:
         """Backward of one operator: input gradients appear, then output gradients go."""
-        if operator.passes_gradient:
-            self._hand_on(operator)
-            return
-        fresh = [t for t in operator.inputs if t.name not in operator.gradient_free_inputs]
+        passed = [t for t in operator.inputs if t.name in operator.gradient_passed_to]
+        for tensor in passed:
+            self._share(tensor.name, self._storage_of[operator.outputs[0].name])
+        if operator.gathers_gradient:
+            self._release_all(operator.outputs)
+        without = operator.gradient_free_inputs | operator.gradient_passed_to
+        fresh = [t for t in operator.inputs if t.name not in without]
         for tensor in fresh:
             fresh_bytes = 0 if operator.gradient_in_saved else tensor.num_bytes
             self._arena.add(f"new gradient of {tensor.name}", fresh_bytes)
         self._arena.mark(f"backward of {operator.name}", operator.backward_workspace)
-        for tensor in operator.outputs:
-            self._release(tensor.name)
+        self._release_all(operator.outputs)
         for tensor in fresh:
             self._accumulate(tensor)
 
-    def _hand_on(self, operator: Operator) -> None:
-        output = operator.outputs[0]
-        storage = self._storage_of[output.name]
-        for tensor in operator.inputs:
-            self._hold(tensor.name, storage, tensor.num_bytes)
-        self._release(output.name)
+    def _release_all(self, tensors: tuple[Tensor, ...]) -> None:
+        for tensor in tensors:
+            self._release(tensor.name)
 
     def _accumulate(self, tensor: Tensor) -> None:
         """Add a new gradient to the one that the residual brought, into a third storage."""

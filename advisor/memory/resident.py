@@ -46,7 +46,7 @@ def process_buffers(shape: RankShape, num_chunks: int, last: bool) -> tuple[Name
         )
     if shape.model.position_embedding_type is PositionEmbedding.ROPE:
         rotary_dim = int(shape.model.kv_channels * shape.model.rotary_percent)
-        table = shape.seq_length * rotary_dim * DType.FP32.itemsize
+        table = shape.local_seq * rotary_dim * DType.FP32.itemsize
         terms.append(
             NamedBytes("rotary frequencies", table * num_chunks, "megatron-core RotaryEmbedding")
         )

@@ -120,6 +120,10 @@ class ModelSpec:
                 f"nearest: {nearest_divisors(self.num_attention_heads, self.num_query_groups)}",
             )  # fmt: skip
 
+    def __hash__(self) -> int:
+        """Cheap: models of one name and depth rarely differ."""
+        return hash((self.name, self.num_layers, self.hidden_size))
+
     @property
     def query_projection_size(self) -> int:
         """Width of all query heads together: num_attention_heads x kv_channels."""

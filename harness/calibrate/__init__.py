@@ -1,0 +1,1 @@
+"""Fits the calibrations of configs/calibration to measured or published times."""

@@ -1,0 +1,58 @@
+"""One measured time and what the advisor predicts for it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from advisor.cost.calibration import Calibration
+from advisor.cost.roofline import forward_seconds
+from advisor.cost.step_time import layer_times, replay_seconds
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.job import Job
+from advisor.layers.transformer import transformer_layer
+
+
+class Quantity(StrEnum):
+    """What was timed: a whole step, or one layer's forward, or its forward, backward and replay."""
+
+    STEP = "step"
+    LAYER = "layer"
+    LAYER_FORWARD = "layer_forward"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A measured time.
+
+    family: rows that repeat one measurement at another scale; together they weigh as one.
+    group: rows that a left-out check leaves out together. source: file and table or line.
+    """
+
+    name: str
+    family: str
+    group: str
+    source: str
+    job: Job
+    setting: RecomputeSetting
+    seconds: float
+    quantity: Quantity = Quantity.STEP
+
+
+def predict(target: Target, calibration: Calibration) -> float:
+    """Seconds that the advisor predicts for `target`."""
+    evaluator = Evaluator(target.job, calibration)
+    if target.quantity is Quantity.STEP:
+        return evaluator.evaluate(target.setting).step_time_seconds
+    machine, network = evaluator.rates
+    shape = evaluator.shape
+    if target.quantity is Quantity.LAYER_FORWARD:
+        passes = [forward_seconds(o, machine, network) for o in transformer_layer(shape)]
+        return sum(one.compute + one.exposed for one in passes)
+    segment = evaluator.plan(target.setting).segments[0]
+    replay = replay_seconds(shape, machine, network, segment.runs, segment.whole)
+    return layer_times(shape, machine, network).total + replay
+
+
+def relative_error(target: Target, calibration: Calibration) -> float:
+    """Predicted over measured, less one."""
+    return predict(target, calibration) / target.seconds - 1

@@ -1,0 +1,155 @@
+"""What the advisor predicts for an oracle's case, and the model shapes that the tests share."""
+
+from typing import Any
+
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.layers.shape import RankShape
+from advisor.memory.activations import activation_peak
+from advisor.memory.chunk import chunk_footprint
+from advisor.memory.resident import process_buffers
+from advisor.models.spec import (
+    Activation,
+    AttentionBackend,
+    CrossEntropyFusion,
+    ModelSpec,
+    Normalization,
+    PositionEmbedding,
+    TransformerImpl,
+)
+
+from .megatron.case import Activation as OracleActivation
+from .megatron.case import CoreAttention, OracleCase
+
+_GPT: dict[str, Any] = {
+    "activation": OracleActivation.GELU, "normalization": "LayerNorm", "add_bias_linear": True,
+    "position_embedding_type": "learned_absolute", "hidden_dropout": 0.1,
+    "attention_dropout": 0.1, "vocab_size": 51200, "seq_length": 2048, "num_layers": 4,
+}  # fmt: skip
+LLAMA3_8B = OracleCase(
+    num_layers=4, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32,
+    num_query_groups=8, kv_channels=128, seq_length=8192, vocab_size=129024, micro_batch_size=2,
+)  # fmt: skip
+LLAMA3_70B = OracleCase(
+    num_layers=4, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64,
+    num_query_groups=8, kv_channels=128, seq_length=4096, vocab_size=129024,
+)  # fmt: skip
+GPT_22B = OracleCase(
+    hidden_size=6144, ffn_hidden_size=24576, num_attention_heads=64, num_query_groups=64,
+    kv_channels=96, micro_batch_size=4, **_GPT,
+)  # fmt: skip
+GPT_175B = OracleCase(
+    hidden_size=12288, ffn_hidden_size=49152, num_attention_heads=96, num_query_groups=96,
+    kv_channels=128, **_GPT,
+)  # fmt: skip
+QWEN3_32B = OracleCase(
+    num_layers=4, hidden_size=5120, ffn_hidden_size=25600, num_attention_heads=64,
+    num_query_groups=8, kv_channels=128, qk_layernorm=True, seq_length=4096, vocab_size=152064,
+)  # fmt: skip
+QWEN25_7B = OracleCase(
+    num_layers=4, hidden_size=3584, ffn_hidden_size=18944, num_attention_heads=28,
+    num_query_groups=4, kv_channels=128, add_qkv_bias=True, seq_length=4096, vocab_size=152064,
+)  # fmt: skip
+NEMOTRON4_15B = OracleCase(
+    num_layers=4, hidden_size=6144, ffn_hidden_size=24576, num_attention_heads=48,
+    num_query_groups=8, kv_channels=128, activation=OracleActivation.SQUARED_RELU,
+    bias_activation_fusion=False, normalization="LayerNorm", seq_length=4096, vocab_size=256000,
+)  # fmt: skip
+
+
+def selective(*modules: str) -> dict[str, Any]:
+    """Fields of a case with selective recompute."""
+    return {"recompute_granularity": "selective", "recompute_modules": modules}
+
+
+def full(method: str, num_layers: int) -> dict[str, Any]:
+    """Fields of a case with full recompute."""
+    return {
+        "recompute_granularity": "full", "recompute_method": method,
+        "recompute_num_layers": num_layers,
+    }  # fmt: skip
+
+
+def tensor_parallel(size: int, sequence_parallel: bool) -> dict[str, Any]:
+    """Fields of a case with tensor parallelism."""
+    return {"tensor_model_parallel_size": size, "sequence_parallel": sequence_parallel}
+
+
+def model_spec(case: OracleCase) -> ModelSpec:
+    """The model of `case` on the local layer spec."""
+    unfused = case.attention is CoreAttention.UNFUSED
+    heads = case.num_attention_heads
+    return ModelSpec(
+        name="oracle",
+        num_layers=case.num_layers,
+        hidden_size=case.hidden_size,
+        ffn_hidden_size=case.ffn_hidden_size,
+        num_attention_heads=heads,
+        num_query_groups=case.num_query_groups or heads,
+        kv_channels=case.kv_channels or case.hidden_size // heads,
+        vocab_size=case.vocab_size,
+        make_vocab_size_divisible_by=1,
+        max_position_embeddings=case.seq_length,
+        normalization=Normalization(case.normalization),
+        activation=Activation(str(case.activation)),
+        add_bias_linear=case.add_bias_linear,
+        add_qkv_bias=case.add_qkv_bias,
+        qk_layernorm=case.qk_layernorm,
+        share_embeddings_and_output_weights=case.share_embeddings_and_output_weights,
+        position_embedding_type=PositionEmbedding(case.position_embedding_type),
+        hidden_dropout=case.hidden_dropout,
+        attention_dropout=case.attention_dropout,
+        transformer_impl=TransformerImpl.LOCAL,
+        attention_backend=AttentionBackend.UNFUSED if unfused else AttentionBackend.FLASH,
+        attention_softmax_in_fp32=case.attention_softmax_in_fp32,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=case.bias_activation_fusion,
+        bias_dropout_fusion=case.bias_dropout_fusion,
+        gradient_accumulation_fusion=False,
+        cross_entropy_fusion=CrossEntropyFusion.NONE,
+    )
+
+
+def rank_shape(case: OracleCase) -> RankShape:
+    """Local sizes of one rank of `case`."""
+    return RankShape(
+        model=model_spec(case),
+        seq_length=case.seq_length,
+        micro_batch_size=case.micro_batch_size,
+        tensor_model_parallel_size=case.tensor_model_parallel_size,
+        sequence_parallel=case.sequence_parallel,
+        context_parallel_size=case.context_parallel_size,
+    )
+
+
+def recompute_setting(case: OracleCase) -> RecomputeSetting:
+    """The recompute setting of `case`."""
+    return RecomputeSetting(
+        granularity=Granularity(case.recompute_granularity or "none"),
+        modules=case.recompute_modules,
+        method=Method(case.recompute_method) if case.recompute_method else None,
+        num_layers=case.recompute_num_layers,
+        distribute_saved_activations=case.distribute_saved_activations,
+    )
+
+
+def predicted_saved_bytes(case: OracleCase) -> int:
+    """Bytes that one layer keeps from its forward to its backward."""
+    shape = rank_shape(case)
+    plan = chunk_plan(recompute_setting(case), shape.model, 1, case.sequence_parallel)
+    return chunk_footprint(shape, plan, False, False).kept
+
+
+def predicted_peak(case: OracleCase, stage: int) -> int:
+    """Peak above parameters and gradients, with Megatron's own buffers."""
+    shape = rank_shape(case)
+    pp, vpp = case.pipeline_model_parallel_size, case.num_model_chunks
+    layers = case.num_layers // (pp * vpp)
+    plan = chunk_plan(recompute_setting(case), shape.model, layers, case.sequence_parallel)
+    last = stage == pp - 1
+    chunks = tuple(
+        chunk_footprint(shape, plan, stage == 0 and chunk == 0, last and chunk == vpp - 1)
+        for chunk in range(vpp)
+    )
+    peak = activation_peak(shape, chunks, pp, stage, case.num_microbatches)
+    return peak.total + sum(term.num_bytes for term in process_buffers(shape, vpp, last))

@@ -1,0 +1,140 @@
+"""Saved bytes of one layer against the real Megatron Core: equal to the byte, in every case.
+
+The oracle runs Megatron's local spec on fake tensors; flash attention keeps what the kernel keeps
+(q, k, v, output, log-sum-exp), and a function that Megatron compiles counts as one kernel.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from .megatron import CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
+from .prediction import (  # noqa: E402
+    GPT_22B,
+    GPT_175B,
+    LLAMA3_8B,
+    LLAMA3_70B,
+    NEMOTRON4_15B,
+    QWEN3_32B,
+    QWEN25_7B,
+    full,
+    predicted_saved_bytes,
+    selective,
+    tensor_parallel,
+)
+
+MODELS = {
+    "llama3_8b": LLAMA3_8B, "llama3_70b": LLAMA3_70B, "gpt3_22b": GPT_22B, "gpt3_175b": GPT_175B,
+    "qwen3_32b": QWEN3_32B, "qwen2.5_7b": QWEN25_7B, "nemotron4_15b": NEMOTRON4_15B,
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "core_attn": selective("core_attn"),
+    "mlp": selective("mlp"),
+    "layernorm": selective("layernorm"),
+    "core_attn,mlp": selective("core_attn", "mlp"),
+    "core_attn,layernorm": selective("core_attn", "layernorm"),
+    "mlp,layernorm": selective("mlp", "layernorm"),
+    "core_attn,mlp,layernorm": selective("core_attn", "mlp", "layernorm"),
+    "full": full("uniform", 1),
+    "block": full("block", 3),
+}
+UNFUSED: dict[str, Any] = {"attention": CoreAttention.UNFUSED}
+BF16_SOFTMAX: dict[str, Any] = {**UNFUSED, "attention_softmax_in_fp32": False}
+NO_DROPOUT: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+
+
+def assert_equal(case: OracleCase) -> None:
+    measured, rows = saved_bytes_per_layer(case)
+    assert predicted_saved_bytes(case) == measured, "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", ["llama3_70b", "gpt3_175b", "qwen3_32b"])
+def test_every_setting(name: str, setting: str) -> None:
+    assert_equal(replace(MODELS[name], **tensor_parallel(8, True), **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize(
+    ("tp", "sp"), [(1, False), (2, False), (2, True), (4, False), (4, True), (8, False), (8, True)]
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_tensor_parallel_degree(name: str, tp: int, sp: bool) -> None:
+    model = MODELS[name]
+    if model.num_attention_heads % tp:
+        tp = 4 if sp else 1  # 28 heads: no TP 8
+    assert_equal(replace(model, **tensor_parallel(tp, sp)))
+
+
+@pytest.mark.parametrize("setting", ["mlp", "layernorm", "full"])
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_22b"])
+def test_settings_without_sequence_parallelism(name: str, setting: str) -> None:
+    assert_equal(replace(MODELS[name], **tensor_parallel(4, False), **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize("dropout", [{}, NO_DROPOUT], ids=["dropout", "no_dropout"])
+@pytest.mark.parametrize("softmax", [UNFUSED, BF16_SOFTMAX], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("setting", ["none", "core_attn", "core_attn,mlp,layernorm"])
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_22b", "qwen3_32b"])
+def test_unfused_attention(
+    name: str, setting: str, softmax: dict[str, Any], dropout: dict[str, Any]
+) -> None:
+    case = replace(MODELS[name], **tensor_parallel(8, True), **SETTINGS[setting])
+    assert_equal(replace(case, **{**softmax, **dropout}))
+
+
+@pytest.mark.parametrize("setting", ["none", "mlp"])
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_22b"])
+def test_unfused_activation(name: str, setting: str) -> None:
+    case = replace(MODELS[name], **tensor_parallel(2, True), **SETTINGS[setting])
+    assert_equal(replace(case, bias_activation_fusion=False))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        NO_DROPOUT,
+        {"hidden_dropout": 0.0},
+        {"bias_dropout_fusion": True},
+        {"position_embedding_type": "rope"},
+        {"position_embedding_type": "none"},
+        {"add_bias_linear": False, "bias_activation_fusion": False},
+        {"normalization": "RMSNorm"},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+def test_variants_of_a_gpt_layer(changes: dict[str, Any]) -> None:
+    assert_equal(replace(GPT_175B, **tensor_parallel(2, True), **changes))
+
+
+@pytest.mark.parametrize("setting", ["none", "core_attn", "mlp"])
+@pytest.mark.parametrize("attention", [{}, UNFUSED], ids=["flash", "unfused"])
+def test_more_tensor_parallel_ranks_than_query_groups(
+    attention: dict[str, Any], setting: str
+) -> None:
+    """Ranks share key and value heads: each gathers the whole mixed_qkv and keeps it through V."""
+    case = replace(QWEN3_32B, num_query_groups=4, **tensor_parallel(8, True), **attention)
+    assert_equal(replace(case, **SETTINGS[setting]))
+
+
+def test_one_query_group() -> None:
+    """With one group the query is a view: nothing is copied."""
+    assert_equal(replace(LLAMA3_70B, num_query_groups=1))
+    assert_equal(replace(LLAMA3_70B, num_query_groups=1, **tensor_parallel(4, True)))
+
+
+@pytest.mark.parametrize("setting", ["none", "core_attn", "full"])
+@pytest.mark.parametrize("name", ["llama3_70b", "gpt3_22b"])
+def test_context_parallelism_halves_the_sequence(name: str, setting: str) -> None:
+    case = replace(MODELS[name], context_parallel_size=2, **tensor_parallel(2, True))
+    assert_equal(replace(case, **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "gpt3_22b"])
+def test_distributed_saved_activations(name: str) -> None:
+    case = replace(MODELS[name], **tensor_parallel(4, False), **full("uniform", 1))
+    assert_equal(replace(case, distribute_saved_activations=True))
