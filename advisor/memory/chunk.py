@@ -1,22 +1,15 @@
 """Bytes of one model chunk, one microbatch: its blocks in a row, forward and backward."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from advisor.layers.ends import embedding_operators, embedding_weights, head_operators
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.memory.arena import Peak
 from advisor.memory.liveness import LayerFootprint, footprint, walk_forward
 from advisor.recompute import RecomputePlan, Segment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """The most bytes alive in one pass of a chunk, and where: layer and operator."""
-
-    num_bytes: int
-    point: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +28,9 @@ class _Block:
 
     name: str
     kept: int
-    forward_peak: int
-    backward_peak: int
-    held_backward_peak: int
-    forward_point: str
-    backward_point: str
-    held_backward_point: str
+    forward: Peak
+    backward: Peak
+    held_backward: Peak
     count: int = 1
 
 
@@ -57,28 +47,25 @@ def chunk_footprint(
     the gradient received from the next stage stays to the end of the pass.
     """
     blocks = _blocks(shape, plan, first, last)
-    before, forward, backward = 0, Peak(num_bytes=0, point=""), Peak(num_bytes=0, point="")
+    before, forward, backward = 0, Peak(), Peak()
     received = 0 if last else shape.hidden(LAYER_INPUT).num_bytes
     waiting = _tied_weight_gradient(shape) if first and last else received
     for index, block in enumerate(blocks):
         below = before + (block.count - 1) * block.kept
-        forward = _higher(forward, below + block.forward_peak, block, block.forward_point)
+        forward = _higher(forward, block, block.forward, below)
         if index < len(blocks) - 1:
-            peak, point = block.backward_peak + waiting, block.backward_point
-        elif received:
-            peak, point = block.held_backward_peak, block.held_backward_point
+            backward = _higher(backward, block, block.backward, below + waiting)
         else:
-            peak, point = block.backward_peak, block.backward_point
-        backward = _higher(backward, below + peak, block, point)
+            inside = block.backward if last else block.held_backward
+            backward = _higher(backward, block, inside, below)
         before = below + block.kept
     if first and last:
-        sums = _tied_gradient_sum(shape)
-        backward = _higher(backward, sums, blocks[0], "sum of the tied weight's gradients")
+        backward = backward.or_higher(_tied_gradient_sum(shape), "sum of the tied gradients")
     kept_mask = attention_mask if _keeps_mask(plan) else 0
     return ChunkFootprint(
         kept=before + kept_mask,
-        forward=replace(forward, num_bytes=forward.num_bytes + attention_mask),
-        backward=replace(backward, num_bytes=backward.num_bytes + kept_mask),
+        forward=Peak(forward.num_bytes + attention_mask, forward.point),
+        backward=Peak(backward.num_bytes + kept_mask, backward.point),
     )
 
 
@@ -105,31 +92,29 @@ def _keeps_mask(plan: RecomputePlan) -> bool:
     )
 
 
-def _higher(peak: Peak, num_bytes: int, block: _Block, point: str) -> Peak:
-    if num_bytes <= peak.num_bytes:
-        return peak
-    return Peak(num_bytes=num_bytes, point=f"{point} ({block.name})")
+def _higher(peak: Peak, block: _Block, inside: Peak, beside: int) -> Peak:
+    """`peak`, or that of a block with `beside` bytes alive outside it."""
+    num_bytes = inside.num_bytes + beside
+    return Peak(num_bytes, f"{inside.point} ({block.name})") if num_bytes > peak.num_bytes else peak
 
 
 def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[_Block, ...]:
     blocks = [_segment_block(shape, segment) for segment in plan.segments]
     if first:
-        blocks.insert(0, _end_block("embedding", footprint(embedding_operators(shape), ())))
+        blocks.insert(0, _plain_block("embedding", footprint(embedding_operators(shape), ())))
     if last:
-        blocks.append(_end_block("head", footprint(head_operators(shape), ())))
+        blocks.append(_plain_block("head", footprint(head_operators(shape), ())))
     return tuple(blocks)
 
 
-def _end_block(name: str, end: LayerFootprint) -> _Block:
+def _plain_block(name: str, layer: LayerFootprint, count: int = 1) -> _Block:
     return _Block(
         name=name,
-        kept=end.kept,
-        forward_peak=end.forward_peak,
-        backward_peak=end.backward_peak,
-        held_backward_peak=end.held_backward_peak,
-        forward_point=end.forward_point,
-        backward_point=end.backward_point,
-        held_backward_point=end.held_backward_point,
+        kept=layer.kept,
+        forward=layer.forward,
+        backward=layer.backward,
+        held_backward=layer.held_backward,
+        count=count,
     )
 
 
@@ -138,17 +123,7 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
     layer = footprint(transformer_layer(shape), segment.runs)
     if segment.whole:
         return _checkpoint_block(shape, segment, layer)
-    return _Block(
-        name="layer",
-        kept=layer.kept,
-        forward_peak=layer.forward_peak,
-        backward_peak=layer.backward_peak,
-        held_backward_peak=layer.held_backward_peak,
-        forward_point=layer.forward_point,
-        backward_point=layer.backward_point,
-        held_backward_point=layer.held_backward_point,
-        count=segment.num_layers,
-    )
+    return _plain_block("layer", layer, segment.num_layers)
 
 
 def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint) -> _Block:
@@ -160,19 +135,17 @@ def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint)
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     kept = -(-hidden // shape.tp) if segment.shards_input else hidden
-    without_grad = walk_forward(transformer_layer(shape), {})
+    without_grad = walk_forward(transformer_layer(shape), {}).peak
+    output = hidden if segment.num_layers > 1 else 0
     below = (segment.num_layers - 1) * layer.kept
-    replay = below + layer.forward_peak + hidden  # the incoming gradient waits meanwhile
-    backward = below + layer.held_backward_peak + hidden  # the replayed output is held
-    peak = max(replay, backward)
-    point = layer.held_backward_point if backward >= replay else "replay"
+    # During the replay the incoming gradient waits; afterwards the replayed output is held.
+    replay = Peak(below + layer.forward.num_bytes + hidden, "replay")
+    held = layer.held_backward
+    backward = replay.or_higher(below + held.num_bytes + hidden, held.point)
     return _Block(
         name=f"checkpoint of {segment.num_layers}",
         kept=kept,
-        forward_peak=without_grad.peak + (hidden if segment.num_layers > 1 else 0),
-        backward_peak=peak,
-        held_backward_peak=peak,
-        forward_point=without_grad.point,
-        backward_point=point,
-        held_backward_point=point,
+        forward=Peak(without_grad.num_bytes + output, without_grad.point),
+        backward=backward,
+        held_backward=backward,
     )

@@ -77,13 +77,13 @@ def assert_peaks(case: OracleCase, stages: Iterable[int] | None = None) -> None:
     ],
 )
 def test_every_setting(name: str, recompute: dict[str, Any], layers: int) -> None:
-    assert_peaks(replace(MODELS[name], **pipeline(2, 1, 3, layers), **recompute))
+    assert_peaks(replace(MODELS[name], **pipeline(2, 1, 2, layers), **recompute))
 
 
 @pytest.mark.parametrize("recompute", [{}, MLP, full("uniform", 1)], ids=["none", "mlp", "full"])
 @pytest.mark.parametrize("pp", [1, 4, 8])
 def test_pipeline_depths(pp: int, recompute: dict[str, Any]) -> None:
-    stages = (0, 1, 5, 7) if pp == 8 else range(pp)
+    stages = {8: (1, 5)}.get(pp, range(pp))
     assert_peaks(replace(LLAMA_SP, **pipeline(pp, 1, pp + 1), **recompute), stages)
 
 
@@ -103,7 +103,7 @@ def test_microbatch_counts(microbatches: int) -> None:
     [
         (2, 2, 1, {}), (2, 2, 3, {}), (2, 2, 2, MLP), (2, 2, 2, full("block", 1)),
         (2, 5, 1, {}), (2, 5, 2, {}), (2, 5, 2, full("uniform", 1)),
-        (4, 2, 1, {}), (4, 2, 2, {}), (4, 2, 3, {}), (4, 2, 2, MLP), (4, 5, 1, MLP),
+        (4, 2, 1, {}), (4, 2, 2, {}), (4, 2, 3, MLP), (4, 5, 1, MLP),
     ],
 )  # fmt: skip
 def test_virtual_stages(pp: int, vpp: int, rounds: int, recompute: dict[str, Any]) -> None:
@@ -113,8 +113,7 @@ def test_virtual_stages(pp: int, vpp: int, rounds: int, recompute: dict[str, Any
 
 @pytest.mark.parametrize("name", ["llama_tp", "gpt_sp", "gpt_tp"])
 def test_virtual_stages_of_other_models(name: str) -> None:
-    """Two layers a chunk; fewer than three rounds have no steady state of their own."""
-    assert_peaks(replace(MODELS[name], **pipeline(2, 2, 6, 2)))
+    assert_peaks(replace(MODELS[name], **pipeline(2, 2, 6)))
     assert_peaks(replace(MODELS[name], **pipeline(2, 2, 4, 2), **full("uniform", 2)))
 
 

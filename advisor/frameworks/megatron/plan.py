@@ -49,7 +49,8 @@ def selective_runs(setting: RecomputeSetting, model: ModelSpec) -> tuple[ReplayR
     """Runs of one dense layer; labels that act on nothing in it give none.
 
     core_attn and mlp are plain checkpoints; layernorm discards outputs, and acts on the local spec
-    alone: on Transformer Engine's dense spec the norms are fused into the linear layers.
+    alone: on Transformer Engine's dense spec the norms are fused into the linear layers, so that a
+    checkpoint around the MLP replays its norm as well.
     """
     runs = []
     modules = setting.effective_modules
@@ -59,9 +60,11 @@ def selective_runs(setting: RecomputeSetting, model: ModelSpec) -> tuple[ReplayR
                 frozenset({Module.CORE_ATTENTION}), extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES
             )
         )
+    local = model.transformer_impl is TransformerImpl.LOCAL
     if "mlp" in modules:
-        runs.append(ReplayRun(_MLP_MODULES))
-    if "layernorm" in modules and model.transformer_impl is TransformerImpl.LOCAL:
+        fused_norm = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
+        runs.append(ReplayRun(_MLP_MODULES | fused_norm))
+    if "layernorm" in modules and local:
         runs += [
             _discarding(Module.INPUT_LAYERNORM, replayed_before=Module.LINEAR_PROJ),
             _discarding(Module.PRE_MLP_LAYERNORM, replayed_before=Module.LINEAR_FC2),

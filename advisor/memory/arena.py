@@ -1,0 +1,134 @@
+"""Live storages of a walk over operators, and the gradients among them."""
+
+from dataclasses import dataclass, field
+
+from advisor.layers.operators import Operator, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes alive at once, and the operator that ran then."""
+
+    num_bytes: int = 0
+    point: str = ""
+
+    def or_higher(self, num_bytes: int, point: str) -> "Peak":
+        """This peak, or the other one where that has more bytes."""
+        return Peak(num_bytes, point) if num_bytes > self.num_bytes else self
+
+
+@dataclass(slots=True)
+class Arena:
+    """Live storages by name, and the most that were alive at once.
+
+    `spent` counts bytes dropped here that the caller may keep; held_peak is the peak if it does.
+    """
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    live: int = 0
+    spent: int = 0
+    peak: Peak = field(default_factory=Peak)
+    held_peak: Peak = field(default_factory=Peak)
+
+    def add(self, name: str, num_bytes: int) -> None:
+        """Allocate a storage, or extend the one of that name."""
+        known = self.sizes.get(name, 0)
+        if num_bytes > known:
+            self.sizes[name] = num_bytes
+            self.live += num_bytes - known
+
+    def store(self, tensor: Tensor) -> None:
+        """Allocate a tensor's storage."""
+        self.add(tensor.storage.name, tensor.storage.num_bytes)
+
+    def drop(self, name: str) -> None:
+        """Free a storage; unknown names are no error."""
+        self.live -= self.sizes.pop(name, 0)
+
+    def mark(self, point: str, extra: int = 0) -> None:
+        """Note the live bytes plus `extra` as a candidate for the peak."""
+        alive = self.live + extra
+        if alive > self.peak.num_bytes:
+            self.peak = Peak(alive, point)
+        if alive + self.spent > self.held_peak.num_bytes:
+            self.held_peak = Peak(alive + self.spent, point)
+
+
+class Gradients:
+    """Gradients of activations: one storage may serve several tensors (additions hand it on)."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._storage_of: dict[str, str] = {}
+        self._users: dict[str, int] = {}
+        self._incoming: dict[str, int] = {}
+        self._kept: list[str] = []
+
+    def receive(self, tensor: Tensor) -> None:
+        """A gradient that arrives from the next layer or stage."""
+        storage = f"gradient of {tensor.name}"
+        self._incoming[storage] = tensor.num_bytes
+        self._hold(tensor.name, storage, tensor.num_bytes)
+
+    def _hold(self, name: str, storage: str, num_bytes: int) -> None:
+        self._arena.add(storage, num_bytes)
+        self._share(name, storage)
+
+    def _share(self, name: str, storage: str) -> None:
+        self._storage_of[name] = storage
+        self._users[storage] = self._users.get(storage, 0) + 1
+
+    def _release(self, name: str) -> None:
+        storage = self._storage_of.pop(name, None)
+        if storage is not None:
+            self._leave(storage)
+
+    def _leave(self, storage: str) -> None:
+        self._users[storage] -= 1
+        if not self._users[storage]:
+            self._arena.drop(storage)
+            self._arena.spent += self._incoming.pop(storage, 0)
+
+    def keep(self, tensors: tuple[Tensor, ...]) -> None:
+        """Hold the gradients of `tensors` until let_go: a checkpoint's backward has them as
+        arguments while the backward of its replay runs inside."""
+        for tensor in tensors:
+            storage = self._storage_of[tensor.name]
+            self._users[storage] += 1
+            self._kept.append(storage)
+
+    def let_go(self) -> None:
+        """Release what `keep` holds."""
+        while self._kept:
+            self._leave(self._kept.pop())
+
+    def step(self, operator: Operator) -> None:
+        """Backward of one operator: input gradients appear, then output gradients go."""
+        passed = [t for t in operator.inputs if t.name in operator.gradient_passed_to]
+        for tensor in passed:
+            self._share(tensor.name, self._storage_of[operator.outputs[0].name])
+        if operator.gathers_gradient:
+            self._release_all(operator.outputs)
+        without = operator.gradient_free_inputs | operator.gradient_passed_to
+        fresh = [t for t in operator.inputs if t.name not in without]
+        for tensor in fresh:
+            fresh_bytes = 0 if operator.gradient_in_saved else tensor.num_bytes
+            self._arena.add(f"new gradient of {tensor.name}", fresh_bytes)
+        self._arena.mark(f"backward of {operator.name}", operator.backward_workspace)
+        self._release_all(operator.outputs)
+        for tensor in fresh:
+            self._accumulate(tensor)
+
+    def _release_all(self, tensors: tuple[Tensor, ...]) -> None:
+        for tensor in tensors:
+            self._release(tensor.name)
+
+    def _accumulate(self, tensor: Tensor) -> None:
+        """Add a new gradient to the one that the residual brought, into a third storage."""
+        arena, new = self._arena, f"new gradient of {tensor.name}"
+        known = self._storage_of.get(tensor.name)
+        if known is not None:
+            arena.mark(f"gradient sum of {tensor.name}", tensor.num_bytes)
+            self._release(tensor.name)
+        arena.drop(new)
+        self._hold(tensor.name, f"gradient of {tensor.name}", tensor.num_bytes)
