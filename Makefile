@@ -37,7 +37,7 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	@echo "== benchmarks"
-	@$(BIN)/python -m pytest tests/benchmarks $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/benchmarks -o python_files='bench_*.py' $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
