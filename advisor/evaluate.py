@@ -229,7 +229,8 @@ class Evaluator:
             return PassTimes()
         joined = link(self.job.gpu, self.calibration, self.job.num_gpus)
         hidden = self.shape.hidden(LAYER_INPUT).num_bytes
-        return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined))
+        fraction = self.calibration.hidden_fraction
+        return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined, fraction))
 
     def _data_parallel_work(self, stage: int) -> DataParallelWork:
         layout = self.job.layout

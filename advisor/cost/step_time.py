@@ -164,9 +164,11 @@ def optimizer_seconds(
     return traffic / machine.memory_bytes_per_second
 
 
-def pipeline_transfer_seconds(hidden_bytes: int, vpp: int, joined: Link) -> float:
-    """Exposed point-to-point time of one microbatch on one stage: an activation forward and its
-    gradient back. The interleaved schedule overlaps them with compute; 1F1B waits for them."""
-    if vpp > 1:
-        return 0.0
-    return 2 * (hidden_bytes / joined.bytes_per_second + joined.latency_seconds)
+def pipeline_transfer_seconds(
+    hidden_bytes: int, vpp: int, joined: Link, hidden_fraction: float
+) -> float:
+    """Exposed point-to-point time of one microbatch on one stage: through every chunk an activation
+    forward and its gradient back. 1F1B waits for them; the interleaved schedule runs them beside
+    the kernels, which hides `hidden_fraction` as of any other communication."""
+    each = 2 * (hidden_bytes / joined.bytes_per_second + joined.latency_seconds)
+    return each if vpp == 1 else vpp * each * (1 - hidden_fraction)

@@ -147,8 +147,9 @@ def test_the_optimizer_reads_its_shard_and_the_whole_buffer() -> None:
 
 def test_only_the_plain_schedule_waits_for_transfers() -> None:
     joined = Link(bytes_per_second=100.0, latency_seconds=1.0)
-    assert pipeline_transfer_seconds(200, 1, joined) == 2 * (2.0 + 1.0)
-    assert pipeline_transfer_seconds(200, 5, joined) == 0.0
+    assert pipeline_transfer_seconds(200, 1, joined, 0.6) == 2 * (2.0 + 1.0)
+    assert pipeline_transfer_seconds(200, 5, joined, 0.5) == 5 * 0.5 * 2 * (2.0 + 1.0)
+    assert pipeline_transfer_seconds(200, 5, joined, 1.0) == 0.0
 
 
 def _job(**changes: int) -> Job:

@@ -1,0 +1,83 @@
+"""What a run is: the trials of its settings, in the advisor's order. Data only."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from harness.result import TrialResult, TrialStatus
+from harness.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSetting:
+    """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
+
+    rank: place in the advisor's order among the settings of this run, 1 first; None where the
+    setting is skipped.
+    """
+
+    trial: Trial
+    rank: int | None = None
+    skip: str = ""
+
+    @property
+    def spec(self) -> str:
+        """The setting as the advisor spells it."""
+        return self.trial.workload.recompute
+
+    def trials(self) -> tuple[Trial, ...]:
+        """One trial a repeat; a skipped setting has one."""
+        count = 1 if self.skip else self.trial.measurement.repeats
+        return tuple(replace(self.trial, repeat=repeat) for repeat in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Everything that `harness run` will do, fixed before the first trial starts.
+
+    device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
+    each. variables: environment of every trial's processes, as KEY=VALUE.
+    """
+
+    experiment: str
+    device_name: str
+    settings: tuple[PlannedSetting, ...]
+    assumptions: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+    @property
+    def default_name(self) -> str:
+        """Folder name that the same command always gives: experiment, device, settings."""
+        keys = sorted(setting.trial.workload.key() for setting in self.settings)
+        digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
+        device = self.settings[0].trial.workload.device if self.settings else "none"
+        return f"{self.experiment}-{device}-{digest}"
+
+    def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
+        """All trials in the order in which they run: repeats are interleaved across settings, so
+        that a machine that drifts does not favour one of them."""
+        rounds = max((len(setting.trials()) for setting in self.settings), default=0)
+        for repeat in range(rounds):
+            for setting in self.settings:
+                if repeat < len(setting.trials()):
+                    yield setting, setting.trials()[repeat]
+
+
+def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
+    """Whether `result` of `answered` is also the answer to `asked`.
+
+    The prediction and the number of repeats do not change a measurement; the time limit matters
+    where it was hit.
+    """
+    limit = asked.measurement.timeout_seconds
+    if result.status is not TrialStatus.TIMEOUT:
+        limit = answered.measurement.timeout_seconds
+    measurement = replace(
+        answered.measurement, repeats=asked.measurement.repeats, timeout_seconds=limit
+    )
+    expected = replace(asked.measurement, timeout_seconds=limit)
+    return (
+        asked.workload == answered.workload
+        and asked.repeat == answered.repeat
+        and measurement == expected
+    )
