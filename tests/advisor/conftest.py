@@ -15,13 +15,13 @@ from advisor.answer import (
     Evaluation,
     MemoryBreakdown,
     MemoryLine,
-    Provenance,
     Rejection,
     Remedy,
     StageMemory,
     TimeBreakdown,
     TimeLine,
 )
+from advisor.cost.calibration import Calibration, Provenance
 from advisor.cost.hardware import Gpu
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.job import Job, JobConfig
@@ -30,6 +30,12 @@ from advisor.models.spec import ModelSpec
 from advisor.units import GIB
 
 BUDGET = 77 * GIB
+CALIBRATION = Calibration(
+    name="h100", provenance=Provenance.PUBLISHED, gemm_efficiency=0.6, fp8_gemm_efficiency=0.5,
+    attention_forward_efficiency=0.5, attention_backward_efficiency=0.4, bandwidth_efficiency=0.8,
+    nvlink_efficiency=0.7, internode_efficiency=0.8, hidden_fraction=0.5, kernel_seconds=4e-6,
+    collective_seconds=2e-5, step_seconds=0.01, step_time_error=0.08,
+)  # fmt: skip
 GPU = Gpu(
     name="H100-SXM-80GB", memory_bytes=80 * GIB, memory_bandwidth_bytes_per_second=3.35e12,
     bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
@@ -66,7 +72,7 @@ def evaluation(
     )  # fmt: skip
     model_flops = 8.0 * 400e12 * 32
     return Evaluation(
-        job=job, setting=setting, stages=stages, time_seconds=time,
+        job=job, setting=setting, calibration=CALIBRATION, stages=stages, time_seconds=time,
         step_time_low_seconds=time.total * 0.92, step_time_high_seconds=time.total * 1.08,
         fit_probability=probability, budget_bytes=BUDGET, saved_bytes_per_layer=300 * 2**20,
         model_flops_per_step=model_flops,

@@ -10,6 +10,8 @@ from advisor.cost.calibration import load_calibration
 from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import parse_setting
 from advisor.request import Request, SearchScope
 from advisor.resolve import resolve
 
@@ -36,3 +38,11 @@ def test_bench_search_over_layouts(benchmark: Any) -> None:
 def test_bench_main_job(benchmark: Any) -> None:
     advice = benchmark(lambda: advise(Request(model="llama3_70b", gpus="32xH100")))
     benchmark.extra_info["settings"] = advice.evaluated
+
+
+def test_bench_rules_of_one_setting(benchmark: Any) -> None:
+    resolution = resolve(Request(model="llama3_70b", gpus="32xH100"))
+    assert resolution.layout is not None
+    job = resolution.job(resolution.layout)
+    revision, setting = resolve_revision(job.config.framework), parse_setting("selective:mlp")
+    assert benchmark(lambda: check(setting, job, revision)) == ()

@@ -1,0 +1,237 @@
+"""From a request to a plan: the job, the advisor's best settings, a prediction for each."""
+
+import os
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Final
+
+from advisor.answer import Evaluation
+from advisor.cost.calibration import Calibration, load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.cost.hardware import Gpu
+from advisor.errors import UserError
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
+from advisor.job import Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.parameters import parameter_count
+from advisor.models.presets import load_model
+from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.ranking import rank
+from advisor.reader import convert, read_dataclass, read_fields
+from advisor.units import human_bytes, parse_gpus
+from harness.config import RunConfig
+from harness.device import Machine
+from harness.plan import PlannedSetting, RunPlan
+from harness.trial import Backend, Device, Prediction, Trial, Workload
+
+_ABOUT: Final = ("model", "gpus", "source", "notes")
+_HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
+_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The job on the GPU whose times are predicted, and what was assumed to get there."""
+
+    job: Job
+    calibration: Calibration
+    assumptions: tuple[str, ...]
+
+
+def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
+    """Trials of the settings asked for, else of the advisor's best; each with its prediction.
+
+    Raises UserError where the job is illegal or this machine cannot hold it.
+    """
+    target = find_target(config, machine)
+    job = target.job
+    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    settings, skipped = choose(config, target, revision)
+    evaluator = Evaluator(job, target.calibration)
+    ranked = rank([evaluator.evaluate(setting) for setting in settings])
+    planned = [
+        PlannedSetting(trial=_trial(config, machine, target, c.evaluation), rank=c.rank)
+        for c in ranked
+    ]
+    for setting, reason in skipped.items():
+        planned.append(PlannedSetting(trial=_bare(config, machine, job, setting), skip=reason))
+    return RunPlan(
+        experiment=config.experiment_name,
+        device_name=job.gpu.name if machine.device is Device.CUDA else "cpu",
+        settings=tuple(planned),
+        assumptions=target.assumptions,
+        variables=_variables(job.config, machine.device),
+    )
+
+
+def choose(
+    config: RunConfig, target: Target, revision: Revision
+) -> tuple[tuple[RecomputeSetting, ...], dict[RecomputeSetting, str]]:
+    """Settings to run, and those asked for that a rule forbids, with the reason."""
+    job = target.job
+    if not config.recompute.settings:
+        legal = enumerate_settings(job, revision)
+        evaluator = Evaluator(job, target.calibration)
+        best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
+        return tuple(candidate.evaluation.setting for candidate in best), {}
+    asked = tuple(dict.fromkeys(parse_setting(text) for text in config.recompute.settings))
+    refused = {setting: check(setting, job, revision) for setting in asked}
+    reasons = {setting: found[0].reason for setting, found in refused.items() if found}
+    return tuple(setting for setting in asked if setting not in reasons), reasons
+
+
+def find_target(config: RunConfig, machine: Machine) -> Target:
+    """The job of `config` on `machine`: the preset, what is laid over it, the GPU at hand."""
+    where = f"experiment {config.experiment_name}"
+    values = dict(config.experiment)
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
+    layout_values = _mapping(values.pop("layout", {}), where, "layout")
+    options = _mapping(values.pop("model_options", {}), where, "model_options")
+    model = load_model(about["model"], config.config_dir)
+    model = replace(model, **read_fields(ModelSpec, options, where, "model_options."))
+    model = replace(model, **config.model)
+    num_gpus, gpu_type = parse_gpus(config.gpus or about["gpus"])
+    gpu, assumptions = _gpu(config, machine, gpu_type)
+    given = read_fields(ParallelLayout, layout_values, where, "layout.") | config.layout
+    job = Job(
+        model=model,
+        layout=_layout(given, num_gpus, config.gpus is not None),
+        config=replace(read_dataclass(JobConfig, values, where), **config.job),
+        gpu=gpu,
+        num_gpus=num_gpus,
+    )
+    _check_room(job, machine)
+    calibration = load_calibration(gpu, config.config_dir)
+    return Target(job=job, calibration=calibration, assumptions=assumptions)
+
+
+def _mapping(value: object, where: str, key: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
+    return value
+
+
+def _layout(given: dict[str, Any], num_gpus: int, resized: bool) -> ParallelLayout:
+    """Data parallelism is what the other degrees leave of the GPUs."""
+    if resized:
+        given = {key: value for key, value in given.items() if key != "data_parallel_size"}
+    layout = ParallelLayout(**given)
+    if "data_parallel_size" in given:
+        return layout
+    if num_gpus % layout.world_size:
+        raise UserError(
+            "layout TP x CP x PP", layout.world_size, f"must divide {num_gpus} GPUs",
+            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
+        )  # fmt: skip
+    return replace(layout, data_parallel_size=num_gpus // layout.world_size)
+
+
+def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple[str, ...]]:
+    """The GPU that predictions are for: the one at hand where its type is known."""
+    wanted = load_gpu(gpu_type, config.config_dir)
+    if machine.device is Device.CPU:
+        return wanted, (
+            f"on the CPU: settings are in the advisor's order for {wanted.name}, times are CPU "
+            "times and none is predicted",
+        )
+    name = machine.gpu_names[0]
+    try:
+        found = load_gpu(name, config.config_dir)
+    except UserError:
+        return wanted, (f"{name} is not described: predictions are for {wanted.name}",)
+    if found.name == wanted.name:
+        return found, ()
+    return found, (f"this is {found.name}: predictions are for it, not for {wanted.name}",)
+
+
+def _check_room(job: Job, machine: Machine) -> None:
+    """Refuse what cannot run here before anything is built."""
+    if machine.device is Device.CUDA:
+        here = len(machine.gpu_names)
+        if job.num_gpus > here:
+            raise UserError(
+                "gpus", job.num_gpus, f"there {'is 1 GPU' if here == 1 else f'are {here} GPUs'} "
+                "here", f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
+            )  # fmt: skip
+        return
+    needed = parameter_count(job.model).total * _HOST_BYTES_PER_PARAMETER
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > room:
+        raise UserError(
+            "device", Device.CPU, f"{job.model.name} needs {human_bytes(needed)} for weights, "
+            f"gradients and optimizer, and this machine has {human_bytes(room)}",
+            "experiment=tiny_cpu runs anywhere; model.num_layers=2 cuts the model",
+        )  # fmt: skip
+
+
+def _variables(config: JobConfig, device: Device) -> tuple[str, ...]:
+    """The allocator's option that the preset asks for, unless the user has set it."""
+    if device is Device.CPU or not config.expandable_segments or _ALLOCATOR in os.environ:
+        return ()
+    return (f"{_ALLOCATOR}=expandable_segments:True",)
+
+
+def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
+    bare = _bare(config, machine, target.job, evaluation.setting)
+    return replace(bare, prediction=predict(bare.workload, evaluation))
+
+
+def _bare(config: RunConfig, machine: Machine, job: Job, setting: RecomputeSetting) -> Trial:
+    workload = Workload(
+        model=job.model,
+        layout=job.layout,
+        seq_length=job.config.seq_length,
+        micro_batch_size=job.config.micro_batch_size,
+        global_batch_size=job.config.global_batch_size,
+        precision=job.config.precision,
+        recompute=setting.spec,
+        backend=config.backend,
+        device=machine.device,
+    )
+    return Trial(workload=workload, measurement=config.measure)
+
+
+def predict(workload: Workload, evaluation: Evaluation) -> Prediction:
+    """What is expected of `workload` before it runs.
+
+    Bytes and FLOPs of a layer come from the backend's own model where it has one. Times and peaks
+    are the advisor's for the GPU; on the CPU it has none.
+    """
+    saved, replayed = _layer_predictions(workload)
+    on_gpu = workload.device is Device.CUDA
+    peak = evaluation.peak
+    return Prediction(
+        step_time_seconds=evaluation.step_time_seconds if on_gpu else None,
+        peak_allocated_bytes=peak.peak_allocated_bytes if on_gpu else None,
+        peak_reserved_bytes=peak.peak_reserved_bytes if on_gpu else None,
+        saved_bytes_per_layer=saved,
+        replayed_flops_per_layer=replayed,
+        calibration=evaluation.calibration.name if on_gpu else "none",
+        fit_probability=evaluation.fit_probability if on_gpu else None,
+    )
+
+
+def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
+    """Saved bytes and replayed FLOPs of one layer by the backend's own model; None without one."""
+    if workload.backend is not Backend.NATIVE:
+        return None, None
+    try:
+        model = import_module(_NATIVE_PREDICT)
+    except ModuleNotFoundError as error:
+        if error.name and _NATIVE_PREDICT.startswith(error.name):
+            return None, None
+        raise
+    try:
+        return (
+            model.predict_saved_bytes_per_layer(workload),
+            model.predict_replayed_flops_per_layer(workload),
+        )
+    except UserError:  # a setting that the backend does not run: its trial will say why
+        return None, None
+
+
+_NATIVE_PREDICT: Final = "harness.backends.native.predict"
