@@ -12,6 +12,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.job import Job
+from advisor.models.spec import divisors
 from advisor.ranking import order, tier
 from advisor.search import evaluate_settings
 
@@ -126,5 +127,5 @@ def _other_chunk_counts(job: Job) -> list[int]:
     if pp == 1:
         return []
     per_stage = job.model.num_layers // pp
-    legal = [n for n in range(1, per_stage + 1) if per_stage % n == 0]
+    legal = divisors(per_stage)
     return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]

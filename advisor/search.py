@@ -13,6 +13,7 @@ from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.job import Job
 from advisor.layout import ParallelLayout
+from advisor.models.spec import divisors
 from advisor.ranking import order
 from advisor.resolve import Resolution
 
@@ -85,10 +86,10 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
     base = resolution.layout or ParallelLayout()
     for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
         for cp in _wanted(resolution, "context_parallel_size", _context_degrees(resolution)):
-            for pp in _wanted(resolution, "pipeline_model_parallel_size", _divisors(gpus)):
+            for pp in _wanted(resolution, "pipeline_model_parallel_size", divisors(gpus)):
                 if gpus % (tp * cp * pp) or model.num_layers % pp:
                     continue
-                chunks = _divisors(model.num_layers // pp) if pp > 1 else (1,)
+                chunks = divisors(model.num_layers // pp) if pp > 1 else (1,)
                 for vpp in chunks:
                     yield replace(
                         base,
@@ -115,8 +116,3 @@ def _context_degrees(resolution: Resolution) -> tuple[int, ...]:
     if resolution.config.seq_length < _CONTEXT_PARALLEL_FROM:
         return (1,)
     return _powers(resolution.config.seq_length // (_CONTEXT_PARALLEL_FROM // 4))
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return tuple(sorted({*small, *(number // d for d in small)}))

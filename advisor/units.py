@@ -16,6 +16,7 @@ _BYTE_UNITS: Final = {
     "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
 }  # fmt: skip
+_MOST_GPUS: Final = 1_000_000
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 _GPUS: Final = re.compile(r"([0-9]+)\s*[xX*]\s*(\S+)")
 
@@ -40,6 +41,8 @@ def parse_gpus(text: str) -> tuple[int, str]:
     count = int(match.group(1))
     if count < 1:
         raise UserError("--gpus", text, "needs at least one GPU", f"write e.g. 8x{match.group(2)}")
+    if count > _MOST_GPUS:
+        raise UserError("--gpus", text, f"is more than {_MOST_GPUS} GPUs", "check the count")
     return count, match.group(2)
 
 

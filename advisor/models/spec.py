@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isqrt
 
 from advisor.errors import UserError
 
@@ -145,11 +146,16 @@ class ModelSpec:
         return -(-self.vocab_size // multiple) * multiple
 
 
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
 def nearest_divisors(number: int, wanted: int) -> str:
     """The divisors of `number` on both sides of `wanted`, for an error's last words."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below = [d for d in divisors if d <= wanted][-1:]
-    above = [d for d in divisors if d > wanted][:1]
+    below = [d for d in divisors(number) if d <= wanted][-1:]
+    above = [d for d in divisors(number) if d > wanted][:1]
     return " or ".join(str(d) for d in below + above)
 
 
