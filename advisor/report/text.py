@@ -1,14 +1,15 @@
-"""Building blocks of a plain-text page: aligned tables, labelled lines, bars, colour.
+"""Building blocks of a page: aligned tables, labelled lines, bars, colour; rich does the drawing.
 
-Written out rather than taken from rich: importing rich costs 40 ms, a sixth of the time that a
-whole `advise` process may take, and a page of 100 columns needs none of it.
+rich is imported when a page is made: machine formats and `import advisor.cli` do without it.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MAX_WIDTH: Final = 100
 MIN_WIDTH: Final = 60
@@ -16,15 +17,15 @@ LABEL_WIDTH: Final = 13
 _HANGING: Final = "  "
 _NO_BREAK: Final = "\u00a0"  # textwrap breaks at ASCII white space only
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
+_WIDEST: Final = 1000  # a table is as wide as its cells; the page keeps it within the screen
 
 
 class Style(StrEnum):
-    """ANSI sequences; the terminal's own palette decides the shades."""
+    """Styles by rich's names; the terminal's own palette decides the shades."""
 
-    BOLD = "\033[1m"
-    DIM = "\033[2m"
-    CAUTION = "\033[33m"
-    RESET = "\033[0m"
+    BOLD = "bold"
+    DIM = "dim"
+    CAUTION = "yellow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +40,20 @@ class Screen:
         """A terminal gets its own width up to 100 and colour (NO_COLOR: none); a file gets 100."""
         if not stream.isatty():
             return cls()
-        width = min(max(_terminal_columns(stream), MIN_WIDTH), MAX_WIDTH)
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        return cls(width=width, colour=not plain)
+        from rich.console import Console
+
+        console = Console(file=stream)
+        plain = console.no_color or console.color_system is None
+        return cls(width=min(max(console.width, MIN_WIDTH), MAX_WIDTH), colour=not plain)
 
     def paint(self, text: str, style: Style | None) -> str:
         """`text` in `style`, untouched where there is no colour."""
-        return f"{style}{text}{Style.RESET}" if style and self.colour else text
+        if not style or not self.colour:
+            return text
+        from rich.color import ColorSystem
+        from rich.style import Style as RichStyle
 
-
-def _terminal_columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or MAX_WIDTH
-    except OSError:
-        return MAX_WIDTH
+        return RichStyle.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,32 +63,33 @@ class Column:
     title: str
     left: bool = False
 
-    def fit(self, text: str, width: int) -> str:
-        """`text` padded to `width`."""
-        return text.ljust(width) if self.left else text.rjust(width)
-
 
 def table_lines(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, indent: int = 2, gap: int = 2
 ) -> list[str]:
     """Head and rows, every column as wide as its widest cell; a cell may hold several lines."""
-    widths = [
-        max(len(column.title), *(_cell_width(row[i]) for row in rows), 0)
-        for i, column in enumerate(columns)
-    ]
-    lines = []
-    for cells in ([column.title for column in columns], *rows):
-        split = [cell.split("\n") for cell in cells]
-        for part in range(max(len(parts) for parts in split)):
-            texts = [parts[part] if part < len(parts) else "" for parts in split]
-            fitted = (c.fit(t, w) for c, t, w in zip(columns, texts, widths, strict=True))
-            lines.append((" " * indent + (" " * gap).join(fitted)).rstrip())
-    return lines
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="")
+    for column in columns:
+        table.add_column(
+            Text(column.title), justify="left" if column.left else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return [f"{' ' * indent}{line}".rstrip() for line in _rendered(table)]
 
 
-def _cell_width(cell: str) -> int:
-    """Columns of the widest line of a cell."""
-    return max(len(line) for line in cell.split("\n"))
+def _rendered(table: "Table") -> list[str]:
+    """Lines of a table as plain text, however wide."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    page = StringIO()
+    Console(file=page, width=_WIDEST, color_system=None, highlight=False).print(table)
+    return page.getvalue().splitlines()
 
 
 def labelled(label: str, text: str, width: int) -> list[str]:

@@ -79,6 +79,7 @@ class Terminal(io.StringIO):
 def test_screens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     assert Screen.of(io.StringIO()) == Screen(width=100, colour=False)
     assert Screen.of(Terminal()) == Screen(width=100, colour=True)
     monkeypatch.setenv("NO_COLOR", "1")
