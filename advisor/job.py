@@ -10,6 +10,9 @@ from advisor.layout import ParallelLayout, check_model_fits_layout
 from advisor.models.spec import ModelSpec, nearest_divisors
 
 
+_MXFP8_CAPABILITY = 10.0  # block scaling in the tensor cores (TE pytorch/fp8.py)
+
+
 class CudaGraphImpl(StrEnum):
     """`--cuda-graph-impl` of Megatron."""
 
@@ -78,6 +81,7 @@ class Job:
                 f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
                 f"{nearest_divisors(self.num_gpus, model_parallel)}",
             )  # fmt: skip
+        _check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
         _check_sequence(config, layout)
         _check_batch(config, layout)
@@ -87,6 +91,18 @@ class Job:
         """Microbatches of one step on one data-parallel rank."""
         per_pass = self.config.micro_batch_size * self.layout.data_parallel_size
         return self.config.global_batch_size // per_pass
+
+
+def _check_precision(precision: Precision, gpu: Gpu) -> None:
+    if precision.is_fp8 and gpu.fp8_flops is None:
+        raise UserError(
+            "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
+        )
+    if precision is Precision.MXFP8 and gpu.compute_capability < _MXFP8_CAPABILITY:
+        raise UserError(
+            "job.precision", precision, f"needs Blackwell, and {gpu.name} is older",
+            "use fp8_current",
+        )  # fmt: skip
 
 
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:

@@ -226,6 +226,8 @@ def _assumptions(
         ):
             if getattr(request, name) is None:
                 said.append(f"{words} {getattr(config, name)}")
+    if config.precision.is_fp8:
+        said.append("memory as in bf16 (FP8 counts in the times alone)")
     if config.main_grads_dtype is not DType.FP32:
         said.append("bf16 main gradients")
     if config.expandable_segments:

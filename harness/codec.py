@@ -27,6 +27,11 @@ def encode(value: "DataclassInstance") -> str:
     return json.dumps(values, sort_keys=True, indent=1, default=str, allow_nan=False) + "\n"
 
 
+def plain(value: "DataclassInstance") -> dict[str, Any]:
+    """A dataclass as the JSON object that `encode` writes."""
+    return _mapping(encode(value), type(value).__name__)
+
+
 def decode(cls: type[T], text: str, file: object) -> T:
     """An instance of `cls` from `encode`'s text; UserError where it is something else."""
     return read_dataclass(cls, _mapping(text, file), file)
@@ -47,8 +52,6 @@ def decode_result(text: str, file: object) -> TrialResult:
             raise UserError(f"{file}: {key}", type(value).__name__, "must be an object")
     loss = tuple(float(number) for number in values.pop("loss", ()))
     return TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
-
-
 
 
 def _mapping(text: str, file: object) -> dict[str, Any]:

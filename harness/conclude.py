@@ -2,10 +2,11 @@
 
 import signal
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from harness import failures
+from harness.codec import plain
 from harness.launchers.base import Exit
 from harness.ranks import merge
 from harness.result import Evidence, TrialResult, TrialStatus
@@ -32,7 +33,7 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
     return TrialResult(
         name=trial.name,
         status=status,
-        trial=asdict(trial),
+        trial=plain(trial),
         environment={},
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,

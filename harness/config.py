@@ -17,6 +17,8 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
+import yaml
+
 from advisor.configuration import Group, config_folders, config_names
 from advisor.errors import UserError
 from advisor.job import JobConfig
@@ -79,9 +81,7 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConf
     return RunConfig(
         experiment_name=experiment,
         experiment=values["experiment"],
-        recompute=read_dataclass(
-            RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."
-        ),
+        recompute=read_dataclass(RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."),
         model=read_fields(ModelSpec, given["model"], _COMMAND_LINE, "model."),
         layout=read_fields(ParallelLayout, given["layout"], _COMMAND_LINE, "layout."),
         job=read_fields(JobConfig, given["job"], _COMMAND_LINE, "job."),
@@ -110,9 +110,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _composed(
-    overrides: list[str], config_dir: Path | None
-) -> tuple[dict[str, Any], str]:
+def _composed(overrides: list[str], config_dir: Path | None) -> tuple[dict[str, Any], str]:
     """Plain values of the composition, and the name of the experiment chosen."""
     try:
         from hydra import compose as hydra_compose
@@ -140,6 +138,11 @@ def _composed(
             values = OmegaConf.to_container(shown, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _user_error(error, overrides, config_dir) from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            "configuration", " ".join(overrides), f"is not valid YAML: {reason}"
+        ) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}, name
 
@@ -203,9 +206,10 @@ def _node(given: "Field[Any]", annotation: Any, optional: bool) -> tuple[Any, An
         return kind | None, field(default=None)
     if given.default is MISSING:
         return kind, field(default="???")
-    if isinstance(given.default, tuple):
-        return kind, field(default_factory=lambda: list(given.default))
-    return kind, field(default=given.default)
+    default: Any = given.default
+    if isinstance(default, tuple):
+        return kind, field(default_factory=lambda: list(default))
+    return kind, field(default=default)
 
 
 def _plain(annotation: Any) -> Any:
@@ -232,9 +236,7 @@ _NO_OVERRIDE: Final = re.compile(r"Could not override '([^']+)'")
 _FULL_KEY: Final = re.compile(r"full_key: (\S+)")
 
 
-def _user_error(
-    error: Exception, overrides: Sequence[str], config_dir: Path | None
-) -> UserError:
+def _user_error(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> UserError:
     """What Hydra says over several lines, as one with the nearest names."""
     text = f"{error} {error.__cause__ or ''}"
     option = _NO_OPTION.search(text)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.result import TrialResult, TrialStatus
 from harness.trial import Trial
@@ -13,7 +14,7 @@ class PlannedSetting:
     """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
 
     rank: place in the advisor's order among the settings of this run, 1 first; None where the
-    setting is skipped.
+    setting is skipped, or one that the advisor does not know.
     """
 
     trial: Trial
@@ -69,15 +70,11 @@ def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
     The prediction and the number of repeats do not change a measurement; the time limit matters
     where it was hit.
     """
-    limit = asked.measurement.timeout_seconds
+    ignored: dict[str, Any] = {"repeats": asked.measurement.repeats}
     if result.status is not TrialStatus.TIMEOUT:
-        limit = answered.measurement.timeout_seconds
-    measurement = replace(
-        answered.measurement, repeats=asked.measurement.repeats, timeout_seconds=limit
-    )
-    expected = replace(asked.measurement, timeout_seconds=limit)
+        ignored["timeout_seconds"] = asked.measurement.timeout_seconds
     return (
         asked.workload == answered.workload
         and asked.repeat == answered.repeat
-        and measurement == expected
+        and asked.measurement == replace(answered.measurement, **ignored)
     )

@@ -30,6 +30,8 @@ from harness.trial import Backend, Device, Prediction, Trial, Workload
 
 _ABOUT: Final = ("model", "gpus", "source", "notes")
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
+_BACKENDS_OWN: Final = ("op:", "budget:")
+"""Settings that a backend knows and the advisor does not: run, and not ranked."""
 _ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -50,6 +52,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     target = find_target(config, machine)
     job = target.job
     revision = resolve_revision(job.config.framework, job.config.framework_version)
+    own = tuple(text for text in config.recompute.settings if text.startswith(_BACKENDS_OWN))
     settings, skipped = choose(config, target, revision)
     evaluator = Evaluator(job, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
@@ -58,7 +61,11 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
         for c in ranked
     ]
     for setting, reason in skipped.items():
-        planned.append(PlannedSetting(trial=_bare(config, machine, job, setting), skip=reason))
+        bare = _bare(config, machine, job, setting.spec)
+        planned.append(PlannedSetting(trial=bare, skip=reason))
+    for spec in own:
+        bare = _bare(config, machine, job, spec)
+        planned.append(PlannedSetting(trial=replace(bare, prediction=predict(bare.workload))))
     return RunPlan(
         experiment=config.experiment_name,
         device_name=job.gpu.name if machine.device is Device.CUDA else "cpu",
@@ -78,7 +85,8 @@ def choose(
         evaluator = Evaluator(job, target.calibration)
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
         return tuple(candidate.evaluation.setting for candidate in best), {}
-    asked = tuple(dict.fromkeys(parse_setting(text) for text in config.recompute.settings))
+    named = (text for text in config.recompute.settings if not text.startswith(_BACKENDS_OWN))
+    asked = tuple(dict.fromkeys(parse_setting(text) for text in named))
     refused = {setting: check(setting, job, revision) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
     return tuple(setting for setting in asked if setting not in reasons), reasons
@@ -176,11 +184,11 @@ def _variables(config: JobConfig, device: Device) -> tuple[str, ...]:
 
 
 def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
-    bare = _bare(config, machine, target.job, evaluation.setting)
+    bare = _bare(config, machine, target.job, evaluation.setting.spec)
     return replace(bare, prediction=predict(bare.workload, evaluation))
 
 
-def _bare(config: RunConfig, machine: Machine, job: Job, setting: RecomputeSetting) -> Trial:
+def _bare(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
     workload = Workload(
         model=job.model,
         layout=job.layout,
@@ -188,30 +196,37 @@ def _bare(config: RunConfig, machine: Machine, job: Job, setting: RecomputeSetti
         micro_batch_size=job.config.micro_batch_size,
         global_batch_size=job.config.global_batch_size,
         precision=job.config.precision,
-        recompute=setting.spec,
+        recompute=spec,
         backend=config.backend,
         device=machine.device,
     )
     return Trial(workload=workload, measurement=config.measure)
 
 
-def predict(workload: Workload, evaluation: Evaluation) -> Prediction:
+def predict(workload: Workload, evaluation: Evaluation | None = None) -> Prediction:
     """What is expected of `workload` before it runs.
 
     Bytes and FLOPs of a layer come from the backend's own model where it has one. Times and peaks
-    are the advisor's for the GPU; on the CPU it has none.
+    are the advisor's for the GPU; it has none for the CPU, nor for a setting it does not know.
     """
     saved, replayed = _layer_predictions(workload)
-    on_gpu = workload.device is Device.CUDA
-    peak = evaluation.peak
+    if evaluation is None or workload.device is Device.CPU:
+        return Prediction(
+            step_time_seconds=None,
+            peak_allocated_bytes=None,
+            peak_reserved_bytes=None,
+            saved_bytes_per_layer=saved,
+            replayed_flops_per_layer=replayed,
+            calibration="none",
+        )
     return Prediction(
-        step_time_seconds=evaluation.step_time_seconds if on_gpu else None,
-        peak_allocated_bytes=peak.peak_allocated_bytes if on_gpu else None,
-        peak_reserved_bytes=peak.peak_reserved_bytes if on_gpu else None,
+        step_time_seconds=evaluation.step_time_seconds,
+        peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
+        peak_reserved_bytes=evaluation.peak.peak_reserved_bytes,
         saved_bytes_per_layer=saved,
         replayed_flops_per_layer=replayed,
-        calibration=evaluation.calibration.name if on_gpu else "none",
-        fit_probability=evaluation.fit_probability if on_gpu else None,
+        calibration=evaluation.calibration.name,
+        fit_probability=evaluation.fit_probability,
     )
 
 

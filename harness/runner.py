@@ -7,11 +7,12 @@ of an attempt that ended with its runner, and is run again.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from advisor.errors import UserError
+from harness.codec import encode, plain
 from harness.conclude import Attempt, conclude, merged
 from harness.failures import is_disk_full
 from harness.files import Lock
@@ -79,7 +80,8 @@ class Runner:
         self.progress.plan(sum(result is None for result in found.values()))
         results: dict[str, TrialResult] = {}
         for number, (setting, trial) in enumerate(trials, start=1):
-            label = f"{setting.spec} repeat {trial.repeat + 1}/{len(setting.trials())}"
+            repeats = len(setting.trials())
+            label = setting.spec + (f" repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else "")
             result = found[trial.name]
             if result is not None:
                 self.progress.found(number, label, result)
@@ -114,9 +116,7 @@ class Runner:
         self.folder.set_aside(trial.name)
         return None
 
-    def _run_one(
-        self, setting: PlannedSetting, trial: Trial, signals: StopSignals
-    ) -> TrialResult:
+    def _run_one(self, setting: PlannedSetting, trial: Trial, signals: StopSignals) -> TrialResult:
         folder = self.folder.trial(trial.name)
         folder.create(trial)
         attempt = Attempt(
@@ -167,7 +167,7 @@ def _keep(folder: TrialFolder, result: TrialResult) -> None:
     """Write the final result, unless the worker wrote the same; where the disk is too full to add
     what the parent knows, the worker's stands."""
     written = folder.result()
-    if result == written:
+    if written is not None and encode(result) == encode(written):
         return
     try:
         folder.write_result(result)
@@ -180,7 +180,7 @@ def _not_run(trial: Trial, attempt: Attempt, status: TrialStatus, message: str) 
     return TrialResult(
         name=trial.name,
         status=status,
-        trial=asdict(trial),
+        trial=plain(trial),
         environment={},
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,

@@ -10,7 +10,7 @@ from typing import Any, Final
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stop(BaseException):  # noqa: N818 (like KeyboardInterrupt: no error, and never swallowed)
+class Stop(BaseException):
     """The user, the job's scheduler or a closed terminal wants us to end."""
 
     def __init__(self, number: int) -> None:

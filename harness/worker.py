@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from advisor.errors import UserError
 from harness import failures
 from harness.backends.base import Recorder, StepFactory, TrainingStep
-from harness.codec import encode
+from harness.codec import encode, plain
 from harness.launchers.tether import die_with_parent
 from harness.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
 from harness.store import StateWriter, TrialFolder
@@ -181,7 +181,7 @@ class Worker:
         return TrialResult(
             name=self._trial.name,
             status=status,
-            trial=asdict(self._trial),
+            trial=plain(self._trial),
             environment=self._environment,
             started_at=self._started_at,
             wall_seconds=time.monotonic() - self._clock,
@@ -216,12 +216,16 @@ def _close(step: WatchedStep) -> None:
         traceback.print_exc()
 
 
-def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
-    """Run the trial of folder `argv[0]` as rank RANK of WORLD_SIZE."""
+def prepare_process() -> None:
+    """Die with our parent; on SIGTERM write where every thread stands, then end: so the log of a
+    trial that hangs tells where."""
     die_with_parent()
-    # A hang is diagnosed from the log: SIGTERM writes where every thread stands, then ends us.
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+
+def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
+    """Run the trial of folder `argv[0]` as rank RANK of WORLD_SIZE."""
     folder = TrialFolder(Path(argv[0]))
     trial = folder.trial()
     if trial is None:
@@ -233,4 +237,5 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
 
 
 if __name__ == "__main__":
+    prepare_process()
     sys.exit(main(sys.argv[1:]))

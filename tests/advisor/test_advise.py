@@ -128,6 +128,8 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         ({"recompute": ("full:blok:3",)}, ("blok", "block")),
         ({"framework_version": "0.3"}, ("0.3",)),
         ({"precision": "fp7"}, ("fp7",)),
+        ({"precision": "fp8_current", "gpus": "32xA100"}, ("A100", "bf16")),
+        ({"precision": "mxfp8", "tensor_model_parallel_size": 4}, ("Blackwell", "fp8_current")),
     ],
 )
 def test_a_wrong_request_is_one_line_that_names_what_is_right(fields, words) -> None:

@@ -46,13 +46,14 @@ def real_outcome(raw: RawSettings) -> str:
     values["cuda_graph_scope"] = values.pop("cuda_graph_modules")
     # TransformerConfig takes the enum or the default; the backend has no rule with recompute.
     del values["attention_backend"]
+    values["add_bias_linear"] = bool(values["add_bias_linear"])
     values = {name: value for name, value in values.items() if name in known}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             TransformerConfig(
                 hidden_size=64, bf16=True, params_dtype=torch.bfloat16,
-                pipeline_dtype=torch.bfloat16, add_bias_linear=False,
+                pipeline_dtype=torch.bfloat16,
                 moe_token_dispatcher_type="alltoall", **values,
             )  # fmt: skip
     except (ValueError, AssertionError, KeyError, TypeError) as error:

@@ -53,6 +53,7 @@ class RawSettings:
     num_layers_at_end_in_bf16: int = 1
     hidden_dropout: float = 0.1
     attention_dropout: float = 0.1
+    add_bias_linear: bool | None = None
     tensor_model_parallel_size: int = 1
     sequence_parallel: bool = False
     pipeline_model_parallel_size: int = 1
@@ -147,6 +148,7 @@ class JobFacts(NamedTuple):
     num_query_groups: int
     hidden_dropout: float
     attention_dropout: float
+    add_bias_linear: bool
     transformer_impl: str
     attention_backend: str
     tensor_model_parallel_size: int
@@ -164,7 +166,8 @@ def job_facts(job: Job) -> JobFacts:
     model, layout, config = job.model, job.layout, job.config
     return JobFacts(
         model.num_layers, model.num_attention_heads, model.num_query_groups, model.hidden_dropout,
-        model.attention_dropout, model.transformer_impl, model.attention_backend,
+        model.attention_dropout, model.add_bias_linear, model.transformer_impl,
+        model.attention_backend,
         layout.tensor_model_parallel_size, layout.sequence_parallel,
         layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size,
         config.precision, config.cuda_graph_impl, config.cuda_graph_modules,
@@ -201,6 +204,7 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
         fp8_recipe=FP8_RECIPES.get(facts.precision, "delayed"),
         hidden_dropout=facts.hidden_dropout,
         attention_dropout=facts.attention_dropout,
+        add_bias_linear=facts.add_bias_linear,
         tensor_model_parallel_size=facts.tensor_model_parallel_size,
         sequence_parallel=facts.sequence_parallel,
         pipeline_model_parallel_size=facts.pipeline_model_parallel_size,

@@ -9,6 +9,9 @@ from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, 
 _LOOP: Final = (
     "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward, 0.19.2 recompute.py"
 )
+_BIASED_MLP: Final = (
+    "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; run there"
+)
 
 
 def uniform_without_layers(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -38,6 +41,40 @@ def uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
+def mlp_recompute_with_bias(raw: RawSettings, revision: Revision) -> Problem | None:
+    """mlp recompute with add_bias_linear never ends on Megatron's own layers.
+
+    The MLP returns linear_fc2's bias beside its output. As an output of the checkpoint's autograd
+    function the parameter itself gets that function as grad_fn, and the backward of the replay
+    runs into it, and replays, again.
+    """
+    if not _recomputes_biased_mlp(raw) or raw.transformer_impl != "local":
+        return None
+    return Problem(
+        "recompute_modules has mlp and add_bias_linear is on: the first backward replays the MLP "
+        "for ever",
+        "drop mlp, set add_bias_linear off (--disable-bias-linear), or use full recompute",
+    )
+
+
+def mlp_recompute_with_bias_under_te(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The same checkpoint around Transformer Engine's layers, which was not run."""
+    if not _recomputes_biased_mlp(raw) or raw.transformer_impl != "transformer_engine":
+        return None
+    return Problem(
+        "recompute_modules has mlp and add_bias_linear is on: on the local layers the first "
+        "backward never ends (megatron-core 0.16.1); not tried with Transformer Engine",
+        "try one step before a long run",
+    )
+
+
+def _recomputes_biased_mlp(raw: RawSettings) -> bool:
+    dense = raw.num_moe_experts is None
+    return (
+        raw.selective and "mlp" in raw.effective_modules and raw.add_bias_linear is True and dense
+    )
+
+
 RULES: Final = (
     Rule(
         "uniform_without_layers", Verdict.HANGS, Authority.TRAINING, uniform_without_layers, _LOOP
@@ -45,5 +82,13 @@ RULES: Final = (
     Rule(
         "uniform_must_divide", Verdict.CRASHES, Authority.TRAINING, uniform_must_divide,
         "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
+    ),
+    Rule(
+        "mlp_recompute_with_bias", Verdict.HANGS, Authority.TRAINING, mlp_recompute_with_bias,
+        _BIASED_MLP,
+    ),
+    Rule(
+        "mlp_recompute_with_bias_under_te", Verdict.NOTE, Authority.TRAINING,
+        mlp_recompute_with_bias_under_te, _BIASED_MLP,
     ),
 )  # fmt: skip

@@ -119,6 +119,39 @@ def test_the_reason_has_the_values_and_the_fix_the_nearest_legal_ones(make_job) 
     assert "6 or 8" in rejection.fix
 
 
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"transformer_impl": "local", "add_bias_linear": True}, ["mlp_recompute_with_bias"]),
+        ({"transformer_impl": "local", "add_bias_linear": False}, []),
+        ({"transformer_impl": "transformer_engine", "add_bias_linear": True}, []),
+    ],
+)
+def test_mlp_recompute_with_a_bias_hangs_on_local_layers(changes, refused, make_job) -> None:
+    job = make_job(**changes)
+    assert rejected_by("selective:mlp", job, lm()) == refused
+    assert rejected_by("selective:core_attn,mlp", job, lm()) == refused
+    assert rejected_by("selective:core_attn", job, lm()) == []
+    assert rejected_by("full:uniform:1", job, lm()) == []
+
+
+def test_mlp_recompute_with_a_bias_is_noted_on_transformer_engine(make_job) -> None:
+    setting = parse_setting("selective:mlp")
+    said = notes(setting, make_job(add_bias_linear=True), lm())
+    assert any("not tried with Transformer Engine" in note for note in said)
+    assert not any("never ends" in note for note in notes(setting, make_job(), lm()))
+
+
+def test_an_unknown_bias_or_a_mixture_of_experts_says_nothing() -> None:
+    raw = {"recompute_granularity": "selective", "recompute_modules": ("mlp",),
+           "transformer_impl": "local"}  # fmt: skip
+    assert "mlp_recompute_with_bias" not in rules_of(lm(), **raw)
+    assert "mlp_recompute_with_bias" not in rules_of(
+        lm(), **raw, add_bias_linear=True, num_moe_experts=8
+    )
+    assert rules_of(lm(), **raw, add_bias_linear=True) == {"mlp_recompute_with_bias": Verdict.HANGS}
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_uniform_without_layers_hangs_and_block_without_layers_does_nothing(number: int) -> None:
     common = {"recompute_granularity": "full", "recompute_num_layers": number}
