@@ -81,7 +81,7 @@ class Job:
                 f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
                 f"{nearest_divisors(self.num_gpus, model_parallel)}",
             )  # fmt: skip
-        _check_precision(config.precision, self.gpu)
+        check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
         _check_sequence(config, layout)
         _check_batch(config, layout)
@@ -93,7 +93,8 @@ class Job:
         return self.config.global_batch_size // per_pass
 
 
-def _check_precision(precision: Precision, gpu: Gpu) -> None:
+def check_precision(precision: Precision, gpu: Gpu) -> None:
+    """Raise UserError where the GPU has no tensor cores for `precision`."""
     if precision.is_fp8 and gpu.fp8_flops is None:
         raise UserError(
             "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"

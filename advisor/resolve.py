@@ -8,7 +8,7 @@ from advisor.cost.hardware import Gpu
 from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.experiments import Experiment, find_experiment
-from advisor.job import Framework, Job, JobConfig
+from advisor.job import Framework, Job, JobConfig, check_precision
 from advisor.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
@@ -62,6 +62,7 @@ def resolve(request: Request) -> Resolution:
         model = override(model, key, text, "model.")
     layout_fields = _layout_fields(request, overrides["layout"])
     config = _config(request, overrides["job"], preset, model, num_gpus, precision)
+    check_precision(config.precision, gpu)
     layout = _layout(layout_fields, preset, num_gpus)
     return Resolution(
         model=model,

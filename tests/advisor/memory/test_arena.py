@@ -1,0 +1,94 @@
+from advisor.dtypes import DType
+from advisor.layers.operators import Tensor
+from advisor.memory.arena import Arena, Gradients, Peak
+from tests.advisor.toys import A, B, C, D, operator
+
+
+def test_an_arena_counts_each_storage_once() -> None:
+    arena = Arena()
+    arena.store(C)
+    arena.store(C.view("part", (5,)))
+    arena.add("c", 40)  # smaller than what is there
+    assert arena.live == 100
+    arena.add("c", 150)
+    assert arena.live == 150
+    arena.drop("c")
+    arena.drop("c")
+    assert arena.live == 0
+
+
+def test_the_peak_is_the_highest_mark() -> None:
+    arena = Arena()
+    arena.store(B)
+    arena.mark("workspace", 5)
+    arena.store(C)
+    arena.mark("more")
+    arena.drop("c")
+    arena.mark("less")
+    assert arena.peak == Peak(110, "more")
+    assert Peak(5, "x").or_higher(5, "y") == Peak(5, "x")
+    assert Peak(5, "x").or_higher(6, "y") == Peak(6, "y")
+
+
+def test_an_incoming_gradient_that_the_caller_keeps_counts_to_the_end() -> None:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(C)
+    gradients.step(operator("last", (B,), (C,)))
+    gradients.step(operator("first", (D,), (B,)))
+    assert arena.peak == Peak(10 + 1000, "backward of first")
+    assert arena.held_peak == Peak(100 + 10 + 1000, "backward of first")
+    assert arena.live == 1000
+
+
+def test_an_addition_shares_one_gradient_until_both_sides_are_done() -> None:
+    """a + branch(a): the branch's gradient is added to the residual's in a third tensor."""
+    arena = Arena()
+    gradients = Gradients(arena)
+    out = Tensor("out", (10,), DType.BOOL)
+    branch = Tensor("branch", (10,), DType.BOOL)
+    entry = Tensor("entry", (10,), DType.BOOL)
+    gradients.receive(out)
+    gradients.step(
+        operator("add", (branch, entry), (out,), gradient_passed_to=frozenset({"branch", "entry"}))
+    )
+    assert arena.live == 10
+    gradients.step(operator("branch", (entry,), (branch,)))
+    assert arena.peak == Peak(30, "gradient sum of entry")
+    assert arena.live == 10
+
+
+def test_a_gathered_gradient_takes_the_place_of_its_own_shard() -> None:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(C)
+    gradients.step(operator("row", (D,), (C,), gathers_gradient=True, backward_workspace=200))
+    assert arena.peak == Peak(1200, "backward of row")
+    assert arena.held_peak == Peak(1300, "backward of row")
+
+
+def test_kept_gradients_stay_until_they_are_let_go() -> None:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(C)
+    gradients.keep((C,))
+    gradients.step(operator("inside", (B,), (C,)))
+    assert arena.live == 110
+    gradients.let_go()
+    assert arena.live == 10
+
+
+def test_a_gradient_in_a_saved_storage_takes_nothing() -> None:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(B)
+    gradients.step(operator("loss", (C,), (B,), gradient_in_saved=True))
+    assert arena.peak.num_bytes == 10
+
+
+def test_inputs_without_gradient() -> None:
+    arena = Arena()
+    gradients = Gradients(arena)
+    gradients.receive(A)
+    gradients.step(operator("x", (B, C), (A,), gradient_free_inputs=frozenset({"c"})))
+    assert arena.live == 10

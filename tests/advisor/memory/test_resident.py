@@ -1,0 +1,76 @@
+import pytest
+
+from advisor.layers.shape import RankShape
+from advisor.memory.resident import (
+    dummy_weight_gradients,
+    gemm_workspaces,
+    process_buffers,
+    stage_buffers,
+)
+from tests.advisor.toys import GPT, HIDDEN, toy_shape
+
+MIB = 2**20
+TE = {"transformer_impl": "transformer_engine"}
+
+
+def buffers(shape: RankShape, chunks: int = 1, *, last: bool = False) -> dict[str, int]:
+    return {term.name: term.num_bytes for term in process_buffers(shape, chunks, last)}
+
+
+def test_the_gather_buffer_holds_one_hidden_state() -> None:
+    """Megatron's own column-parallel layers; under TE that is the output layer alone."""
+    name = "global gather buffer"
+    assert buffers(toy_shape())[name] == HIDDEN
+    assert name not in buffers(toy_shape(sequence_parallel=False))
+    assert name not in buffers(toy_shape(**TE))
+    assert buffers(toy_shape(**TE), last=True)[name] == HIDDEN
+
+
+def test_unfused_attention_writes_its_scores_into_the_same_buffer() -> None:
+    scores = 2 * 4 * 32 * 32 * 2
+    assert buffers(toy_shape(GPT)) == {"global gather buffer": max(scores, HIDDEN)}
+    long = toy_shape(GPT, seq_length=256, sequence_parallel=False)
+    assert buffers(long) == {"global gather buffer": 2 * 4 * 256 * 256 * 2}
+
+
+def test_each_chunk_caches_its_rotary_frequencies() -> None:
+    name = "rotary frequencies"
+    assert buffers(toy_shape(), 3)[name] == 3 * 32 * 8 * 4
+    assert buffers(toy_shape(context_parallel_size=2))[name] == 16 * 8 * 4
+    assert buffers(toy_shape(rotary_percent=0.5))[name] == 32 * 4 * 4
+    assert name not in buffers(toy_shape(GPT))
+
+
+def test_one_placeholder_gradient_a_weight_shape() -> None:
+    """Of qkv [64, 64], proj [64, 32], fc1 [128, 64], fc2 [64, 64]: qkv and fc2 share one."""
+    shape = toy_shape(**TE, gradient_accumulation_fusion=True)
+    layer = 64 * 64 + 64 * 32 + 128 * 64
+    assert dummy_weight_gradients(shape, False) == 2 * layer
+    assert dummy_weight_gradients(shape, True) == 2 * (layer + 504 * 64)
+    assert dummy_weight_gradients(toy_shape(**TE), True) == 0
+
+
+@pytest.mark.parametrize(
+    ("capability", "cublas", "te"),
+    [
+        (8.0, 8_519_680, 4 * MIB),
+        (9.0, 32 * MIB, 32 * MIB + 1024),
+        (10.0, 8_519_680, 32 * MIB + 1024),
+    ],
+)
+def test_workspaces_by_compute_capability(capability: float, cublas: int, te: int) -> None:
+    def sizes(shape: RankShape, *, last: bool) -> list[int]:
+        return [term.num_bytes for term in gemm_workspaces(shape, capability, last)]
+
+    assert sizes(toy_shape(), last=False) == [2 * cublas]
+    assert sizes(toy_shape(**TE), last=False) == [te]
+    assert sizes(toy_shape(**TE), last=True) == [2 * cublas, te]
+
+
+def test_a_stage_has_all_of_them_each_with_its_source() -> None:
+    terms = stage_buffers(toy_shape(**TE, gradient_accumulation_fusion=True), 2, True, 9.0)
+    assert [term.name for term in terms] == [
+        "global gather buffer", "rotary frequencies", "dummy weight gradients",
+        "cuBLAS workspaces", "TE GEMM workspace",
+    ]  # fmt: skip
+    assert all(term.source and term.num_bytes > 0 for term in terms)

@@ -1,0 +1,155 @@
+"""Order of passes and what is in flight, against closed forms and a walk over every pass."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.schedule import (
+    Moment,
+    chunk_order,
+    end_chunk,
+    held_tensors,
+    moments,
+    num_warmup_passes,
+    passes,
+)
+
+Load = tuple[int, int, int]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    """PP, VPP, microbatches and stage that Megatron accepts."""
+    pp = draw(st.integers(1, 6))
+    vpp = draw(st.integers(1, 4)) if pp > 1 else 1
+    count = draw(st.integers(1, 5)) * pp if vpp > 1 else draw(st.integers(1, 5 * pp))
+    return pp, vpp, count, draw(st.integers(0, pp - 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedule=schedules())
+def test_every_microbatch_goes_forward_and_back_once_through_every_chunk(
+    schedule: tuple[int, int, int, int],
+) -> None:
+    pp, vpp, microbatches, stage = schedule
+    steps = list(passes(pp, vpp, microbatches, stage))
+    for chunk in range(vpp):
+        of_chunk = [step.backward for step in steps if step.chunk == chunk]
+        assert of_chunk.count(False) == of_chunk.count(True) == microbatches
+    in_flight = [0] * vpp
+    for step in steps:
+        in_flight[step.chunk] += -1 if step.backward else 1
+        assert min(in_flight) >= 0
+    assert in_flight == [0] * vpp
+    assert len(held_tensors(pp, vpp, microbatches, stage)) == len(steps)
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 7, 20])
+@pytest.mark.parametrize("stage", range(4))
+def test_1f1b_holds_pp_minus_stage_microbatches(stage: int, microbatches: int) -> None:
+    peak = max(moment.in_flight[0] for moment in moments(4, 1, microbatches, stage))
+    assert peak == min(4 - stage, microbatches)
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (4, 5), (8, 3)])
+def test_the_interleaved_schedule_holds_its_warmup_and_one(pp: int, vpp: int) -> None:
+    """2 (pp - stage - 1) + (vpp - 1) pp forwards of warm-up, and the one that runs."""
+    for stage in range(pp):
+        warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp
+        assert num_warmup_passes(pp, vpp, 3 * pp, stage) == warmup
+        peak = max(sum(moment.in_flight) for moment in moments(pp, vpp, 3 * pp, stage))
+        assert peak == warmup + 1
+        assert num_warmup_passes(pp, vpp, pp, stage) == min(warmup, pp * vpp)
+
+
+def test_without_pipeline_one_microbatch_is_in_flight() -> None:
+    assert {moment.in_flight for moment in moments(1, 1, 5, 0)} == {(1,)}
+    assert {moment.held for moment in moments(1, 1, 5, 0)} == {0}
+
+
+def test_groups_of_pp_microbatches_go_through_chunk_after_chunk() -> None:
+    assert chunk_order(2, 3, 4) == (0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2)
+    assert chunk_order(4, 1, 3) == (0, 0, 0)
+
+
+def test_order_of_a_small_pipeline() -> None:
+    """Stage 0 of 2 with three microbatches: one forward of warm-up, then one of each."""
+    order = ["B" if step.backward else "F" for step in passes(2, 1, 3, 0)]
+    assert "".join(order) == "FFBFBB"
+    last = ["B" if step.backward else "F" for step in passes(2, 1, 3, 1)]
+    assert "".join(last) == "FBFBFB"
+
+
+def test_tensors_that_1f1b_holds() -> None:
+    """The gradient of the backward before, and in a steady forward what it has read as well."""
+    assert held_tensors(4, 1, 4, 0) == [0, 0, 0, 0, 0, 0, 0, 0]  # F F F | F B | B B B
+    middle = held_tensors(4, 1, 4, 1)  # F F | F B F B | B B
+    assert middle == [0, 0, 0, 0, 3, 1, 1, 1]
+    assert held_tensors(4, 1, 3, 3) == [0, 0, 2, 1, 2, 1]  # F B F B F B
+
+
+def brute_force(
+    pp: int, vpp: int, microbatches: int, stage: int
+) -> dict[tuple[bool, bool], set[Load]]:
+    """Every pass of the step: (microbatches in the end's chunk, in all others, held tensors)."""
+    end, counts = end_chunk(pp, vpp, stage), [0] * vpp
+    loads: dict[tuple[bool, bool], set[Load]] = {}
+    held = held_tensors(pp, vpp, microbatches, stage)
+    for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
+        counts[step.chunk] += 0 if step.backward else 1
+        load = counts[end], sum(counts) - counts[end], extra
+        loads.setdefault((step.backward, step.chunk == end), set()).add(load)
+        counts[step.chunk] -= 1 if step.backward else 0
+    return loads
+
+
+def maximal(loads: set[Load]) -> set[Load]:
+    def below(load: Load) -> bool:
+        others = (other for other in loads if other != load)
+        return any(all(x <= y for x, y in zip(load, o, strict=True)) for o in others)
+
+    return {load for load in loads if not below(load)}
+
+
+def load_of(moment: Moment, end: int) -> Load:
+    return (*moment.split(end), moment.held)
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "rounds"),
+    [
+        *itertools.product((1, 2, 3, 4), (1,), (1, 4, 9)),
+        *itertools.product((2, 3, 4), (2, 5), (1, 2, 4, 7)),
+    ],
+)
+def test_moments_are_the_maxima_of_the_whole_step(pp: int, vpp: int, rounds: int) -> None:
+    """Also where the step is longer than the rounds that are walked."""
+    for stage in range(pp):
+        end = end_chunk(pp, vpp, stage)
+        found: dict[tuple[bool, bool], set[Load]] = {}
+        for moment in moments(pp, vpp, rounds * pp, stage):
+            kind = moment.backward, moment.chunk == end
+            found.setdefault(kind, set()).add(load_of(moment, end))
+        every = brute_force(pp, vpp, rounds * pp, stage)
+        assert found == {kind: maximal(loads) for kind, loads in every.items()}
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedule=schedules())
+def test_moments_of_any_step_cover_every_pass(schedule: tuple[int, int, int, int]) -> None:
+    pp, vpp, microbatches, stage = schedule
+    end = end_chunk(pp, vpp, stage)
+    found = list(moments(pp, vpp, microbatches, stage))
+    for (backward, at_end), loads in brute_force(pp, vpp, microbatches, stage).items():
+        same = [
+            load_of(m, end) for m in found if (m.backward, m.chunk == end) == (backward, at_end)
+        ]
+        for load in loads:
+            assert any(all(x <= y for x, y in zip(load, o, strict=True)) for o in same)
+
+
+def test_the_end_of_the_pipeline() -> None:
+    assert [end_chunk(4, 5, stage) for stage in range(4)] == [0, 0, 0, 4]
+    assert end_chunk(1, 1, 0) == 0

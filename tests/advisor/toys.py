@@ -1,0 +1,83 @@
+"""Toy models whose tensors can be computed in the head, for the tests of layers and memory."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from advisor.dtypes import DType
+from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.models.spec import (
+    Activation,
+    AttentionBackend,
+    CrossEntropyFusion,
+    ModelSpec,
+    Normalization,
+    PositionEmbedding,
+    TransformerImpl,
+)
+
+LLAMA = ModelSpec(
+    name="toy_llama", num_layers=8, hidden_size=64, ffn_hidden_size=128, num_attention_heads=8,
+    num_query_groups=4, kv_channels=8, vocab_size=1000, make_vocab_size_divisible_by=8,
+    max_position_embeddings=32, transformer_impl=TransformerImpl.LOCAL,
+    attention_backend=AttentionBackend.FLASH, gradient_accumulation_fusion=False,
+)  # fmt: skip
+GPT = replace(
+    LLAMA, name="toy_gpt", num_query_groups=8, ffn_hidden_size=256, activation=Activation.GELU,
+    normalization=Normalization.LAYER_NORM, add_bias_linear=True, hidden_dropout=0.1,
+    attention_dropout=0.1, position_embedding_type=PositionEmbedding.LEARNED,
+    attention_backend=AttentionBackend.UNFUSED, attention_softmax_in_fp32=False,
+    masked_softmax_fusion=False, bias_dropout_fusion=False,
+)  # fmt: skip
+
+# Bytes of the toy: seq 32, micro batch 2, hidden 64, TP 2 with sequence parallelism, 16 bit.
+HIDDEN = 32 * 2 * 64 * 2
+SHARD = HIDDEN // 2
+QUERY = 32 * 2 * (8 // 2) * 8 * 2
+KEY = 32 * 2 * (4 // 2) * 8 * 2
+MIXED = QUERY + 2 * KEY
+LSE = 2 * (8 // 2) * 32 * 4
+ROPE_TABLE = 32 * 8 * 2
+RSTD = (32 // 2) * 2 * 4
+ACTIVATED = 32 * 2 * (128 // 2) * 2
+
+_ENUMS: dict[str, Callable[[Any], Any]] = {
+    "transformer_impl": TransformerImpl, "attention_backend": AttentionBackend,
+    "cross_entropy_fusion": CrossEntropyFusion, "activation": Activation,
+    "normalization": Normalization, "position_embedding_type": PositionEmbedding,
+}  # fmt: skip
+
+
+def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:
+    """One rank of a toy; fields of ModelSpec change the model (enums as text),
+    the others the shape."""
+    fields = ModelSpec.__dataclass_fields__
+    mine = {name: changes.pop(name) for name in list(changes) if name in fields}
+    mine = {name: _ENUMS.get(name, lambda x: x)(value) for name, value in mine.items()}
+    model = replace(model, **mine)
+    defaults: dict[str, Any] = {
+        "seq_length": 32, "micro_batch_size": 2, "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+    }  # fmt: skip
+    return RankShape(model=model, **{**defaults, **changes})
+
+
+def saved_bytes(operators: tuple[Operator, ...]) -> dict[str, int]:
+    """Every storage that the operators keep, by name."""
+    return {t.storage.name: t.storage.num_bytes for o in operators for t in o.saved}
+
+
+A, B, C, D = (Tensor(name, (10**power,), DType.BOOL) for power, name in enumerate("abcd"))
+"""Of 1, 10, 100 and 1000 bytes: each decimal of a sum says which are in it."""
+
+
+def operator(
+    name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], **fields: Any
+) -> Operator:
+    """An operator of no special kind."""
+    module = fields.pop("module", Module.ACTIVATION)
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs,
+        **fields,
+    )  # fmt: skip
