@@ -73,10 +73,10 @@ def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tens
     """Tensors that one microbatch of one chunk keeps in its layers, with their number."""
     for segment in plan.segments:
         if segment.whole:
-            yield _checkpoint_input(shape, segment), 1
+            yield _checkpoint_input(shape, segment), segment.copies
             continue
         for tensor in kept_tensors(transformer_layer(shape), segment.runs).values():
-            yield tensor, segment.num_layers
+            yield tensor, segment.total_layers
 
 
 def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
@@ -130,7 +130,7 @@ def _stage_operators(
     layers = transformer_layer(shape)
     for operator in layers:
         replays = sum(
-            segment.num_layers
+            segment.total_layers
             for segment in plan.segments
             if segment.whole or any(operator.module in run.modules for run in segment.runs)
         )

@@ -9,7 +9,6 @@ from advisor.errors import UserError
 from advisor.layout import ParallelLayout, check_model_fits_layout
 from advisor.models.spec import ModelSpec, nearest_divisors
 
-
 _MXFP8_CAPABILITY = 10.0  # block scaling in the tensor cores (TE pytorch/fp8.py)
 
 

@@ -32,12 +32,19 @@ class Segment:
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
     `shards_input` (Megatron's distribute_saved_activations). Otherwise each layer has its `runs`.
+    copies: so many such segments follow each other.
     """
 
     num_layers: int
     whole: bool = False
     shards_input: bool = False
     runs: tuple[ReplayRun, ...] = ()
+    copies: int = 1
+
+    @property
+    def total_layers(self) -> int:
+        """Layers of all copies."""
+        return self.num_layers * self.copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class RecomputePlan:
     @property
     def num_layers(self) -> int:
         """Layers of the chunk."""
-        return sum(segment.num_layers for segment in self.segments)
+        return sum(segment.total_layers for segment in self.segments)
 
 
 @lru_cache(maxsize=8192)

@@ -33,7 +33,7 @@ def replayed_flops(operators: tuple[Operator, ...], plan: RecomputePlan) -> int:
     total = 0
     for segment in plan.segments:
         modules = frozenset().union(*(run.modules for run in segment.runs))
-        total += segment.num_layers * sum(
+        total += segment.total_layers * sum(
             operator.forward_flops
             for operator in operators
             if segment.whole or operator.module in modules

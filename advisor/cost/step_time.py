@@ -116,10 +116,10 @@ def chunk_times(
     """One microbatch through one model chunk under `plan`."""
     layer = layer_times(shape, machine, network)
     replays = sum(
-        segment.num_layers * replay_seconds(shape, machine, network, segment.runs, segment.whole)
+        segment.total_layers * replay_seconds(shape, machine, network, segment.runs, segment.whole)
         for segment in plan.segments
     )
-    gathered = sum(segment.shards_input for segment in plan.segments)
+    gathered = sum(segment.copies for segment in plan.segments if segment.shards_input)
     replays += gathered * _gather_seconds(shape, network)
     ends = end_times(shape, machine, network, first, last)
     return layer.times(plan.num_layers) + ends + PassTimes(recompute=replays)

@@ -1,6 +1,6 @@
 """Bytes of one model chunk, one microbatch: its blocks in a row, forward and backward."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from advisor.layers.ends import embedding_operators, embedding_weights, head_operators
@@ -58,6 +58,9 @@ def chunk_footprint(
         else:
             inside = block.backward if last else block.held_backward
             backward = _higher(backward, block, inside, below)
+            if block.count > 1:
+                earlier = below - block.kept + waiting
+                backward = _higher(backward, block, block.backward, earlier)
         before = below + block.kept
     if first and last:
         backward = backward.or_higher(_tied_gradient_sum(shape), "sum of the tied gradients")
@@ -120,30 +123,33 @@ def _plain_block(name: str, layer: LayerFootprint, count: int = 1) -> _Block:
 
 @lru_cache(maxsize=8192)
 def _segment_block(shape: RankShape, segment: Segment) -> _Block:
-    layer = footprint(transformer_layer(shape), segment.runs)
     if segment.whole:
-        return _checkpoint_block(shape, segment, layer)
-    return _plain_block("layer", layer, segment.num_layers)
+        block = _checkpoint_block(shape, segment.num_layers, segment.shards_input)
+        return replace(block, count=segment.copies)
+    layer = footprint(transformer_layer(shape), segment.runs)
+    return _plain_block("layer", layer, segment.total_layers)
 
 
-def _checkpoint_block(shape: RankShape, segment: Segment, layer: LayerFootprint) -> _Block:
+@lru_cache(maxsize=8192)
+def _checkpoint_block(shape: RankShape, num_layers: int, shards_input: bool) -> _Block:
     """One checkpoint around `num_layers` layers (tensor_parallel/random.py CheckpointFunction).
 
     Keeps the first layer's input, or the rank's shard of it, which the gathered input replaces. The
     backward runs the forward of all its layers again, which then keep everything, holds the
     replayed output and the incoming gradient to the end, and goes back through them.
     """
+    layer = footprint(transformer_layer(shape), ())
     hidden = shape.hidden(LAYER_INPUT).num_bytes
-    kept = -(-hidden // shape.tp) if segment.shards_input else hidden
+    kept = -(-hidden // shape.tp) if shards_input else hidden
     without_grad = walk_forward(transformer_layer(shape), {}).peak
-    output = hidden if segment.num_layers > 1 else 0
-    below = (segment.num_layers - 1) * layer.kept
+    output = hidden if num_layers > 1 else 0
+    below = (num_layers - 1) * layer.kept
     # During the replay the incoming gradient waits; afterwards the replayed output is held.
     replay = Peak(below + layer.forward.num_bytes + hidden, "replay")
     held = layer.held_backward
     backward = replay.or_higher(below + held.num_bytes + hidden, held.point)
     return _Block(
-        name=f"checkpoint of {segment.num_layers}",
+        name=f"checkpoint of {num_layers}",
         kept=kept,
         forward=Peak(without_grad.num_bytes + output, without_grad.point),
         backward=backward,

@@ -87,8 +87,9 @@ def test_segments_of_a_chunk_of_eight_layers(
     spec: str, sizes: list[int], whole: list[bool]
 ) -> None:
     segments = chunk_plan(parse_setting(spec), LLAMA, 8, True).segments
-    assert [segment.num_layers for segment in segments] == sizes
-    assert [segment.whole for segment in segments] == whole
+    assert [s.num_layers for s in segments for _ in range(s.copies)] == sizes
+    assert [s.whole for s in segments for _ in range(s.copies)] == whole
+    assert sum(s.total_layers for s in segments) == 8
 
 
 def test_distributed_inputs_need_tensor_parallelism_without_sequence_parallelism() -> None:

@@ -35,13 +35,17 @@ def _full_segments(
 ) -> tuple[Segment, ...]:
     wanted = setting.num_layers or 1
     if setting.method is Method.UNIFORM:
-        sizes = [min(wanted, num_layers - start) for start in range(0, num_layers, wanted)]
-        return tuple(Segment(size, whole=True, shards_input=shards_input) for size in sizes)
+        even, rest = divmod(num_layers, wanted)
+        sizes = [(wanted, even)] * (even > 0) + [(rest, 1)] * (rest > 0)
+        return tuple(
+            Segment(size, whole=True, shards_input=shards_input, copies=copies)
+            for size, copies in sizes
+        )
     replayed = min(wanted, num_layers)
-    segments = [Segment(1, whole=True, shards_input=shards_input)] * replayed
-    if num_layers > replayed:
-        segments.append(Segment(num_layers - replayed))
-    return tuple(segments)
+    checkpoints = Segment(1, whole=True, shards_input=shards_input, copies=replayed)
+    if num_layers == replayed:
+        return (checkpoints,)
+    return (checkpoints, Segment(num_layers - replayed))
 
 
 @lru_cache(maxsize=1024)

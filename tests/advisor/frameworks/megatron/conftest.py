@@ -49,9 +49,12 @@ def build_job(**overrides: Any) -> Job:
     }
     assert not overrides, f"no such field: {overrides}"
     layout = replace(LAYOUT, **parts["layout"])
+    config = replace(CONFIG, **parts["config"])
+    block_scaled = config.precision is Precision.MXFP8
+    gpu = replace(GPU, compute_capability=10.0) if block_scaled else GPU
     return Job(
         model=replace(MODEL, **parts["model"]), layout=layout,
-        config=replace(CONFIG, **parts["config"]), gpu=GPU, num_gpus=layout.world_size,
+        config=config, gpu=gpu, num_gpus=layout.world_size,
     )  # fmt: skip
 
 
