@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Final
 
 from advisor.answer import Evaluation
@@ -25,13 +24,15 @@ from advisor.reader import convert, read_dataclass, read_fields
 from advisor.units import human_bytes, parse_gpus
 from harness.config import RunConfig
 from harness.device import Machine
+from harness.forecast import as_run, differences, predict
 from harness.plan import PlannedSetting, RunPlan
-from harness.trial import Backend, Device, Prediction, Trial, Workload
+from harness.trial import Device, Trial, Workload
 
 _ABOUT: Final = ("model", "gpus", "source", "notes")
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 _BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
+_THREADS: Final = "OMP_NUM_THREADS"
 _ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -54,7 +55,8 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     revision = resolve_revision(job.config.framework, job.config.framework_version)
     own = tuple(text for text in config.recompute.settings if text.startswith(_BACKENDS_OWN))
     settings, skipped = choose(config, target, revision)
-    evaluator = Evaluator(job, target.calibration)
+    run_as = as_run(job, _bare(config, machine, job, "none").workload)
+    evaluator = Evaluator(run_as, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
     planned = [
         PlannedSetting(trial=_trial(config, machine, target, c.evaluation), rank=c.rank)
@@ -70,7 +72,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
         experiment=config.experiment_name,
         device_name=job.gpu.name if machine.device is Device.CUDA else "cpu",
         settings=tuple(planned),
-        assumptions=target.assumptions,
+        assumptions=(*target.assumptions, *differences(job, run_as)),
         variables=_variables(job.config, machine.device),
     )
 
@@ -143,8 +145,8 @@ def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple
     wanted = load_gpu(gpu_type, config.config_dir)
     if machine.device is Device.CPU:
         return wanted, (
-            f"on the CPU: settings are in the advisor's order for {wanted.name}, times are CPU "
-            "times and none is predicted",
+            f"on the CPU: settings are in the advisor's order for {wanted.name}; times are CPU "
+            "times, and none is predicted",
         )
     name = machine.gpu_names[0]
     try:
@@ -177,10 +179,16 @@ def _check_room(job: Job, machine: Machine) -> None:
 
 
 def _variables(config: JobConfig, device: Device) -> tuple[str, ...]:
-    """The allocator's option that the preset asks for, unless the user has set it."""
-    if device is Device.CPU or not config.expandable_segments or _ALLOCATOR in os.environ:
+    """What the processes' environment needs, unless the user has set it: on a GPU the allocator's
+    option that the preset asks for; on a CPU one thread, as threads that wait for a busy core cost
+    a small step many times its length."""
+    if device is Device.CPU:
+        wanted = (_THREADS, "1")
+    elif config.expandable_segments:
+        wanted = (_ALLOCATOR, "expandable_segments:True")
+    else:
         return ()
-    return (f"{_ALLOCATOR}=expandable_segments:True",)
+    return () if wanted[0] in os.environ else ("=".join(wanted),)
 
 
 def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
@@ -201,52 +209,3 @@ def _bare(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
         device=machine.device,
     )
     return Trial(workload=workload, measurement=config.measure)
-
-
-def predict(workload: Workload, evaluation: Evaluation | None = None) -> Prediction:
-    """What is expected of `workload` before it runs.
-
-    Bytes and FLOPs of a layer come from the backend's own model where it has one. Times and peaks
-    are the advisor's for the GPU; it has none for the CPU, nor for a setting it does not know.
-    """
-    saved, replayed = _layer_predictions(workload)
-    if evaluation is None or workload.device is Device.CPU:
-        return Prediction(
-            step_time_seconds=None,
-            peak_allocated_bytes=None,
-            peak_reserved_bytes=None,
-            saved_bytes_per_layer=saved,
-            replayed_flops_per_layer=replayed,
-            calibration="none",
-        )
-    return Prediction(
-        step_time_seconds=evaluation.step_time_seconds,
-        peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
-        peak_reserved_bytes=evaluation.peak.peak_reserved_bytes,
-        saved_bytes_per_layer=saved,
-        replayed_flops_per_layer=replayed,
-        calibration=evaluation.calibration.name,
-        fit_probability=evaluation.fit_probability,
-    )
-
-
-def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
-    """Saved bytes and replayed FLOPs of one layer by the backend's own model; None without one."""
-    if workload.backend is not Backend.NATIVE:
-        return None, None
-    try:
-        model = import_module(_NATIVE_PREDICT)
-    except ModuleNotFoundError as error:
-        if error.name and _NATIVE_PREDICT.startswith(error.name):
-            return None, None
-        raise
-    try:
-        return (
-            model.predict_saved_bytes_per_layer(workload),
-            model.predict_replayed_flops_per_layer(workload),
-        )
-    except UserError:  # a setting that the backend does not run: its trial will say why
-        return None, None
-
-
-_NATIVE_PREDICT: Final = "harness.backends.native.predict"

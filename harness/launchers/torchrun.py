@@ -24,9 +24,7 @@ class TorchrunLauncher:
         return ProcessGroup(command(trial, folder, self._program), folder, variables)
 
 
-def command(
-    trial: Trial, folder: TrialFolder, program: Sequence[str] = _WORKER
-) -> list[str]:
+def command(trial: Trial, folder: TrialFolder, program: Sequence[str] = _WORKER) -> list[str]:
     """The command line: one rank a device of the layout, no restarts, a free port."""
     ranks = trial.workload.layout.world_size
     return [
