@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from advisor.answer import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
 from advisor.cost.calibration import Calibration, load_calibration
+from advisor.errors import UserError
 from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
@@ -27,19 +28,30 @@ def advise(request: Request) -> Advice:
     resolution = resolve(request)
     revision = resolve_revision(resolution.config.framework, resolution.config.framework_version)
     calibration = load_calibration(resolution.gpu, request.config_dir)
-    asked = tuple(parse_setting(text) for text in request.recompute)
+    version = replace(resolution.config, framework_version=revision.version)
+    resolution = replace(resolution, config=version)
+    asked = tuple(_parse_asked(text) for text in request.recompute)
     if request.search is SearchScope.LAYOUT:
         return _rank_layouts(resolution, revision, calibration)
     if resolution.layout is not None:
         job = resolution.job(resolution.layout)
         return _rank_settings(job, resolution.assumptions, revision, calibration, asked)
     searched = search_layouts(resolution, revision, calibration)
+    best = searched.best.job
+    batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     advice = _rank_settings(
-        searched.best.job,
-        (*resolution.assumptions, f"the best of {searched.num_layouts} legal layouts"),
+        best,
+        (*batch, *resolution.assumptions, f"the best of {searched.num_layouts} legal layouts"),
         revision, calibration, asked,
     )  # fmt: skip
     return replace(advice, evaluated=advice.evaluated + len(searched.evaluations))
+
+
+def _parse_asked(text: str) -> RecomputeSetting:
+    setting = parse_setting(text)
+    if setting.offload_modules:
+        raise UserError("--recompute", text, "offload is not modelled yet", "leave +offload out")
+    return setting
 
 
 def _rank_settings(
@@ -54,6 +66,11 @@ def _rank_settings(
         refused = {setting: check(setting, job, revision) for setting in asked}
         settings = tuple(setting for setting in asked if not refused[setting])
         rejected = tuple(rejection for found in refused.values() for rejection in found)
+        if not settings:
+            first = rejected[0]
+            raise UserError(
+                "--recompute", first.setting.spec, first.reason.rstrip("."), first.fix.rstrip(".")
+            )
     else:
         settings = enumerate_settings(job, revision)
         rejected = rejected_settings(job, revision)
@@ -70,8 +87,9 @@ def _rank_layouts(resolution: Resolution, revision: Revision, calibration: Calib
     searched: Searched = search_layouts(resolution, revision, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, revision))
     assumptions = (*resolution.assumptions, f"{searched.num_layouts} legal layouts searched")
+    job = candidates[0].evaluation.job
     return _advice(
-        candidates[0].evaluation.job, assumptions, calibration, candidates, (),
+        job, assumptions, calibration, candidates, rejected_settings(job, revision),
         len(searched.evaluations), (),
     )  # fmt: skip
 

@@ -6,6 +6,9 @@ from advisor.cost.calibration import Calibration, Provenance
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Job
 
+LIKELY = 0.9
+"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBreakdown:
@@ -95,8 +98,8 @@ class Evaluation:
 
     @property
     def fits(self) -> bool:
-        """Whether the worst rank's reserved peak is within the budget."""
-        return self.peak.peak_reserved_bytes <= self.budget_bytes
+        """Whether no rank runs out of memory, with a probability of at least LIKELY."""
+        return self.fit_probability >= LIKELY
 
     @property
     def step_time_seconds(self) -> float:

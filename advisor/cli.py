@@ -23,6 +23,8 @@ def _run(arguments: list[str]) -> int:
     from advisor.commands import run
     from advisor.errors import UserError
 
+    if sys.stdout is None or sys.stderr is None:
+        return WRONG  # closed by the caller: there is nowhere to say so
     _never_fail_to_encode()
     try:
         outcome = run(arguments)

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from advisor.answer import Advice, Candidate
     from advisor.report.text import Screen
 
-_DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+_RESHAPING = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "virtual_pipeline_model_parallel_size", "sequence_parallel", "micro_batch_size",
+    "global_batch_size", "seq_length", "search",
+)  # fmt: skip
 
 
 def run(arguments: Sequence[str]) -> Outcome:
@@ -90,7 +94,7 @@ def _render(advice: "Advice", options: Options) -> str:
         case OutputFormat.FLAGS:
             from advisor.report.flags import flags_report
 
-            return flags_report(advice, with_layout=_layout_was_chosen(advice, options))
+            return flags_report(advice, with_layout=_is_not_the_preset(advice, options))
     return _page(advice, options)
 
 
@@ -106,7 +110,7 @@ def _page(advice: "Advice", options: Options) -> str:
         top=options.top or DEFAULT_TOP,
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
-        with_layout_flags=_layout_was_chosen(advice, options),
+        with_layout_flags=_is_not_the_preset(advice, options),
     )
     if options.explain is None:
         return text
@@ -114,15 +118,12 @@ def _page(advice: "Advice", options: Options) -> str:
     return text + "\n" + _explanation(wanted, screen)
 
 
-def _layout_was_chosen(advice: "Advice", options: Options) -> bool:
-    """Whether the advisor chose the layout: neither the user nor a preset gave it."""
-    from advisor.request import SearchScope
-
+def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
+    """Whether the job differs from a published one: then its own flags are printed as well."""
     request = options.request
-    if request.search is SearchScope.LAYOUT:
-        return True
-    given = any(getattr(request, degree) for degree in _DEGREES)
-    return not given and not any(text.startswith("preset ") for text in advice.assumptions)
+    asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
+    published = any(text.startswith("preset ") for text in advice.assumptions)
+    return bool(asked) or not published
 
 
 def _explanation(candidate: "Candidate", screen: "Screen") -> str:

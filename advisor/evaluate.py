@@ -135,6 +135,7 @@ class Evaluator:
             peak.total,
             self.job.layout,
             expandable_segments=self.job.config.expandable_segments,
+            eight_bit=self.job.config.precision.is_fp8,
         )
         return StageDetail(
             static=static,

@@ -9,7 +9,11 @@ from advisor.errors import UserError
 from advisor.layout import ParallelLayout, check_model_fits_layout
 from advisor.models.spec import ModelSpec, nearest_divisors
 
-_MXFP8_CAPABILITY = 10.0  # block scaling in the tensor cores (TE pytorch/fp8.py)
+_CAPABILITIES = {
+    Precision.FP8_BLOCKWISE: (9.0, "Hopper"),
+    Precision.MXFP8: (10.0, "Blackwell"),
+}
+"""Compute capability from which Transformer Engine runs a recipe (TE pytorch/fp8.py)."""
 
 
 class CudaGraphImpl(StrEnum):
@@ -98,9 +102,10 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
         raise UserError(
             "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
         )
-    if precision is Precision.MXFP8 and gpu.compute_capability < _MXFP8_CAPABILITY:
+    needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
+    if gpu.compute_capability < needed:
         raise UserError(
-            "job.precision", precision, f"needs Blackwell, and {gpu.name} is older",
+            "job.precision", precision, f"needs {chip}, and {gpu.name} is older",
             "use fp8_current",
         )  # fmt: skip
 

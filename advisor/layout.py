@@ -1,9 +1,10 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from advisor.errors import UserError
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec, divisors, nearest_divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +90,20 @@ DEGREES = (
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
     tp = layout.tensor_model_parallel_size
-    _check_divides("layout.tensor_model_parallel_size", tp, "num_attention_heads",
-                   model.num_attention_heads)  # fmt: skip
-    groups = model.num_query_groups
-    if groups % tp and tp % groups:
+    for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
+        if getattr(layout, field) != 1:
+            raise UserError(f"layout.{field}", getattr(layout, field),
+                            "needs a model with experts", "use 1")  # fmt: skip
+    legal = legal_tensor_parallel_sizes(model)
+    if tp not in legal:
+        below, above = [n for n in legal if n < tp][-1:], [n for n in legal if n > tp][:1]
+        near = [str(n) for n in below + above]
         raise UserError(
             "layout.tensor_model_parallel_size", tp,
-            f"must divide num_query_groups = {groups} or be its multiple",
-            f"nearest: {nearest_divisors(groups, tp)}",
+            f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
+            f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
+            "be its multiple", f"nearest: {' or '.join(near)}",
         )  # fmt: skip
-    _check_divides("layout.tensor_model_parallel_size", tp, "ffn_hidden_size",
-                   model.ffn_hidden_size)  # fmt: skip
     chunks = layout.num_model_chunks
     if model.num_layers % chunks:
         pp = layout.pipeline_model_parallel_size
@@ -116,9 +120,12 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
         )  # fmt: skip
 
 
-def _check_divides(field: str, divisor: int, name: str, number: int) -> None:
-    if number % divisor:
-        raise UserError(
-            field, divisor, f"must divide {name} = {number}",
-            f"nearest: {nearest_divisors(number, divisor)}",
-        )  # fmt: skip
+@lru_cache(maxsize=256)
+def legal_tensor_parallel_sizes(model: ModelSpec) -> tuple[int, ...]:
+    """TP degrees that the model's shape allows, ascending (TransformerConfig.__post_init__)."""
+    groups = model.num_query_groups
+    return tuple(
+        tp
+        for tp in divisors(model.num_attention_heads)
+        if model.ffn_hidden_size % tp == 0 and (groups % tp == 0 or tp % groups == 0)
+    )

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from advisor.answer import Candidate, Evaluation
+from advisor.answer import LIKELY, Candidate, Evaluation
 
-LIKELY = 0.9
-"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
 _EVEN = 0.5
 
 

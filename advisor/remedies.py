@@ -12,6 +12,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.job import Job
+from advisor.layout import ParallelLayout
 from advisor.models.spec import divisors
 from advisor.ranking import order, tier
 from advisor.search import evaluate_settings
@@ -93,6 +94,12 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "chunks in flight and the bubble change with it",
             partial(replace, job, layout=new),
         )
+    for words, other_layout in _wider_layouts(job):
+        yield (
+            words,
+            "weights, gradients and activations over more GPUs",
+            partial(replace, job, layout=other_layout),
+        )
     if config.micro_batch_size > 1:
         half = config.micro_batch_size // 2
         yield (
@@ -118,6 +125,30 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "less fragmentation",
             partial(replace, job, config=replace(config, expandable_segments=True)),
         )
+
+
+def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+    """Twice the tensor or pipeline parallelism at the cost of data parallelism."""
+    layout = job.layout
+    if layout.data_parallel_size % 2:
+        return
+    half = layout.data_parallel_size // 2
+    tp, pp = 2 * layout.tensor_model_parallel_size, 2 * layout.pipeline_model_parallel_size
+    if tp <= job.gpu.nvlink_domain_size:
+        yield (
+            f"TP {tp} and DP {half}",
+            replace(
+                layout, tensor_model_parallel_size=tp, sequence_parallel=True,
+                data_parallel_size=half,
+            ),
+        )  # fmt: skip
+    yield (
+        f"PP {pp} and DP {half}",
+        replace(
+            layout, pipeline_model_parallel_size=pp, data_parallel_size=half,
+            virtual_pipeline_model_parallel_size=1,
+        ),
+    )  # fmt: skip
 
 
 def _other_chunk_counts(job: Job) -> list[int]:

@@ -8,7 +8,7 @@ from advisor.cost.hardware import Gpu
 from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.experiments import Experiment, find_experiment
-from advisor.job import Framework, Job, JobConfig, check_precision
+from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precision
 from advisor.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
@@ -71,7 +71,7 @@ def resolve(request: Request) -> Resolution:
         config=config,
         layout=layout,
         layout_fields=layout_fields,
-        assumptions=_assumptions(request, preset, config, model),
+        assumptions=_assumptions(request, preset, config, model, layout),
         micro_batch_is_free=request.micro_batch_size is None
         and "micro_batch_size" not in (overrides["job"]),
     )
@@ -213,7 +213,11 @@ def _check_positions(model: ModelSpec, config: JobConfig) -> None:
 
 
 def _assumptions(
-    request: Request, preset: Experiment | None, config: JobConfig, model: ModelSpec
+    request: Request,
+    preset: Experiment | None,
+    config: JobConfig,
+    model: ModelSpec,
+    layout: ParallelLayout | None,
 ) -> tuple[str, ...]:
     """What the request did not say."""
     said: list[str] = []
@@ -225,10 +229,13 @@ def _assumptions(
             ("micro_batch_size", "micro batch"),
             ("global_batch_size", "global batch"),
         ):
-            if getattr(request, name) is None:
+            chosen_later = name == "micro_batch_size" and layout is None
+            if getattr(request, name) is None and not chosen_later:
                 said.append(f"{words} {getattr(config, name)}")
     if config.precision.is_fp8:
         said.append("memory as in bf16 (FP8 counts in the times alone)")
+    if config.cuda_graph_impl is not CudaGraphImpl.NONE:
+        said.append("memory and time as without CUDA graphs")
     if config.main_grads_dtype is not DType.FP32:
         said.append("bf16 main gradients")
     if config.expandable_segments:

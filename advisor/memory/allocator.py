@@ -20,6 +20,7 @@ _COMMUNICATOR_BYTES = 900 * 10**6
 TP2 PP2 DP2 (H100, NCCL 2.29)."""
 
 _MODEL_ERROR = 0.005  # of allocated: worst known rows, tests/published/test_measured_memory.py
+_FP8_MODEL_ERROR = 0.10  # not measured: 8-bit copies of weights and inputs are not modelled
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
 _CONTEXT_SPREAD = 100 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
@@ -55,9 +56,17 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
 
 
 def reserved_memory(
-    allocated: int, dynamic: int, layout: ParallelLayout, *, expandable_segments: bool
+    allocated: int,
+    dynamic: int,
+    layout: ParallelLayout,
+    *,
+    expandable_segments: bool,
+    eight_bit: bool = False,
 ) -> Reserved:
-    """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go."""
+    """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go.
+
+    eight_bit: FP8 training, whose memory is predicted as that of bf16: a wider spread.
+    """
     fragmentation = min(
         _FRAGMENTATION_OF_DYNAMIC * dynamic, _FRAGMENTATION_OF_ALLOCATED * allocated
     )
@@ -65,7 +74,7 @@ def reserved_memory(
         fragmentation *= _EXPANDABLE_SHARE
     communicators = len(communicator_names(layout))
     spread = sqrt(
-        (_MODEL_ERROR * allocated) ** 2
+        ((_FP8_MODEL_ERROR if eight_bit else _MODEL_ERROR) * allocated) ** 2
         + (_FRAGMENTATION_SPREAD * fragmentation) ** 2
         + _CONTEXT_SPREAD**2
         + (_COMMUNICATOR_SPREAD * communicators) ** 2

@@ -108,6 +108,10 @@ class ModelSpec:
             value = getattr(self, field)
             if value < 1:
                 raise UserError(f"model.{field}", value, "must be at least 1")
+            if value > _LARGEST:
+                raise UserError(f"model.{field}", value, f"must not exceed {_LARGEST}")
+        if self.num_layers > _MOST_LAYERS:
+            raise UserError("model.num_layers", self.num_layers, f"exceeds {_MOST_LAYERS}")
         for field in ("hidden_dropout", "attention_dropout"):
             value = getattr(self, field)
             if not 0.0 <= value < 1.0:
@@ -159,6 +163,8 @@ def nearest_divisors(number: int, wanted: int) -> str:
     return " or ".join(str(d) for d in below + above)
 
 
+_LARGEST = 10**8
+_MOST_LAYERS = 10_000
 _POSITIVE = (
     "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
     "kv_channels", "vocab_size", "max_position_embeddings", "make_vocab_size_divisible_by",

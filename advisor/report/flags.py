@@ -31,6 +31,18 @@ def framework_flags(evaluation: Evaluation, framework: Framework) -> str:
     return bridge_overrides(evaluation.setting, job, revision)
 
 
+def framework_assumed_flags(evaluation: Evaluation, framework: Framework) -> str:
+    """Flags without which the job is not the one that was predicted."""
+    job = evaluation.job
+    if framework is Framework.MEGATRON_LM:
+        from advisor.frameworks.megatron.flags import assumed_flags
+
+        return assumed_flags(job, _revision(job.config, framework))
+    from advisor.frameworks.megatron.bridge import assumed_overrides
+
+    return assumed_overrides(job)
+
+
 def framework_layout_flags(evaluation: Evaluation, framework: Framework) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
     job = evaluation.job
@@ -61,9 +73,10 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
     if best is None:
         return ""
     framework = advice.job.config.framework
-    flags = [framework_flags(best.evaluation, framework)]
-    if with_layout:
-        flags.insert(0, framework_layout_flags(best.evaluation, framework))
+    job_flags = framework_layout_flags if with_layout else framework_assumed_flags
+    flags = (
+        job_flags(best.evaluation, framework), framework_flags(best.evaluation, framework),
+    )  # fmt: skip
     return " ".join(filter(None, flags)) + "\n"
 
 

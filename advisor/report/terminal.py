@@ -102,8 +102,12 @@ def _flags(advice: Advice, screen: Screen, *, with_layout: bool) -> list[str]:
         return []
     lines = []
     for framework, text in flags.all_flags(best.evaluation).items():
-        if with_layout:
-            text = f"{flags.framework_layout_flags(best.evaluation, framework)} {text}".strip()
+        job_flags = (
+            flags.framework_layout_flags(best.evaluation, framework)
+            if with_layout
+            else flags.framework_assumed_flags(best.evaluation, framework)
+        )
+        text = f"{job_flags} {text}".strip()
         lines += _in_margin(flags.LABELS[framework], text or flags.NO_FLAGS, screen.width)
     variables = flags.environment_words(best.evaluation)
     return lines + (_in_margin("Environment", variables, screen.width) if variables else [])

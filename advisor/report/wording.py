@@ -50,11 +50,18 @@ def verdict(advice: Advice) -> str:
 def _nothing_fits(advice: Advice) -> str:
     nearest = min(advice.candidates, key=lambda c: missing_bytes(c.evaluation))
     evaluation = nearest.evaluation
+    if missing_bytes(evaluation) <= 0:
+        return (
+            f"Nothing fits for sure. The nearest, row {nearest.rank} ({evaluation.setting.spec}), "
+            f"peaks at {gib(evaluation.peak.peak_reserved_bytes)} of "
+            f"{gib(evaluation.budget_bytes)} GiB and fits with a probability of only "
+            f"{percent(evaluation.fit_probability)}. Other layouts: --search layout."
+        )
     return (
         f"Nothing fits. The nearest, row {nearest.rank} ({evaluation.setting.spec}), needs "
         f"{gib(evaluation.peak.peak_reserved_bytes)} GiB on stage {evaluation.peak.stage}: "
         f"{gib(missing_bytes(evaluation))} GiB more than the budget of "
-        f"{gib(evaluation.budget_bytes)} GiB."
+        f"{gib(evaluation.budget_bytes)} GiB. Other layouts: --search layout."
     )
 
 
@@ -69,11 +76,9 @@ def _none_needed(best: Candidate) -> str:
 
 def _recompute_needed(advice: Advice, best: Candidate) -> str:
     evaluation = best.evaluation
-    fitting = [c.evaluation.step_time_seconds for c in advice.candidates if c.evaluation.fits]
-    fastest = evaluation.step_time_seconds <= min(fitting)
-    what = "is the fastest setting that fits" if fastest else "fits with the least risk"
     return (
-        f"Row {best.rank} is the choice: {evaluation.setting.spec} {what} "
+        f"Row {best.rank} is the choice: {evaluation.setting.spec} is the fastest setting that "
+        "fits "
         f"({gib(evaluation.peak.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
         f"{percent(evaluation.fit_probability)}).{_without_recompute(advice, evaluation)}"
     )
@@ -91,7 +96,7 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
     )
     if none is None:
         return ""
-    if not none.fits:
+    if missing_bytes(none) > 0:
         return (
             f" Without recompute: {gib(none.peak.peak_reserved_bytes)} GiB, "
             f"{gib(missing_bytes(none))} GiB too much."
@@ -105,8 +110,8 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
 
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     """One remedy against `reference`: GiB a GPU, step time in percent, and why."""
-    saves = "saves" if remedy.effect_bytes <= 0 else "costs"
     slower = remedy.effect_seconds / reference.step_time_seconds
-    time = "no time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
+    time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
-    return f"{remedy.change} {saves} {gib(abs(remedy.effect_bytes))} GiB for {time}{why}."
+    sign = "-" if remedy.effect_bytes <= 0 else "+"
+    return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB, {time}{why}."

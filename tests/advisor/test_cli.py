@@ -247,7 +247,7 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
     answer(chosen)
     tp = "--tensor-model-parallel-size 4"
     for args, given in (
-        ([], True), (["--tp", "4"], False), (["--tp", "4", "--search", "layout"], True),
+        ([], True), (["--tp", "4"], True), (["--tp", "4", "--search", "layout"], True),
     ):  # fmt: skip
         cli.main([*JOB, "--format", "flags", *args])
         assert (tp in capsys.readouterr().out) is given

@@ -13,6 +13,7 @@ from advisor.dtypes import Precision
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
+from advisor.models.spec import CrossEntropyFusion
 
 _MIXED_PRECISION: Final = {
     Precision.BF16: "bf16_mixed",
@@ -88,6 +89,23 @@ def _run(job: Job) -> Iterator[str]:
     yield f"train.global_batch_size={config.global_batch_size}"
     yield f"ddp.use_distributed_optimizer={_yaml(layout.use_distributed_optimizer)}"
     yield f"mixed_precision={_MIXED_PRECISION[config.precision]}"
+    yield from _loss(job)
+
+
+def _loss(job: Job) -> Iterator[str]:
+    fusion = job.model.cross_entropy_fusion
+    if fusion is not CrossEntropyFusion.NONE:
+        yield "model.cross_entropy_loss_fusion=true"
+        yield f"model.cross_entropy_fusion_impl={fusion}"
+
+
+def assumed_overrides(job: Job) -> str:
+    """What a prediction rests on beside degrees and batch. The type of the gradients is not among
+    them: Bridge takes it from the recipe's mixed_precision when it validates."""
+    parts = list(_loss(job))
+    if job.config.precision is not Precision.BF16:
+        parts.insert(0, f"mixed_precision={_MIXED_PRECISION[job.config.precision]}")
+    return shlex.join(parts)
 
 
 def _yaml(value: bool) -> str:

@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.raw import FP8_RECIPES
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
-from advisor.models.spec import TransformerImpl
+from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 
 __all__ = [
     "bridge_layout_overrides", "bridge_overrides", "environment", "layout_flags",
@@ -120,6 +120,27 @@ def _implementation(job: Job) -> Iterator[str]:
     if job.model.transformer_impl is TransformerImpl.LOCAL:
         yield from ("--transformer-impl", "local")
     yield from ("--attention-backend", str(job.model.attention_backend))
+    yield from _loss(job)
+
+
+def _loss(job: Job) -> Iterator[str]:
+    fusion = job.model.cross_entropy_fusion
+    if fusion is not CrossEntropyFusion.NONE:
+        yield from ("--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", str(fusion))
+
+
+def assumed_flags(job: Job, revision: Revision) -> str:
+    """What a prediction rests on and Megatron-LM does not do by itself: without these flags the job
+    is another one. Degrees and batch are not among them (layout_flags has everything)."""
+    parts: list[str] = []
+    config, model = job.config, job.model
+    if config.precision is not Precision.BF16 or config.main_grads_dtype is not DType.FP32:
+        parts += _precision(job)
+    if model.transformer_impl is TransformerImpl.LOCAL:
+        parts += ["--transformer-impl", "local"]
+    if model.attention_backend is not AttentionBackend.AUTO:
+        parts += ["--attention-backend", str(model.attention_backend)]
+    return shlex.join((*parts, *_loss(job), *_graphs(job, revision)))
 
 
 def _graphs(job: Job, revision: Revision) -> Iterator[str]:

@@ -86,7 +86,7 @@ def test_form_of_the_page(tight: Advice) -> None:
         "\n"
         "Row 0 is the choice: selective:mlp is the fastest setting that fits (0 of 0 GiB, 0 %).\n"
         "Without recompute: 0 GiB, 0 GiB too much.\n"
-        "Cheaper still: VPP 0 instead of 0 saves 0 GiB for 0 % step time "
+        "Cheaper still: VPP 0 instead of 0: 0 GiB, 0 % step time "
         "(less warm-up in flight).\n"
         "\n"
         "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
@@ -131,10 +131,10 @@ def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Advice) -> 
     text = page(hopeless, screen=PLAIN)
     assert (
         "Nothing fits. The nearest, row 1 (full:uniform:1), needs 79.0 GiB on stage 0: 2.0 GiB more"
-        " than the\nbudget of 77.0 GiB.\n"
+        " than the\nbudget of 77.0 GiB. Other layouts: --search layout.\n"
         "Outside recompute:\n"
-        "  - VPP 10 instead of 5 saves 1.5 GiB for -0.8 % step time (less warm-up in flight).\n"
-        "  - micro batch 1 instead of 2 saves 1.5 GiB" in text
+        "  - VPP 10 instead of 5: -1.5 GiB, -0.8 % step time (less warm-up in flight).\n"
+        "  - micro batch 1 instead of 2: -1.5 GiB" in text
     )
     assert "Cheaper still" not in text
 
