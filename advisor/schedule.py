@@ -75,7 +75,6 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-@lru_cache(maxsize=16384)
 def moments(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
     """The moments of a step at which `stage` can peak.
 
@@ -84,7 +83,12 @@ def moments(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, .
     microbatches in flight, all others', held tensors) no other exceeds. After `_STEADY_ROUNDS`
     groups of PP microbatches the counts only repeat, so that longer steps need not be walked.
     """
-    return tuple(_maximal(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage))
+    return _walked(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage)
+
+
+@lru_cache(maxsize=16384)
+def _walked(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
+    return tuple(_maximal(pp, vpp, microbatches, stage))
 
 
 def _maximal(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Moment]:
