@@ -44,7 +44,7 @@ class Failure:
 
 def of_exception(error: BaseException) -> Failure:
     """What `error`, or one that led to it, says."""
-    text = f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return Failure(status=_status(error), message=one_line(text), over_bytes=over_bytes(str(error)))
 
 

@@ -1,0 +1,19 @@
+"""The native backend: training steps of Llama- and GPT-style models in plain torch.
+
+`build` makes a step (loads torch); `predict` says from the advisor's operators what a layer keeps
+and replays (loads none). modules/ holds the model, named as Megatron's.
+"""
+
+from typing import TYPE_CHECKING
+
+from harness.trial import Workload
+
+if TYPE_CHECKING:
+    from harness.backends.base import TrainingStep
+
+
+def build(workload: Workload, seed: int) -> "TrainingStep":
+    """This rank's step of `workload`; UserError for what this backend does not run."""
+    from harness.backends.native.step import build_step
+
+    return build_step(workload, seed)

@@ -1,0 +1,132 @@
+"""What the native backend does not run, said before anything is built."""
+
+from advisor.dtypes import Precision
+from advisor.errors import UserError
+from advisor.layout import check_model_fits_layout
+from advisor.models.spec import AttentionBackend, PositionEmbedding
+from harness.backends.native.setting import NativeSetting, parse_native_setting
+from harness.trial import Workload
+
+
+def num_microbatches(workload: Workload) -> int:
+    """Microbatches of one step on one data-parallel rank; UserError where they do not divide."""
+    per_pass = workload.micro_batch_size * workload.layout.data_parallel_size
+    if workload.global_batch_size % per_pass:
+        raise UserError(
+            "job.global_batch_size", workload.global_batch_size,
+            f"must be divisible by micro_batch_size x DP = {per_pass}",
+        )  # fmt: skip
+    return workload.global_batch_size // per_pass
+
+
+def check(workload: Workload, *, transformer_engine: bool) -> None:
+    """Raise UserError for a workload that this backend does not run."""
+    setting = parse_native_setting(workload.recompute)
+    check_model_fits_layout(workload.model, workload.layout)
+    _check_degrees(workload)
+    _check_tensor_parallel(workload, setting)
+    _check_pipeline(workload)
+    _check_fully_sharded(workload, setting)
+    _check_model(workload)
+    if transformer_engine:
+        _check_transformer_engine(workload, setting)
+    elif workload.precision is not Precision.BF16:
+        raise UserError("job.precision", workload.precision,
+                        "plain torch modules compute in bf16; 8 bits need Transformer Engine on "
+                        "a GPU and model.transformer_impl=transformer_engine")  # fmt: skip
+
+
+def _check_degrees(workload: Workload) -> None:
+    for field in _NOT_SPLIT:
+        degree = getattr(workload.layout, field)
+        if degree > 1:
+            raise UserError(f"layout.{field}", degree, "the native backend does not split this way",
+                            "use 1, or another backend")  # fmt: skip
+
+
+_NOT_SPLIT = (
+    "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+)  # fmt: skip
+
+
+def _check_tensor_parallel(workload: Workload, setting: NativeSetting) -> None:
+    tp, groups = workload.layout.tensor_model_parallel_size, workload.model.num_query_groups
+    if groups % tp:
+        raise UserError("layout.tensor_model_parallel_size", tp,
+                        "the native backend does not share key and value heads among ranks",
+                        f"at most num_query_groups = {groups}")  # fmt: skip
+    if workload.layout.sequence_parallel and workload.seq_length % tp:
+        raise UserError("job.seq_length", workload.seq_length, f"must be divisible by TP = {tp}")
+    if setting.policy is not None and tp > 1:
+        raise UserError("--recompute", workload.recompute,
+                        "operator policies run without tensor parallelism only",
+                        "use TP 1")  # fmt: skip
+
+
+def _check_pipeline(workload: Workload) -> None:
+    layout, microbatches = workload.layout, num_microbatches(workload)
+    pp = layout.pipeline_model_parallel_size
+    if pp == 1:
+        return
+    if workload.model.share_embeddings_and_output_weights:
+        raise UserError("model.share_embeddings_and_output_weights", True,
+                        "tied weights do not cross pipeline stages here", "use PP 1")  # fmt: skip
+    if layout.data_parallel_size > 1 and layout.use_distributed_optimizer:
+        raise UserError("layout.use_distributed_optimizer", True,
+                        f"FSDP2 does not go with PP {pp} in the native backend",
+                        "layout.use_distributed_optimizer=false")  # fmt: skip
+    if microbatches < pp:
+        raise UserError("job.global_batch_size", workload.global_batch_size,
+                        f"gives {microbatches} microbatches; 1F1B needs PP = {pp}")  # fmt: skip
+
+
+def is_fully_sharded(workload: Workload) -> bool:
+    """Whether FSDP2 shards parameters, gradients and optimizer over the data-parallel ranks."""
+    layout = workload.layout
+    return layout.use_distributed_optimizer and layout.data_parallel_size > 1
+
+
+def _check_fully_sharded(workload: Workload, setting: NativeSetting) -> None:
+    if not is_fully_sharded(workload):
+        return
+    if workload.model.share_embeddings_and_output_weights:
+        raise UserError("model.share_embeddings_and_output_weights", True,
+                        "tied weights are not sharded by the native backend",
+                        "layout.use_distributed_optimizer=false")  # fmt: skip
+    layers = setting.megatron.num_layers or 1
+    if setting.megatron.method == "uniform" and layers > 1:
+        raise UserError("--recompute", workload.recompute,
+                        "a checkpoint over several layers would gather each of them twice "
+                        "under FSDP2", "full:uniform:1 or full:block:N")  # fmt: skip
+
+
+def _check_model(workload: Workload) -> None:
+    model = workload.model
+    if model.attention_backend is AttentionBackend.UNFUSED:
+        raise UserError("model.attention_backend", model.attention_backend,
+                        "the native backend runs flash attention only")  # fmt: skip
+    learned = model.position_embedding_type is PositionEmbedding.LEARNED
+    longest = model.max_position_embeddings
+    if learned and workload.seq_length > longest:
+        raise UserError("job.seq_length", workload.seq_length,
+                        f"is above max_position_embeddings = {longest}")  # fmt: skip
+
+
+def _check_transformer_engine(workload: Workload, setting: NativeSetting) -> None:
+    if setting.policy is not None or setting.megatron.offload_modules:
+        raise UserError("--recompute", workload.recompute,
+                        "policies and offload run on plain torch modules only",
+                        "model.transformer_impl=local")  # fmt: skip
+    if setting.megatron.method == "uniform" and (setting.megatron.num_layers or 1) > 1:
+        raise UserError("--recompute", workload.recompute,
+                        "Transformer Engine's checkpoints hold one layer each here",
+                        "full:uniform:1 or full:block:N")  # fmt: skip
+    if workload.layout.tensor_model_parallel_size > 1:
+        raise UserError("layout.tensor_model_parallel_size",
+                        workload.layout.tensor_model_parallel_size,
+                        "Transformer Engine's modules run without tensor parallelism here",
+                        "model.transformer_impl=local")  # fmt: skip
+    if workload.precision is Precision.FP16:
+        raise UserError("job.precision", workload.precision, "the native backend scales no loss",
+                        "use bf16")  # fmt: skip

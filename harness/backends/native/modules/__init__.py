@@ -1,0 +1,1 @@
+"""The native model: Megatron's modules in plain torch."""

@@ -1,0 +1,160 @@
+"""Norms, activations and rotary embedding that keep for the backward what a fused kernel keeps.
+
+Sources: torch's CUDA kernels (aten layer_norm_kernel.cu), megatron-core 0.16.1 fusions/.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from advisor.models.spec import Activation, Normalization
+
+NORM_EPSILON = 1e-5
+_ROTARY_BASE = 10000.0
+_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm")  # torch 2.9 and later
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Keeps the input and rstd in fp32, one a row; torch's CPU decomposition keeps four tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        wide = x.float()
+        rstd = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
+        ctx.save_for_backward(x, weight, rstd)
+        return (wide * rstd * weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight, rstd = ctx.saved_tensors
+        grad, normed = grads[0].float(), x.float() * rstd
+        through = grad * weight
+        mean = (through * normed).mean(-1, keepdim=True)
+        return ((through - normed * mean) * rstd).to(x.dtype), _column_sum(grad * normed, weight)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Keeps the input, and mean and rstd in fp32; torch's CPU kernel keeps them in bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        rstd = torch.rsqrt((wide - mean).square().mean(-1, keepdim=True) + NORM_EPSILON)
+        ctx.save_for_backward(x, weight, mean, rstd)
+        return ((wide - mean) * rstd * weight + bias).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        grad, normed = grads[0].float(), (x.float() - mean) * rstd
+        through = grad * weight
+        projected = normed * (through * normed).mean(-1, keepdim=True)
+        grad_x = (through - through.mean(-1, keepdim=True) - projected) * rstd
+        return grad_x.to(x.dtype), _column_sum(grad * normed, weight), _column_sum(grad, weight)
+
+
+def _column_sum(values: Tensor, like: Tensor) -> Tensor:
+    return values.flatten(0, -2).sum(0).to(like.dtype)
+
+
+def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """RMSNorm or LayerNorm over the last dimension: torch's kernel on a GPU, ours on a CPU."""
+    if kind is Normalization.RMS_NORM:
+        if x.is_cuda and _FUSED_RMS_NORM:
+            return functional.rms_norm(x, weight.shape, weight, NORM_EPSILON)
+        return _apply(_RmsNorm, x, weight)
+    if x.is_cuda:
+        return functional.layer_norm(x, weight.shape, weight, bias, NORM_EPSILON)
+    return _apply(_LayerNorm, x, weight, bias)
+
+
+class _BiasActivation(torch.autograd.Function):
+    """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: Activation) -> Tensor:
+        ctx.save_for_backward(x, bias)
+        ctx.kind = kind
+        biased = x if bias is None else x + bias
+        if not kind.gated:
+            return _activate(kind, biased)
+        gate, value = biased.chunk(2, dim=-1)
+        return _activate(kind, gate).mul_(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, bias = ctx.saved_tensors
+        biased = x if bias is None else x + bias
+        if ctx.kind.gated:
+            gate, value = biased.chunk(2, dim=-1)
+            grad = torch.empty_like(biased)
+            grad_gate, grad_value = grad.chunk(2, dim=-1)
+            grad_gate.copy_(_activate_backward(ctx.kind, grads[0] * value, gate))
+            torch.mul(grads[0], _activate(ctx.kind, gate), out=grad_value)
+        else:
+            grad = _activate_backward(ctx.kind, grads[0], biased)
+        return grad, None if bias is None else _column_sum(grad, bias), None
+
+
+def _activate(kind: Activation, x: Tensor) -> Tensor:
+    if kind is Activation.SWIGLU:
+        return functional.silu(x)
+    if kind is Activation.SQUARED_RELU:
+        return functional.relu(x).square()
+    return functional.gelu(x, approximate="tanh")
+
+
+def _activate_backward(kind: Activation, grad: Tensor, x: Tensor) -> Tensor:
+    if kind is Activation.SQUARED_RELU:
+        return 2 * functional.relu(x) * grad
+    gradient: Tensor
+    if kind is Activation.SWIGLU:
+        gradient = torch.ops.aten.silu_backward(grad, x)
+    else:
+        gradient = torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
+    return gradient
+
+
+def bias_activation(kind: Activation, x: Tensor, bias: Tensor | None) -> Tensor:
+    """activation(x + bias); the first half of the width gates the second where `kind` is gated."""
+    return _apply(_BiasActivation, x, bias, kind)
+
+
+def rotary_frequencies(seq_length: int, width: int, device: torch.device) -> Tensor:
+    """Angles [1, seq_length, 1, width] in fp32, once for all layers."""
+    steps = torch.arange(0, width, 2, dtype=torch.float32, device=device) / width
+    positions = torch.arange(seq_length, dtype=torch.float32, device=device)
+    angles = torch.outer(positions, _ROTARY_BASE**-steps)
+    return torch.cat((angles, angles), dim=-1)[None, :, None, :]
+
+
+def rotate(x: Tensor, frequencies: Tensor) -> Tensor:
+    """Rotary embedding of [micro_batch_size, seq_length, heads, kv_channels].
+
+    As Megatron's unfused one it makes cos and sin in the compute type for each call and keeps both
+    (rope_utils.py _apply_rotary_pos_emb_bshd).
+    """
+    width = frequencies.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    cos, sin = frequencies.cos().to(x.dtype), frequencies.sin().to(x.dtype)
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+    return turned if not rest.shape[-1] else torch.cat((turned, rest), dim=-1)
+
+
+def bias_dropout_add(branch: Tensor, bias: Tensor | None, residual: Tensor, p: float) -> Tensor:
+    """residual + dropout(branch + bias); keeps a 1-byte mask where p > 0."""
+    return residual + drop(branch if bias is None else branch + bias, p)
+
+
+def drop(x: Tensor, p: float) -> Tensor:
+    """Dropout with a 1-byte mask on a CPU too, where torch's own keeps one of x's type."""
+    return torch.native_dropout(x, p, True)[0] if p > 0 else x
+
+
+def _apply(function: Any, *arguments: Any) -> Tensor:
+    output: Tensor = function.apply(*arguments)
+    return output

@@ -1,0 +1,102 @@
+"""Fused AdamW with fp32 states over 16-bit parameters, and the sums of gradients before it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from harness.backends.native.parallel import Groups
+
+_BUCKET_ELEMENTS: Final = 2**28
+_LEARNING_RATE: Final = 1e-3
+
+
+class _Bucket:
+    """Some parameters with their fp32 copies (themselves where they are fp32) and AdamW states.
+
+    fp32 gradients exist while the bucket is updated, and only then.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        wide = parameters[0].dtype is torch.float32
+        self.masters: list[Tensor] = list(parameters)
+        if not wide:
+            self.masters = [parameter.detach().float() for parameter in parameters]
+        self._adam = torch.optim.AdamW(self.masters, lr=_LEARNING_RATE, fused=True)
+
+    def update(self) -> None:
+        """One step of AdamW; gradients are gone afterwards."""
+        if self.masters[0] is self.parameters[0]:
+            self._adam.step()
+        else:
+            self._update_masters()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def _update_masters(self) -> None:
+        for parameter, master in zip(self.parameters, self.masters, strict=True):
+            master.grad = None if parameter.grad is None else parameter.grad.float()
+            parameter.grad = None
+        self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
+        torch._foreach_copy_(list[Tensor](self.parameters), self.masters)
+
+
+class Optimizer:
+    """All parameters of a rank; gradients are accumulated by autograd in the parameters' type.
+
+    `partly_seen` are summed over the TP ranks, and all are averaged over the data-parallel ranks
+    unless FSDP2 has done it.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], partly_seen: Iterable[nn.Parameter],
+        groups: Groups, *, fully_sharded: bool,
+    ) -> None:  # fmt: skip
+        self._partly_seen = list(partly_seen)
+        self._groups, self._averages = groups, groups.data is not None and not fully_sharded
+        self._buckets = [_Bucket(members) for members in _in_buckets(parameters)]
+
+    def step(self) -> None:
+        """Sum gradients over ranks, update, drop gradients."""
+        self.sum_gradients()
+        for bucket in self._buckets:
+            bucket.update()
+
+    def sum_gradients(self) -> None:
+        """Bring the gradients to what one process with the whole batch would have."""
+        for parameter in self._partly_seen:
+            dist.all_reduce(_local(parameter.grad), group=self._groups.tensor)
+        if self._averages:
+            for bucket in self._buckets:
+                for parameter in bucket.parameters:
+                    grad = _local(parameter.grad)
+                    dist.all_reduce(grad, group=self._groups.data)
+                    grad.div_(dist.get_world_size(self._groups.data))
+
+    def drop_gradients(self) -> None:
+        """Forget what has been accumulated."""
+        for bucket in self._buckets:
+            for parameter in bucket.parameters:
+                parameter.grad = None
+
+
+def _local(grad: Any) -> Tensor:
+    tensor: Tensor = grad.to_local() if isinstance(grad, DTensor) else grad
+    return tensor
+
+
+def _in_buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        if bucket and sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET_ELEMENTS:
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket

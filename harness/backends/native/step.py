@@ -1,0 +1,213 @@
+"""The native training step: built once, then run as often as the harness asks."""
+
+import sys
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from advisor.cost.flops import model_flops
+from harness.backends.base import Recorder
+from harness.backends.native import probe
+from harness.backends.native.limits import check, is_fully_sharded, num_microbatches
+from harness.backends.native.modules.layer import LayerSettings, TransformerLayer
+from harness.backends.native.modules.linear import TensorParallel
+from harness.backends.native.modules.model import GptModel, LayerMaker, initialise
+from harness.backends.native.optimizer import Optimizer
+from harness.backends.native.parallel import Groups, make_groups
+from harness.backends.native.pipeline import Pipeline
+from harness.backends.native.predict import (
+    native_model,
+    native_plan,
+    runs_transformer_engine,
+)
+from harness.backends.native.setting import parse_native_setting
+from harness.result import Flops, Phase
+from harness.trial import Device, Workload
+
+_SEED_STRIDE = 1_000_003  # between the random states of two data-parallel ranks
+
+
+def build_step(
+    workload: Workload, seed: int, *, dtype: torch.dtype = torch.bfloat16
+) -> "NativeStep":
+    """Model, optimizer and data of this rank; UserError for what the backend does not run.
+
+    `dtype` fp32 is for tests of exactness: predictions are of 16-bit training.
+    """
+    engine = runs_transformer_engine(workload)
+    check(workload, transformer_engine=engine)
+    if workload.device is Device.CUDA and not engine:
+        print("native: the layers are plain torch modules", file=sys.stderr)
+    groups = make_groups(workload.layout, workload.device)
+    torch.manual_seed(seed + _SEED_STRIDE * groups.data_rank)
+    model = _make_model(workload, groups, dtype, seed)
+    return NativeStep(workload, model, groups, dtype, seed)
+
+
+def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: int) -> GptModel:
+    setting = parse_native_setting(workload.recompute)
+    layout, sharded = workload.layout, is_fully_sharded(workload)
+    settings = LayerSettings(
+        model=native_model(workload),
+        seq_length=workload.seq_length,
+        dtype=torch.float32 if sharded else dtype,
+        device=groups.device,
+        tensor=TensorParallel(
+            group=groups.tensor,
+            size=layout.tensor_model_parallel_size,
+            rank=groups.tensor_rank,
+            sequence_parallel=layout.sequence_parallel,
+        ),
+        policy=setting.policy,
+        offloaded=setting.offloaded,
+    )
+    model = GptModel(
+        settings,
+        native_plan(workload, setting),
+        stage=groups.stage,
+        num_stages=layout.pipeline_model_parallel_size,
+        make_layer=_layer_maker(workload),
+    )
+    initialise(model, seed)
+    if sharded:
+        _fully_shard(model, groups, dtype)
+    return model
+
+
+def _layer_maker(workload: Workload) -> LayerMaker:
+    if not runs_transformer_engine(workload):
+        return TransformerLayer
+    from harness.backends.native.modules.engine import engine_layers
+
+    return engine_layers(workload.precision)
+
+
+def _fully_shard(model: GptModel, groups: Groups, dtype: torch.dtype) -> None:
+    """FSDP2 over the data-parallel ranks, layer by layer: fp32 shards, gathered in the compute
+    type, gradients reduced in fp32 after every microbatch."""
+    assert groups.mesh is not None
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for layer in model.decoder.layers.values():
+        fully_shard(layer, mesh=groups.mesh["dp"], mp_policy=policy)
+    fully_shard(model, mesh=groups.mesh["dp"], mp_policy=policy)
+
+
+class NativeStep:
+    """One rank's training loop: gradient accumulation over microbatches, then fused AdamW.
+
+    Every step trains on the same random tokens: no data loading is in it.
+    """
+
+    def __init__(
+        self, workload: Workload, model: GptModel, groups: Groups, dtype: torch.dtype, seed: int
+    ) -> None:
+        self.workload, self.model = workload, model
+        self.microbatches = num_microbatches(workload)
+        self._groups, self._dtype = groups, dtype
+        self._tokens = _tokens(workload, groups, seed)
+        self.optimizer = Optimizer(
+            model.parameters(), model.partly_seen_parameters(), groups,
+            fully_sharded=is_fully_sharded(workload),
+        )  # fmt: skip
+        self._pipeline: Pipeline | None = None
+        if groups.pipeline is not None:
+            self._pipeline = Pipeline(model, groups, workload, dtype)
+
+    def run(self, recorder: Recorder) -> float:
+        """One optimizer step over all microbatches; the mean loss of the whole batch."""
+        loss = self.forward_backward(recorder)
+        recorder.phase(Phase.OPTIMIZER)
+        self.optimizer.step()
+        return self._over_ranks(loss)
+
+    def forward_backward(self, recorder: Recorder) -> Tensor:
+        """Gradients of all microbatches; this rank's loss (0 before the last stage)."""
+        if self._pipeline is not None:
+            return self._pipeline.run(self._tokens[:, :-1], self._tokens[:, 1:], recorder)
+        total = torch.zeros((), device=self._groups.device)
+        for batch in self._tokens.chunk(self.microbatches):
+            recorder.phase(Phase.FORWARD)
+            loss = self._loss(batch)
+            recorder.phase(Phase.BACKWARD)
+            torch.autograd.backward(loss / self.microbatches)
+            total += loss.detach() / self.microbatches
+        return total
+
+    def _loss(self, batch: Tensor) -> Tensor:
+        logits = self.model(batch[:, :-1])
+        return self.model.loss(logits, batch[:, 1:])
+
+    def _over_ranks(self, loss: Tensor) -> float:
+        if self._groups.pipeline is not None:
+            dist.all_reduce(loss, group=self._groups.pipeline)
+        if self._groups.data is not None:
+            dist.all_reduce(loss, group=self._groups.data)
+            loss = loss / self.workload.layout.data_parallel_size
+        return float(loss.item())
+
+    def saved_bytes_per_layer(self) -> int:
+        """Bytes on the device that autograd keeps, one microbatch: mean of the stage's layers."""
+        return self._counted.saved_bytes // len(self.model.decoder.layers)
+
+    def flops(self) -> Flops:
+        """FLOPs of one step, all ranks; replays as torch counted them on this rank's stage.
+
+        Replays of Transformer Engine's kernels are not counted: those come from nowhere here.
+        """
+        workload, layout = self.workload, self.workload.layout
+        model = model_flops(
+            workload.model, workload.seq_length, workload.global_batch_size,
+            workload.model.padded_vocab_size(layout.tensor_model_parallel_size),
+        )  # fmt: skip
+        if runs_transformer_engine(workload):
+            return Flops(model=model, hardware=model, replayed_per_layer=None)
+        replayed = self._counted.replayed_flops
+        return Flops(
+            model=model,
+            hardware=model + replayed * self.microbatches * layout.world_size,
+            replayed_per_layer=replayed // len(self.model.decoder.layers),
+        )
+
+    @cached_property
+    def _counted(self) -> probe.Counted:
+        counted = probe.count(self.model.decoder, self._one_microbatch)
+        self.optimizer.drop_gradients()
+        return counted
+
+    def _one_microbatch(self) -> None:
+        """Forward and backward of this stage alone, on the first microbatch or on noise."""
+        batch = self._tokens[: self.workload.micro_batch_size]
+        if self._pipeline is None:
+            torch.autograd.backward(self._loss(batch))
+            return
+        output = self.model(self._pipeline.example_input(batch[:, :-1]))
+        torch.autograd.backward(output, torch.ones_like(output))
+
+    @property
+    def stage(self) -> int:
+        """Pipeline stage of this rank."""
+        return self._groups.stage
+
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """Parameters of this rank by Megatron's names."""
+        return dict(self.model.named_parameters())
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self._groups.close()
+
+
+def _tokens(workload: Workload, groups: Groups, seed: int) -> Tensor:
+    """[microbatches x micro_batch_size, seq_length + 1]: this data-parallel rank's sequences.
+
+    Sequence i of the global batch depends on the seed and on i alone.
+    """
+    ranks, mine = workload.layout.data_parallel_size, []
+    for index in range(groups.data_rank, workload.global_batch_size, ranks):
+        generator = torch.Generator().manual_seed(seed * _SEED_STRIDE + index)
+        size = (workload.seq_length + 1,)
+        mine.append(torch.randint(workload.model.vocab_size, size, generator=generator))
+    return torch.stack(mine).to(groups.device)

@@ -1,0 +1,145 @@
+"""One kernel to be timed: what it is, at which size, and the work it does."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from advisor.dtypes import DType
+from advisor.errors import UserError
+
+
+class Kind(StrEnum):
+    """What is timed; the sizes of a Case mean what stands here.
+
+    gemm, gemm_fp8: m, n, k of [m, k] x [k, n], operands of 16 or 8 bits, a 16-bit result.
+    attention_forward, attention_backward: batch, sequence, heads, key/value groups, head
+        dimension; causal flash attention.
+    norm, add, swiglu: rows, width of what is written; 16 bits; residual addition, SiLU times gate.
+    adam: elements, all in fp32.   copy: bytes, within the device's memory.
+    to_device, to_host: bytes.     all_gather, reduce_scatter, all_reduce: bytes of the full tensor.
+    """
+
+    GEMM = "gemm"
+    GEMM_FP8 = "gemm_fp8"
+    ATTENTION_FORWARD = "attention_forward"
+    ATTENTION_BACKWARD = "attention_backward"
+    NORM = "norm"
+    ADD = "add"
+    SWIGLU = "swiglu"
+    ADAM = "adam"
+    COPY = "copy"
+    TO_DEVICE = "to_device"
+    TO_HOST = "to_host"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+
+
+ATTENTION: Final = (Kind.ATTENTION_FORWARD, Kind.ATTENTION_BACKWARD)
+BANDWIDTH: Final = (Kind.NORM, Kind.ADD, Kind.SWIGLU, Kind.ADAM)
+HOST_COPIES: Final = (Kind.TO_DEVICE, Kind.TO_HOST)
+COLLECTIVES: Final = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+
+_TENSORS_MOVED: Final = {Kind.NORM: 2, Kind.ADD: 3, Kind.SWIGLU: 5}
+"""Tensors of the output's size read and written: SiLU (1 and 1), then the product (2 and 1)."""
+_ADAM_TENSORS: Final = 7  # reads gradient, parameter, two moments; writes the last three
+_BACKWARD_MATMULS: Final = 2.5  # five matmuls against two (arXiv 2307.08691)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A kernel at one size. `variant`: a GEMM's operand layout, an attention's implementation."""
+
+    kind: Kind
+    sizes: tuple[int, ...]
+    variant: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name in the journal, e.g. ``gemm:tn:4096x6144x4096``."""
+        size = "x".join(str(number) for number in self.sizes)
+        return ":".join(part for part in (self.kind.value, self.variant, size) if part)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of matmuls, as the advisor counts them: attention over the causal half, the
+        backward's replayed scores included; 0 for the rest."""
+        if self.kind in (Kind.GEMM, Kind.GEMM_FP8):
+            m, n, k = self.sizes
+            return 2.0 * m * n * k
+        if self.kind in ATTENTION:
+            batch, seq, heads, _, width = self.sizes
+            forward = 2.0 * batch * seq * seq * heads * width
+            return forward * (_BACKWARD_MATMULS if self.kind is Kind.ATTENTION_BACKWARD else 1)
+        return 0.0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory traffic where that bounds the kernel; the operands of a matmul; bytes sent."""
+        if self.kind in (Kind.GEMM, Kind.GEMM_FP8):
+            m, n, k = self.sizes
+            operand = (DType.FLOAT8 if self.kind is Kind.GEMM_FP8 else DType.BF16).itemsize
+            return operand * (m * k + k * n) + DType.BF16.itemsize * m * n
+        if self.kind in ATTENTION:
+            batch, seq, heads, groups, width = self.sizes
+            passes = 1 if self.kind is Kind.ATTENTION_FORWARD else 2
+            return passes * DType.BF16.itemsize * batch * seq * width * 2 * (heads + groups)
+        if self.kind in _TENSORS_MOVED:
+            rows, width = self.sizes
+            return _TENSORS_MOVED[self.kind] * DType.BF16.itemsize * rows * width
+        if self.kind is Kind.ADAM:
+            return _ADAM_TENSORS * DType.FP32.itemsize * self.sizes[0]
+        return self.sizes[0] * (2 if self.kind is Kind.COPY else 1)
+
+    @property
+    def work(self) -> float:
+        """What its rate is counted in: FLOPs of a matmul, else bytes."""
+        return self.flops or float(self.num_bytes)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels that are launched."""
+        return 2 if self.kind is Kind.SWIGLU else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Seconds of one call of a case (see timer.Timing), and IQR over median of `runs` timings."""
+
+    case: Case
+    seconds: float
+    spread: float = 0.0
+    runs: int = 1
+
+    @property
+    def rate(self) -> float:
+        """Work per second."""
+        return self.case.work / self.seconds
+
+
+def sample_values(sample: Sample) -> dict[str, Any]:
+    """A sample as a JSON object."""
+    case = sample.case
+    return {
+        "kind": case.kind.value, "variant": case.variant, "sizes": list(case.sizes),
+        "seconds": sample.seconds, "spread": sample.spread, "runs": sample.runs,
+    }  # fmt: skip
+
+
+def read_sample(values: dict[str, Any]) -> Sample:
+    """A sample from its JSON object; UserError where it is none."""
+    try:
+        case = Case(
+            kind=Kind(values["kind"]),
+            sizes=tuple(int(number) for number in values["sizes"]),
+            variant=str(values["variant"]),
+        )
+        seconds = float(values["seconds"])
+        sample = Sample(
+            case=case, seconds=seconds, spread=float(values["spread"]), runs=int(values["runs"])
+        )
+        if not (seconds > 0 and min(case.sizes) > 0 and sample.rate > 0):
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        raise UserError("journal line", values, "is not a sample") from None
+    return sample

@@ -1,0 +1,104 @@
+"""Seconds of one call of a kernel: CUDA events or the host clock, many times."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from harness.measure.trust import spread
+from harness.trial import Device
+
+Call = Callable[[int], object]
+"""One call of a kernel on input set number i, counted without end."""
+
+_LEAST_RUNS: Final = 5
+_MOST_RUNS: Final = 100
+_WARM_CALLS: Final = 2
+_GRAPH_CALLS: Final = 20
+_SHORT_SECONDS: Final = 100e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of a call, IQR over median, and of how many timings.
+
+    On a GPU the median. On a CPU the least: the rest of the system only ever adds to it, by far
+    more than the kernel itself scatters.
+    """
+
+    seconds: float
+    spread: float
+    runs: int
+
+
+def time_call(call: Call, device: Device, *, wanted_seconds: float, graph: bool = False) -> Timing:
+    """Time `call` for about `wanted_seconds`, at least five times.
+
+    `graph`: the call may be captured in a CUDA graph. Short kernels are then timed without the gaps
+    that launching them one by one leaves, as a training step queues them ahead of the device.
+    """
+    for number in range(_WARM_CALLS):
+        call(number)
+    if device is Device.CUDA:
+        seconds = _cuda_timings(call, wanted_seconds, graph)
+        return Timing(median(seconds), spread(seconds), len(seconds))
+    seconds = _host_timings(call, wanted_seconds)
+    return Timing(min(seconds), spread(seconds), len(seconds))
+
+
+def _host_timings(call: Call, wanted_seconds: float) -> list[float]:
+    seconds: list[float] = []
+    total = 0.0
+    while len(seconds) < _LEAST_RUNS or (total < wanted_seconds and len(seconds) < _MOST_RUNS):
+        before = time.perf_counter()
+        call(len(seconds))
+        seconds.append(time.perf_counter() - before)
+        total += seconds[-1]
+    return seconds
+
+
+def _cuda_timings(call: Call, wanted_seconds: float, graph: bool) -> list[float]:
+    """Batches of calls between events, all queued before any is waited for."""
+    torch.cuda.synchronize()
+    guess = _between_events([partial(call, number) for number in range(3)])[-1]
+    batch, calls = call, 1
+    if graph and guess < _SHORT_SECONDS:
+        replay = _captured(call)
+        if replay is not None:
+            batch, calls = replay, _GRAPH_CALLS
+            guess = _between_events([partial(batch, number) for number in range(2)])[-1] / calls
+    runs = int(wanted_seconds / max(guess * calls, 1e-9))
+    runs = min(max(runs, _LEAST_RUNS), _MOST_RUNS)
+    queued = [partial(batch, number) for number in range(runs)]
+    return [seconds / calls for seconds in _between_events(queued)]
+
+
+def _between_events(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Seconds of each call on the device."""
+    make: Any = torch.cuda.Event
+    events = [make(enable_timing=True) for _ in range(len(calls) + 1)]
+    events[0].record()
+    for call, after in zip(calls, events[1:], strict=True):
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) * 1e-3 for start, end in pairwise(events)]
+
+
+def _captured(call: Call) -> Call | None:
+    """A graph of several calls; None where they cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    with suppress(RuntimeError):
+        with torch.cuda.graph(graph):
+            for number in range(_GRAPH_CALLS):
+                call(number)
+        graph.replay()
+        torch.cuda.synchronize()
+        return lambda _: graph.replay()
+    return None

@@ -1,0 +1,207 @@
+"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold.
+
+The model is the advisor's own (advisor.cost.roofline): work over a rate, and a fixed cost a kernel.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median, quantiles
+from typing import Final
+
+from harness.calibrate.bench.cases import (
+    ATTENTION,
+    BANDWIDTH,
+    COLLECTIVES,
+    Case,
+    Kind,
+    Sample,
+)
+
+
+class Resource(StrEnum):
+    """What a rate is of."""
+
+    GEMM = "gemm"
+    GEMM_FP8 = "gemm_fp8"
+    ATTENTION_FORWARD = "attention_forward"
+    ATTENTION_BACKWARD = "attention_backward"
+    BANDWIDTH = "bandwidth"
+    COLLECTIVE = "collective"
+    TO_DEVICE = "to_device"
+    TO_HOST = "to_host"
+
+
+RESOURCES: Final = {
+    Kind.GEMM: Resource.GEMM, Kind.GEMM_FP8: Resource.GEMM_FP8,
+    Kind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
+    Kind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
+    Kind.TO_DEVICE: Resource.TO_DEVICE, Kind.TO_HOST: Resource.TO_HOST,
+    **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
+    **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
+}  # fmt: skip
+"""A plain copy has no resource: it is a ceiling, and no kernel of a training step."""
+
+_SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
+_SHORT_WORK_SECONDS: Final = 20e-6
+_SHORT_COLLECTIVE_SECONDS: Final = 100e-6
+_LEAST_SHORT: Final = 3
+_LARGE: Final = 20
+"""Work of a large kernel, in fixed costs: rates are fitted where these hide the other."""
+_BARELY_LARGE: Final = 2
+_LARGEST_PART: Final = 3
+_PARTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Work per second: median over large shapes, the quartiles around it, and how many."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
+    ones were timed to tell."""
+
+    of: dict[Resource, Rate]
+    kernel_seconds: float | None
+    collective_seconds: float | None
+
+    def seconds(self, case: Case, ranks: int = 1) -> float | None:
+        """Predicted seconds of a case; None where its resource has no rate."""
+        resource = RESOURCES.get(case.kind)
+        if resource is None or resource not in self.of:
+            return None
+        return work(case, ranks) / self.of[resource].value + _fixed(
+            case, self.kernel_seconds, self.collective_seconds
+        )
+
+
+def work(case: Case, ranks: int = 1) -> float:
+    """FLOPs or bytes; of a collective the bytes that pass one rank's link in a ring."""
+    if case.kind not in COLLECTIVES:
+        return case.work
+    passes = 2 if case.kind is Kind.ALL_REDUCE else 1
+    return passes * case.work * (ranks - 1) / ranks
+
+
+def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
+    """Rates of everything that was timed. Of several attention implementations the fastest."""
+    chosen = fastest_attention(samples)
+    kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
+    collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
+    rates = {}
+    for resource in Resource:
+        of_it = [s for s in chosen if RESOURCES.get(s.case.kind) is resource]
+        rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0)
+        if rate is not None:
+            rates[resource] = rate
+    return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective)
+
+
+def fastest_attention(samples: Iterable[Sample]) -> list[Sample]:
+    """Samples with, of each attention kind, only the implementation of the highest median rate
+    over the sizes that all of them ran, or over its own where they have none in common."""
+    samples = list(samples)
+    kept = [s for s in samples if s.case.kind not in ATTENTION]
+    for kind in ATTENTION:
+        by_variant: dict[str, dict[tuple[int, ...], Sample]] = {}
+        for sample in samples:
+            if sample.case.kind is kind:
+                by_variant.setdefault(sample.case.variant, {})[sample.case.sizes] = sample
+        if by_variant:
+            common = set.intersection(*(set(sizes) for sizes in by_variant.values()))
+            best = max(by_variant.values(), key=lambda found: _median_rate(found, common))
+            kept += best.values()
+    return kept
+
+
+def _median_rate(found: dict[tuple[int, ...], Sample], common: set[tuple[int, ...]]) -> float:
+    return median(found[sizes].rate for sizes in (common or found))
+
+
+def _intercept(samples: Sequence[Sample], ranks: int) -> float | None:
+    """Median of what short kernels take beyond their work, at the rate that large ones reach once
+    their own fixed cost is taken off (hence twice)."""
+    fixed: float | None = 0.0
+    for _ in range(2):
+        fixed = _left_over(samples, ranks, fixed or 0.0)
+    return fixed
+
+
+def _left_over(samples: Sequence[Sample], ranks: int, fixed: float) -> float | None:
+    found = []
+    for kind in {sample.case.kind for sample in samples}:
+        short = _SHORT_COLLECTIVE_SECONDS if kind in COLLECTIVES else _SHORT_WORK_SECONDS
+        large_ones = _largest(samples, kind, ranks)
+        rate = median(work(s.case, ranks) / max(s.seconds - fixed, fixed) for s in large_ones)
+        for sample in (s for s in samples if s.case.kind is kind):
+            seconds = work(sample.case, ranks) / rate
+            if seconds < short:
+                found.append(max(0.0, sample.seconds - seconds) / sample.case.kernels)
+    return median(found) if len(found) >= _LEAST_SHORT else None
+
+
+def _rate(samples: Sequence[Sample], ranks: int, kernel: float, collective: float) -> Rate | None:
+    """Work over what is left of the time without the fixed cost, over large shapes."""
+    rates = [
+        work(s.case, ranks) / (s.seconds - _fixed(s.case, kernel, collective))
+        for s in large(samples, ranks, kernel, collective)
+    ]
+    if not rates:
+        return None
+    low, middle, high = quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    return Rate(value=middle, low=low, high=high, count=len(rates))
+
+
+def large(
+    samples: Sequence[Sample], ranks: int = 1, kernel: float = 0.0, collective: float = 0.0
+) -> list[Sample]:
+    """Of each kind the third with the most work, which is what a step is made of, among those that
+    take many times their fixed cost; where none does, among those that take twice as long."""
+    for least in (_LARGE, _BARELY_LARGE):
+        enough = [s for s in samples if s.seconds > least * _fixed(s.case, kernel, collective)]
+        if enough:
+            return [s for kind in Kind for s in _largest(enough, kind, ranks)]
+    return []
+
+
+def _largest(samples: Sequence[Sample], kind: Kind, ranks: int) -> list[Sample]:
+    """The third of a kind with the most work."""
+    of_kind = [sample for sample in samples if sample.case.kind is kind]
+    of_kind.sort(key=lambda sample: work(sample.case, ranks), reverse=True)
+    return of_kind[: -(-len(of_kind) // _LARGEST_PART)]
+
+
+def _fixed(case: Case, kernel: float | None, collective: float | None) -> float:
+    if case.kind in COLLECTIVES:
+        return collective or 0.0
+    return case.kernels * (kernel or 0.0)
+
+
+def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
+    """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
+    left out, five times."""
+    chosen = sorted(fastest_attention(samples), key=lambda sample: sample.case.key)
+    fixed = fit(chosen, ranks)
+    watched = {
+        sample.case.key
+        for resource in Resource
+        for sample in large(
+            [s for s in chosen if RESOURCES.get(s.case.kind) is resource],
+            ranks, fixed.kernel_seconds or 0.0, fixed.collective_seconds or 0.0,
+        )
+    }  # fmt: skip
+    errors = []
+    for part in range(_PARTS):
+        rates = fit([s for i, s in enumerate(chosen) if i % _PARTS != part], ranks)
+        for sample in chosen[part::_PARTS]:
+            seconds = rates.seconds(sample.case, ranks)
+            if seconds is not None and sample.case.key in watched:
+                errors.append(seconds / sample.seconds - 1)
+    return tuple(errors)

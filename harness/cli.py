@@ -1,0 +1,98 @@
+"""The command `harness`: hands its arguments to a subcommand, maps errors to exit codes."""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+HELP: Final = """\
+harness COMMAND [arguments]; harness COMMAND --help says more
+
+Runs the advisor's settings on the device at hand, measures them, and compares.
+
+  harness run                                    a small model on whatever is here, under a minute
+  harness run experiment=llama3_8b_1xh200 recompute=selective_mlp
+  harness report runs/NAME
+
+Commands
+  run         run settings, each in fresh processes; predicted beside measured
+  compare     a run against a golden: pass, regression, or no verdict
+  golden      show, update, import and export goldens
+  report      Markdown, HTML, JUnit, CSV of a run
+  calibrate   measure this machine and fit a calibration for it
+  rehearse    one rank of a large job on one device
+  sweep       search settings and layouts by measurement
+  ingest      read results of other frameworks' logs
+
+Exit codes
+  0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
+  1  compare: regression            4  a run failed, or nothing was measured
+  2  the request is wrong           130  interrupted; what is finished is kept
+"""
+
+MODULES: Final = {
+    name: f"harness.commands.{name}"
+    for name in (
+        "run", "compare", "golden", "report", "calibrate", "rehearse", "sweep", "ingest",
+    )
+}  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; stdout carries the result, stderr the talk. Returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without UTF-8 shows a question mark
+            stream.reconfigure(errors="replace")
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from advisor.errors import UserError
+    from advisor.units import nearest_names
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if arguments else USAGE
+    name, *rest = arguments
+    if name not in MODULES:
+        return fail(f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
+                    f"{nearest_names(name, MODULES)}")  # fmt: skip
+    command = _command(name)
+    if command is None:
+        return fail(f"{name}: not built yet")
+    try:
+        return command(rest)
+    except UserError as error:
+        return fail(f"{name}: {error}")
+
+
+def _command(name: str) -> Callable[[list[str]], int] | None:
+    """`main` of the command's module; None where this release has none."""
+    try:
+        module = importlib.import_module(MODULES[name])
+    except ModuleNotFoundError as error:
+        if error.name != MODULES[name]:
+            raise
+        return None
+    found: Callable[[list[str]], int] = module.main
+    return found
+
+
+def fail(message: str) -> int:
+    """One line on stderr, whatever the message was made of."""
+    print("harness", " ".join(message.split()), file=sys.stderr)
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Peaks of one rank: the caching allocator's on CUDA, exact tensor accounting on a CPU."""
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorPeaks:
+    """Peaks of the CUDA caching allocator since it was reset, in bytes, and its mishaps since.
+
+    allocated: blocks in use. active: those, and freed ones that a stream still reads. reserved:
+    what was taken from the driver. retries: allocations that first had to give cached blocks back,
+    which stops the device. out_of_memory: refused allocations.
+    """
+
+    allocated: int
+    active: int
+    reserved: int
+    retries: int
+    out_of_memory: int
+
+
+class CudaAllocator:
+    """Peaks of the caching allocator of one device between `reset` and `peaks`."""
+
+    def __init__(self, device: int | None = None) -> None:
+        self._device = torch.cuda.current_device() if device is None else device
+        self._before: Mapping[str, int] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Peaks start from what is allocated now."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._before = self._stats()
+
+    def peaks(self) -> AllocatorPeaks:
+        """Since the last reset."""
+        stats = self._stats()
+        return AllocatorPeaks(
+            allocated=stats.get("allocated_bytes.all.peak", 0),
+            active=stats.get("active_bytes.all.peak", 0),
+            reserved=stats.get("reserved_bytes.all.peak", 0),
+            retries=self._since(stats, "num_alloc_retries"),
+            out_of_memory=self._since(stats, "num_ooms"),
+        )
+
+    def allocated(self) -> int:
+        """Bytes of blocks in use now."""
+        return torch.cuda.memory_allocated(self._device)
+
+    def _stats(self) -> Mapping[str, int]:
+        stats: Mapping[str, int] = torch.cuda.memory_stats(self._device)
+        return stats
+
+    def _since(self, stats: Mapping[str, int], key: str) -> int:
+        return stats.get(key, 0) - self._before.get(key, 0)
+
+
+class _Alive(weakref.ref[Any]):
+    """A storage that counts, with the key and the bytes it counts as."""
+
+    __slots__ = ("key", "nbytes")
+    key: int
+    nbytes: int
+
+
+class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Live and peak bytes of tensor storages, exact to the byte, while active.
+
+    A storage counts from the operation that returns it until it is freed, at the size it has, and
+    once however many tensors look at it. `count_existing` adds what is alive when the meter starts
+    (weights, optimizer states), as a GPU's allocator would. Not counted: temporaries inside one
+    operation, memory that no operator returned (torch.from_numpy), devices other than `device`.
+    A view brings its whole storage in, also one that was there before.
+
+    `changed` is called with the live bytes after every operation that changed them.
+    """
+
+    def __init__(self, device: str = "cpu", changed: Callable[[int], None] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._device = device
+        self._changed = changed
+        self._told = 0
+        self._alive: dict[int, _Alive] = {}
+
+    def count_existing(self) -> None:
+        """Count every tensor that Python knows now, with its gradient."""
+        for candidate in gc.get_objects():
+            if issubclass(type(candidate), torch.Tensor):
+                self._see(candidate)
+                gradient = candidate.grad if candidate.is_leaf else None
+                if gradient is not None:
+                    self._see(gradient)
+        self._tick()
+
+    @contextmanager
+    def measuring(self) -> Iterator["StorageMeter"]:
+        """Count operations, and `storage.resize_`, which does not go through the dispatcher."""
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: Any, nbytes: int) -> Any:
+            result = original(storage, nbytes)
+            self._see_storage(storage)
+            self._tick()
+            return result
+
+        with mock.patch.object(torch.UntypedStorage, "resize_", resize_), self:
+            yield self
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if any(_is_distributed(kind) for kind in types):
+            return NotImplemented  # a DTensor first becomes operations on its local tensors
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if isinstance(result, torch.Tensor):
+            self._see(result)
+        elif isinstance(result, tuple | list):
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor):
+                    self._see(leaf)
+        self._tick()
+        return result
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != self._device or tensor.layout is not torch.strided:
+            return
+        if type(tensor) not in _PLAIN and _is_fake(type(tensor)):
+            return
+        if type(tensor) not in _PLAIN and is_traceable_wrapper_subclass(tensor):
+            for name in tensor.__tensor_flatten__()[0]:
+                part = getattr(tensor, name)
+                if isinstance(part, torch.Tensor):
+                    self._see(part)
+            return
+        self._see_storage(tensor.untyped_storage())
+
+    def _see_storage(self, storage: Any) -> None:
+        key = storage._cdata
+        known = self._alive.get(key)
+        nbytes: int = storage.nbytes()
+        if known is None:
+            known = _Alive(storage, self._free)
+            known.key, known.nbytes = key, 0
+            self._alive[key] = known
+        self.live_bytes += nbytes - known.nbytes
+        known.nbytes = nbytes
+
+    def _free(self, reference: weakref.ref[Any]) -> None:
+        assert isinstance(reference, _Alive)
+        del self._alive[reference.key]
+        self.live_bytes -= reference.nbytes
+
+    def _tick(self) -> None:
+        """An operation is over: what it returned is live."""
+        live = self.live_bytes
+        if live > self.peak_bytes:
+            self.peak_bytes = live
+        if self._changed is not None and live != self._told:
+            self._told = live
+            self._changed(live)
+
+
+def _is_fake(kind: type) -> bool:
+    """Whether tensors of this type have a shape and no memory (DTensor asks such ones first)."""
+    return kind.__module__.startswith("torch._subclasses")
+
+
+def _is_distributed(kind: type) -> bool:
+    return kind.__module__.startswith("torch.distributed")

@@ -1,0 +1,192 @@
+"""Clocks, power, throttle reasons and neighbours of one GPU through NVML, where it answers.
+
+Every question may be refused (no driver, no permission, a MIG slice, an old card): its answer is
+then None, which means unknown and never zero.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+THROTTLE_REASONS: Final = {
+    0x01: "gpu_idle", 0x02: "applications_clocks_setting", 0x04: "sw_power_cap",
+    0x08: "hw_slowdown", 0x10: "sync_boost", 0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown", 0x100: "display_clock_setting",
+}  # fmt: skip
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason…)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """State of a GPU at one moment; MHz, watts, degrees Celsius, bytes."""
+
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    throttle_reasons: tuple[str, ...] | None = None
+    used_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuIdentity:
+    """What does not change while a trial runs."""
+
+    name: str | None = None
+    driver: str | None = None
+    power_limit_watts: float | None = None
+    max_sm_clock_mhz: int | None = None
+    max_memory_clock_mhz: int | None = None
+    ecc_enabled: bool | None = None
+    uncorrected_ecc_errors: int | None = None
+    mig_enabled: bool | None = None
+    persistence_mode: bool | None = None
+
+
+class NvmlGpu:
+    """One GPU; made by `open_gpu`."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def reading(self) -> GpuReading:
+        """The state now; about a millisecond."""
+        nvml = self._nvml
+        power = self._ask("nvmlDeviceGetPowerUsage")
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return GpuReading(
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+            power_watts=None if power is None else power / 1000,
+            temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            throttle_reasons=self._throttle_reasons(),
+            used_bytes=None if memory is None else int(memory.used),
+        )
+
+    def identity(self) -> GpuIdentity:
+        """Name, driver, limits and error counts."""
+        nvml = self._nvml
+        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
+        ecc = self._ask("nvmlDeviceGetEccMode")
+        mig = self._ask("nvmlDeviceGetMigMode")
+        persistence = self._ask("nvmlDeviceGetPersistenceMode")
+        return GpuIdentity(
+            name=_text(self._ask("nvmlDeviceGetName")),
+            driver=_text(_quiet(lambda: nvml.nvmlSystemGetDriverVersion())),
+            power_limit_watts=None if limit is None else limit / 1000,
+            max_sm_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            max_memory_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
+            ecc_enabled=None if ecc is None else bool(ecc[0]),
+            uncorrected_ecc_errors=_quiet(
+                lambda: int(
+                    nvml.nvmlDeviceGetTotalEccErrors(
+                        self._handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                        nvml.NVML_VOLATILE_ECC,
+                    )
+                )
+            ),
+            mig_enabled=None if mig is None else bool(mig[0]),
+            persistence_mode=None if persistence is None else bool(persistence),
+        )  # fmt: skip
+
+    def other_processes(self) -> int | None:
+        """Compute processes on the GPU beside this one.
+
+        A container's process numbers are not the driver's, so that ours cannot be looked up: with
+        a CUDA context of our own, one of those listed is this process.
+        """
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if processes is None else max(0, len(processes) - 1)
+
+    def _throttle_reasons(self) -> tuple[str, ...] | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # its name before driver 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else throttle_reasons(bits)
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        return _quiet(lambda: getattr(self._nvml, function)(self._handle, *arguments))
+
+
+def throttle_reasons(bits: int) -> tuple[str, ...]:
+    """Names of the reasons set in NVML's mask; an unknown bit by its number."""
+    known = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
+    rest = bits & ~sum(THROTTLE_REASONS)
+    return (*known, hex(rest)) if rest else tuple(known)
+
+
+def open_gpu(uuid: str | None = None, pci_bus_id: str | None = None) -> NvmlGpu | None:
+    """The GPU of a UUID, else of a PCI bus id, else the only visible one; None without NVML."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    if _quiet(lambda: nvml.nvmlInit() or True) is None:
+        return None
+    for find, name in (
+        ("nvmlDeviceGetHandleByUUID", uuid), ("nvmlDeviceGetHandleByPciBusId", pci_bus_id),
+    ):  # fmt: skip
+        handle = _handle(nvml, find, name)
+        if handle is not None:
+            return NvmlGpu(nvml, handle)
+    handle = _only_handle(nvml) if uuid is None and pci_bus_id is None else None
+    return None if handle is None else NvmlGpu(nvml, handle)
+
+
+def open_current_gpu() -> NvmlGpu | None:
+    """The GPU that torch works on now; None where there is none or NVML does not know it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = getattr(properties, "uuid", None)
+    text = None if uuid is None else str(uuid)
+    if text is not None and not text.startswith(("GPU-", "MIG-")):
+        text = f"GPU-{text}"
+    return open_gpu(text, _pci_bus_id(properties)) or open_gpu()
+
+
+def _pci_bus_id(properties: Any) -> str | None:
+    parts = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if None in parts:
+        return None
+    domain, bus, device = (int(part) for part in parts if part is not None)
+    return f"{domain:08X}:{bus:02X}:{device:02X}.0"
+
+
+def _handle(nvml: Any, function: str, name: str | None) -> Any:
+    """The binding takes bytes in some releases, text in others."""
+    if name is None:
+        return None
+    find = getattr(nvml, function)
+    handle = _quiet(lambda: find(name))
+    return _quiet(lambda: find(name.encode())) if handle is None else handle
+
+
+def _only_handle(nvml: Any) -> Any:
+    count = _quiet(lambda: nvml.nvmlDeviceGetCount())
+    if count != 1 or "," in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+        return None
+    return _quiet(lambda: nvml.nvmlDeviceGetHandleByIndex(0))
+
+
+def _quiet(question: Callable[[], T]) -> T | None:
+    """The answer; None where the driver, or an older binding, has none.
+
+    NVMLError is the binding's own class, so that nothing narrower can be named without it.
+    """
+    with suppress(Exception):
+        return question()
+    return None
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,183 @@
+"""Measures one training step on one rank: times, memory, timeline, and what speaks against them."""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from harness.backends.base import TrainingStep
+from harness.measure.memory import CudaAllocator, StorageMeter
+from harness.measure.nvml import GpuReading, NvmlGpu, open_current_gpu
+from harness.measure.timeline import Timeline, sampled
+from harness.measure.timing import is_warm, slowest_rank, stopwatch
+from harness.measure.trust import Evidence, concerns
+from harness.result import Concern, MemoryPeak, Phase, StepTimes, TimelinePoint
+from harness.trial import Device, MeasurementPlan
+
+_READING_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one process saw of one rank.
+
+    memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
+    step, that of one more step after them, and so is every timeline. loss is that of the timed
+    steps. host_seconds are the timed steps by the host clock; readings the GPU's state meanwhile.
+    """
+
+    times: StepTimes
+    memory: MemoryPeak
+    timeline: tuple[TimelinePoint, ...]
+    loss: tuple[float, ...]
+    concerns: tuple[Concern, ...]
+    host_seconds: tuple[float, ...] = ()
+    readings: tuple[GpuReading, ...] = ()
+
+
+class _Silent:
+    """A Recorder for steps of which only the whole is timed."""
+
+    def phase(self, phase: Phase) -> None:
+        """Nothing to do: the step is timed as one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """The timed steps."""
+
+    seconds: tuple[float, ...]
+    host_seconds: tuple[float, ...]
+    loss: tuple[float, ...]
+    readings: tuple[GpuReading, ...]
+
+
+def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measured:
+    """Warm up by rule, time plan.steps steps with nothing else running, then look at memory.
+
+    All ranks of a process group call it together. What `step` raises is the caller's.
+    """
+    gpu = open_current_gpu() if device is Device.CUDA else None
+    warmup = _warm_up(step, plan, device)
+    allocator = CudaAllocator() if device is Device.CUDA else None
+    window = _time(step, plan, device, gpu)
+    memory, timeline = (
+        _cpu_memory(step) if allocator is None else _cuda_memory(step, plan, allocator, gpu)
+    )
+    times = StepTimes(seconds=window.seconds, warmup_seconds=warmup, clock=stopwatch(device).clock)
+    seen = Evidence(
+        seconds=window.seconds,
+        warmup_seconds=warmup,
+        host_seconds=window.host_seconds if device is Device.CUDA else (),
+        readings=window.readings,
+        other_processes=None if gpu is None else gpu.other_processes(),
+        allocator_retries=memory.allocator_retries,
+        uncorrected_ecc_errors=None if gpu is None else gpu.identity().uncorrected_ecc_errors,
+    )
+    return Measured(
+        times=times,
+        memory=memory,
+        timeline=timeline if plan.memory_timeline else (),
+        loss=window.loss,
+        concerns=concerns(seen, plan, device),
+        host_seconds=window.host_seconds,
+        readings=window.readings,
+    )
+
+
+def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
+    """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one."""
+    watch, recorder = stopwatch(device), _Silent()
+    seconds: list[float] = []
+    while not is_warm(seconds, plan):
+        watch.mark()
+        step.run(recorder)
+        watch.mark()
+        seconds.append(slowest_rank(watch.laps()[0], device))
+    return tuple(seconds)
+
+
+def _time(
+    step: TrainingStep, plan: MeasurementPlan, device: Device, gpu: NvmlGpu | None
+) -> _Window:
+    """Steps back to back, marked at their boundaries: nothing that happens between is left out."""
+    watch, recorder = stopwatch(device), _Silent()
+    loss: list[float] = []
+    gc.collect()
+    with _watched(gpu) as readings:
+        watch.mark()
+        for _ in range(plan.steps):
+            loss.append(step.run(recorder))
+            watch.mark()
+        seconds = watch.laps()
+    return _Window(
+        seconds=seconds,
+        host_seconds=watch.host_laps(),
+        loss=tuple(loss),
+        readings=tuple(readings),
+    )
+
+
+@contextmanager
+def _watched(gpu: NvmlGpu | None) -> Iterator[list[GpuReading]]:
+    """Readings of the GPU during the block, four a second."""
+    readings: list[GpuReading] = []
+    if gpu is None:
+        yield readings
+        return
+    with sampled(lambda: readings.append(gpu.reading()), _READING_SECONDS):
+        yield readings
+
+
+def _cuda_memory(
+    step: TrainingStep, plan: MeasurementPlan, allocator: CudaAllocator, gpu: NvmlGpu | None
+) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:
+    """The allocator's peaks over the timed steps, then one more step for the timeline.
+
+    The caching allocator keeps what it took, so that what the driver calls used after the steps is
+    also its peak.
+    """
+    peaks = allocator.peaks()
+    used = None if gpu is None else gpu.reading().used_bytes
+    memory = MemoryPeak(
+        rank=_rank(),
+        stage=step.stage,
+        allocated=peaks.allocated,
+        active=peaks.active,
+        reserved=peaks.reserved,
+        nvml_used=used,
+        saved_bytes_per_layer=None,
+        allocator_retries=peaks.retries,
+    )
+    if not plan.memory_timeline:
+        return memory, ()
+    timeline = Timeline(allocator.allocated)
+    with sampled(timeline.sample):
+        step.run(timeline)
+        torch.cuda.synchronize()
+    timeline.sample()
+    return memory, timeline.points()
+
+
+def _cpu_memory(step: TrainingStep) -> tuple[MemoryPeak, tuple[TimelinePoint, ...]]:
+    """One step under the meter; its seconds are longer than those of a timed step."""
+    gc.collect()
+    counted: list[Any] = []
+    meter = StorageMeter(changed=lambda live: counted[0].add(live) if counted else None)
+    meter.count_existing()
+    timeline = Timeline(lambda: meter.live_bytes)
+    counted.append(timeline)
+    with meter.measuring():
+        timeline.sample()
+        step.run(timeline)
+    timeline.sample()
+    memory = MemoryPeak(rank=_rank(), stage=step.stage, allocated=meter.peak_bytes)
+    return memory, timeline.points()
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))

@@ -1,0 +1,122 @@
+"""Step times by CUDA events and by the host clock, and the rule that ends a warm-up."""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final, Protocol
+
+import torch
+
+from harness.trial import Device, MeasurementPlan
+
+HOST: Final = "host"
+CUDA_EVENT: Final = "cuda_event"
+_AGREEING_STEPS: Final = 3
+
+
+def is_warm(seconds: Sequence[float], plan: MeasurementPlan) -> bool:
+    """Whether the steps so far are enough: min_warmup_steps were run and the last three agree
+    within warmup_tolerance, or max_warmup_steps were run."""
+    if len(seconds) >= max(plan.min_warmup_steps, plan.max_warmup_steps):
+        return True
+    return len(seconds) >= plan.min_warmup_steps and settled(seconds, plan.warmup_tolerance)
+
+
+def settled(seconds: Sequence[float], tolerance: float) -> bool:
+    """Whether the last three steps lie within `tolerance` of their median."""
+    last = seconds[-_AGREEING_STEPS:]
+    if len(last) < _AGREEING_STEPS:
+        return False
+    return max(last) - min(last) <= tolerance * median(last)
+
+
+class Stopwatch(Protocol):
+    """Marks moments of a stream of work and tells the seconds between them."""
+
+    clock: str
+
+    def mark(self) -> None:
+        """Now, as the device sees it; does not wait for the device."""
+
+    def laps(self) -> tuple[float, ...]:
+        """Seconds between successive marks, by `clock`; waits for the device, forgets the marks."""
+
+    def host_laps(self) -> tuple[float, ...]:
+        """The same by the host clock, as of the last `laps`."""
+
+
+class HostStopwatch:
+    """perf_counter: on a CPU the work is done when the call returns."""
+
+    clock = HOST
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._marks: list[float] = []
+        self._laps: tuple[float, ...] = ()
+
+    def mark(self) -> None:
+        """Now."""
+        self._marks.append(self._now())
+
+    def laps(self) -> tuple[float, ...]:
+        """Seconds between successive marks."""
+        self._laps, self._marks = differences(self._marks), []
+        return self._laps
+
+    def host_laps(self) -> tuple[float, ...]:
+        """As `laps`."""
+        return self._laps
+
+
+class CudaStopwatch:
+    """CUDA events on the current stream, and the host clock beside them.
+
+    An event is passed when all work queued before it is done: laps of steps queued ahead of the
+    device are exact, while the host's laps tell how long queueing took.
+    """
+
+    clock = CUDA_EVENT
+
+    def __init__(self) -> None:
+        self._host = HostStopwatch()
+        self._events: list[Any] = []
+
+    def mark(self) -> None:
+        """Queue an event."""
+        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._events.append(event)
+        self._host.mark()
+
+    def laps(self) -> tuple[float, ...]:
+        """Seconds between successive events; resolution about half a microsecond."""
+        torch.cuda.synchronize()
+        events, self._events = self._events, []
+        self._host.laps()
+        return tuple(start.elapsed_time(end) * 1e-3 for start, end in pairwise(events))
+
+    def host_laps(self) -> tuple[float, ...]:
+        """Seconds between the calls of `mark`."""
+        return self._host.host_laps()
+
+
+def stopwatch(device: Device) -> Stopwatch:
+    """The clock that times of `device` are taken with."""
+    return CudaStopwatch() if device is Device.CUDA else HostStopwatch()
+
+
+def differences(marks: Sequence[float]) -> tuple[float, ...]:
+    """Distances of neighbours."""
+    return tuple(after - before for before, after in pairwise(marks))
+
+
+def slowest_rank(seconds: float, device: Device) -> float:
+    """The longest of all ranks' `seconds`, so that all end their warm-up after the same step."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return seconds
+    value = torch.tensor([seconds], dtype=torch.float64, device=device.value)
+    distributed.all_reduce(value, op=distributed.ReduceOp.MAX)
+    return float(value.item())

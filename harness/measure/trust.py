@@ -1,0 +1,161 @@
+"""Reasons to distrust a measurement. A fatal one makes it unstable: neither a pass nor a fail."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import median, quantiles
+from typing import Final
+
+from harness.measure.nvml import GpuReading
+from harness.measure.timing import settled
+from harness.result import Concern
+from harness.trial import Device, MeasurementPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a series may show. Ratios of the median step, but for `clock_range` (of the highest)."""
+
+    spread: float = 0.05
+    drift: float = 0.05
+    clock_range: float = 0.10
+    host_difference: float = 0.02
+    least_steps: int = 5
+
+
+LIMITS: Final = {Device.CUDA: Limits(), Device.CPU: Limits(spread=0.15, drift=0.15)}
+"""A CPU is shared with the rest of the system: its times may scatter more."""
+
+_DAMAGING: Final = frozenset(
+    ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+)
+_HARMLESS: Final = frozenset(("gpu_idle", "applications_clocks_setting"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What was seen while the steps ran; None where nobody could tell."""
+
+    seconds: tuple[float, ...]
+    warmup_seconds: tuple[float, ...] = ()
+    host_seconds: tuple[float, ...] = ()
+    readings: tuple[GpuReading, ...] = ()
+    other_processes: int | None = None
+    allocator_retries: int = 0
+    uncorrected_ecc_errors: int | None = None
+
+
+def concerns(seen: Evidence, plan: MeasurementPlan, device: Device) -> tuple[Concern, ...]:
+    """Everything that speaks against the numbers, fatal ones first."""
+    limits = LIMITS[device]
+    found = [*_of_series(seen, plan, limits), *_of_device(seen, limits)]
+    return tuple(sorted(found, key=lambda concern: not concern.fatal))
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Interquartile range over the median; 0 for fewer than two steps."""
+    if len(seconds) < 2:
+        return 0.0
+    low, middle, high = quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def drift(seconds: Sequence[float]) -> float:
+    """Change from the first step to the last over the median, along the Theil-Sen line (median of
+    the slopes of all pairs), which single slow steps do not bend."""
+    if len(seconds) < 3:
+        return 0.0
+    slopes = [
+        (later - earlier) / (j - i)
+        for (i, earlier), (j, later) in combinations(enumerate(seconds), 2)
+    ]
+    return median(slopes) * (len(seconds) - 1) / median(seconds)
+
+
+def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterator[Concern]:
+    seconds = seen.seconds
+    scatter, moved = spread(seconds), drift(seconds)
+    if scatter > limits.spread:
+        yield Concern(
+            name="spread", seen=f"IQR {_percent(scatter)} of the median",
+            limit=_percent(limits.spread), fatal=True,
+            advice="look for other load; measure more steps",
+        )  # fmt: skip
+    if abs(moved) > limits.drift:
+        yield Concern(
+            name="drift", seen=f"{moved * 100:+.1f} % over the window",
+            limit=_percent(limits.drift), fatal=True,
+            advice="warm up longer (measure.min_warmup_steps); look at temperature and clocks",
+        )  # fmt: skip
+    if len(seconds) < limits.least_steps:
+        yield Concern(
+            name="few_steps", seen=f"{len(seconds)} steps", limit=str(limits.least_steps),
+            advice="raise measure.steps: the spread of so few tells little",
+        )  # fmt: skip
+    warmup = seen.warmup_seconds
+    if len(warmup) >= plan.max_warmup_steps and not settled(warmup, plan.warmup_tolerance):
+        yield Concern(
+            name="warmup", seen=f"the last of {len(warmup)} warm-up steps do not agree",
+            limit=_percent(plan.warmup_tolerance),
+            advice="raise measure.max_warmup_steps or measure.warmup_tolerance",
+        )  # fmt: skip
+    yield from _of_clocks(seen, limits)
+
+
+def _of_clocks(seen: Evidence, limits: Limits) -> Iterator[Concern]:
+    total = sum(seen.host_seconds)
+    if not total:
+        return
+    difference = sum(seen.seconds) / total - 1
+    if abs(difference) > limits.host_difference:
+        yield Concern(
+            name="clocks_disagree", seen=f"events {difference * 100:+.1f} % beside the host clock",
+            limit=_percent(limits.host_difference),
+            advice="the window is short, or work runs on streams that the events do not see",
+        )  # fmt: skip
+
+
+def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
+    yield from _throttling(seen.readings)
+    clocks = [r.sm_clock_mhz for r in seen.readings if r.sm_clock_mhz]
+    if clocks and (max(clocks) - min(clocks)) / max(clocks) > limits.clock_range:
+        yield Concern(
+            name="clock_range", seen=f"SM clock {min(clocks)} to {max(clocks)} MHz",
+            limit=_percent(limits.clock_range), advice="warm up longer; lock the clocks",
+        )  # fmt: skip
+    if seen.allocator_retries:
+        yield Concern(
+            name="allocator_retries", seen=str(seen.allocator_retries), limit="0", fatal=True,
+            advice="memory is so tight that steps wait for the driver: save more, or set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )  # fmt: skip
+    if seen.other_processes:
+        yield Concern(
+            name="other_processes", seen=f"{seen.other_processes} on the same GPU", limit="0",
+            advice="measure on a GPU of your own", fatal=True,
+        )  # fmt: skip
+    if seen.uncorrected_ecc_errors:
+        yield Concern(
+            name="ecc_errors", seen=f"{seen.uncorrected_ecc_errors} uncorrected since boot",
+            limit="0", advice="have the GPU looked at",
+        )  # fmt: skip
+
+
+def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
+    """Heat and power brakes spoil times; the power cap is how a GPU at full load runs."""
+    seen = {reason for reading in readings for reason in reading.throttle_reasons or ()}
+    damaging, mild = sorted(seen & _DAMAGING), sorted(seen - _DAMAGING - _HARMLESS)
+    if damaging:
+        yield Concern(
+            name="throttling", seen=", ".join(damaging), limit="none", fatal=True,
+            advice="cool the GPU, or look at its power supply; then measure again",
+        )  # fmt: skip
+    if mild:
+        yield Concern(
+            name="power_cap", seen=", ".join(mild), limit="none",
+            advice="compare only with runs under the same power limit",
+        )  # fmt: skip
+
+
+def _percent(ratio: float) -> str:
+    return f"{ratio * 100:.1f} %"

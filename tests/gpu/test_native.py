@@ -1,0 +1,68 @@
+"""The native backend on a GPU: the same settings, with flash attention's own kernels.
+
+Bytes may differ from the prediction by the random state that the kernel keeps (16 to 32 bytes a
+layer); gradients by the order of atomic additions in its backward.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "harness/backends/native"))
+from cases import GPT, LLAMA, Phases, workload  # noqa: E402
+
+from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
+from harness.backends.native import build  # noqa: E402
+from harness.backends.native.predict import (  # noqa: E402
+    predict_replayed_flops_per_layer,
+    predict_saved_bytes_per_layer,
+)
+from harness.backends.native.step import NativeStep, build_step  # noqa: E402
+from harness.trial import Device, Workload  # noqa: E402
+
+MODELS = {"llama": replace(LLAMA, hidden_dropout=0.1, attention_dropout=0.1), "gpt": GPT}
+SETTINGS = (
+    "none", "selective:core_attn", "selective:mlp", "selective:layernorm",
+    "selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:block:1",
+    "op:save_matmul", "op:save_attention", "op:torchtitan", "none+offload=core_attn,attn_proj",
+)  # fmt: skip
+
+
+def _on_gpu(model: ModelSpec, setting: str) -> Workload:
+    local = replace(model, transformer_impl=TransformerImpl.LOCAL)
+    return workload(local, setting, device=Device.CUDA, seq_length=64)
+
+
+def _gradients(step: NativeStep) -> dict[str, torch.Tensor]:
+    step.forward_backward(Phases())
+    found = {name: p.grad.clone() for name, p in step.named_parameters().items()}
+    step.optimizer.drop_gradients()
+    return found
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_setting(name: str, setting: str) -> None:
+    one = _on_gpu(MODELS[name], setting)
+    plain = _gradients(build_step(_on_gpu(MODELS[name], "none"), 3))
+    step = build_step(one, 3)
+    seen = _gradients(step)
+    for key, gradient in plain.items():
+        torch.testing.assert_close(seen[key], gradient, rtol=0.02, atol=1e-4)  # bf16
+    predicted = predict_saved_bytes_per_layer(one)
+    assert step.saved_bytes_per_layer() == pytest.approx(predicted, rel=0.005)
+    assert step.flops().replayed_per_layer == predict_replayed_flops_per_layer(one)
+
+
+def test_loss_goes_down() -> None:
+    step = build(_on_gpu(LLAMA, "selective:mlp"), 1)
+    losses = [step.run(Phases()) for _ in range(12)]
+    assert losses[-1] < losses[0] - 0.5

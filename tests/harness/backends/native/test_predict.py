@@ -1,0 +1,207 @@
+"""Settings, limits and predictions: all without torch."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from cases import GPT, LLAMA, workload
+
+from advisor.dtypes import Precision
+from advisor.errors import UserError
+from advisor.layout import ParallelLayout
+from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from harness.backends.native.predict import (
+    native_model,
+    native_plan,
+    predict_replayed_flops_per_layer,
+    predict_saved_bytes_per_layer,
+    runs_transformer_engine,
+)
+from harness.backends.native.setting import OpPolicy, parse_native_setting
+from harness.trial import Device
+
+# The toy by hand: b = 2, s = 32, h = 64, 4 heads of 16 and 2 groups, ffn 96; 16-bit elements.
+TOKENS = 2 * 32
+HIDDEN = TOKENS * 64 * 2
+QKV = TOKENS * (64 + 2 * 32) * 2
+KEYS = TOKENS * 32 * 2
+STATISTICS = TOKENS * 4
+TABLES = 4 * 32 * 16 * 2
+LOG_SUM_EXP = 2 * 4 * 32 * 4
+GATED, ACTIVATED = TOKENS * 192 * 2, TOKENS * 96 * 2
+ATTENTION = 2 * 2 * 2 * 4 * 32 * 16 * 16  # two matmuls over half of 32 x 32
+LINEAR = {"qkv": 2 * TOKENS * 64 * 128, "proj": 2 * TOKENS * 64 * 64,
+          "fc1": 2 * TOKENS * 64 * 192, "fc2": 2 * TOKENS * 96 * 64}  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "saved"), [
+    ("none", 2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
+     + GATED + ACTIVATED),
+    ("selective:mlp", 2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN
+     + LOG_SUM_EXP),
+    ("full:uniform:1", HIDDEN),
+    ("full:uniform:2", HIDDEN // 2),
+    ("op:save_attention", HIDDEN + HIDDEN + LOG_SUM_EXP),
+    ("op:save_matmul", HIDDEN + QKV + HIDDEN + GATED + HIDDEN),
+    ("op:torchtitan", HIDDEN + HIDDEN + LOG_SUM_EXP + QKV + GATED),
+])  # fmt: skip
+def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
+    assert predict_saved_bytes_per_layer(workload(LLAMA, setting)) == saved
+
+
+@pytest.mark.parametrize(("setting", "flops"), [
+    ("none", 0),
+    ("selective:layernorm", 0),
+    ("selective:core_attn", ATTENTION),
+    ("selective:mlp", LINEAR["fc1"] + LINEAR["fc2"]),
+    ("full:uniform:1", ATTENTION + sum(LINEAR.values())),
+    ("full:block:1", (ATTENTION + sum(LINEAR.values())) // 2),
+    ("op:save_attention", sum(LINEAR.values())),
+    ("op:save_matmul", ATTENTION),
+    ("op:torchtitan", LINEAR["proj"] + LINEAR["fc2"]),
+])  # fmt: skip
+def test_replayed_flops_by_hand(setting: str, flops: int) -> None:
+    assert predict_replayed_flops_per_layer(workload(LLAMA, setting)) == flops
+
+
+def test_offload_takes_away_what_the_modules_save() -> None:
+    none = predict_saved_bytes_per_layer(workload(LLAMA))
+    both = workload(LLAMA, "none+offload=core_attn,attn_proj")
+    attention = QKV + HIDDEN + KEYS + HIDDEN + LOG_SUM_EXP
+    assert predict_saved_bytes_per_layer(both) == none - attention
+    # alone, core attention's output stays for linear_proj
+    alone = workload(LLAMA, "none+offload=core_attn")
+    assert predict_saved_bytes_per_layer(alone) == none - attention + HIDDEN
+
+
+def test_prediction_is_of_one_rank() -> None:
+    split = ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True)
+    whole = predict_replayed_flops_per_layer(workload(LLAMA, "full:uniform:1"))
+    half = workload(LLAMA, "full:uniform:1", layout=split)
+    assert predict_replayed_flops_per_layer(half) == whole // 2
+    assert predict_saved_bytes_per_layer(half) == HIDDEN // 2
+
+
+def test_native_model_is_the_local_one_with_flash_attention() -> None:
+    asked = replace(LLAMA, attention_backend=AttentionBackend.AUTO,
+                    cross_entropy_fusion=CrossEntropyFusion.TE)  # fmt: skip
+    model = native_model(workload(asked))
+    assert model.transformer_impl is TransformerImpl.LOCAL
+    assert model.attention_backend is AttentionBackend.FLASH
+    assert model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    assert model.hidden_size == asked.hidden_size
+
+
+def test_plan_lists_checkpoints_one_by_one() -> None:
+    deep = workload(replace(LLAMA, num_layers=7), "full:uniform:3")
+    plan = native_plan(deep, parse_native_setting(deep.recompute))
+    assert [(segment.num_layers, segment.copies) for segment in plan.segments] == [
+        (3, 1), (3, 1), (1, 1),
+    ]  # fmt: skip
+
+
+def test_transformer_engine_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.backends.native.predict.find_spec", lambda _: object())
+    assert not runs_transformer_engine(workload(LLAMA))
+    assert runs_transformer_engine(workload(LLAMA, device=Device.CUDA))
+    local = replace(LLAMA, transformer_impl=TransformerImpl.LOCAL)
+    assert not runs_transformer_engine(workload(local, device=Device.CUDA))
+
+
+def test_policies_are_parsed() -> None:
+    assert parse_native_setting("op:torchtitan").policy is OpPolicy.TORCHTITAN
+    assert parse_native_setting("selective:mlp").policy is None
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("op:save_matmuls", "did you mean save_matmul"),
+    ("op:save_matmul+offload=core_attn", "no operator policy"),
+    ("none+offload=moe_act", "cannot be offloaded in a dense layer"),
+    ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
+    ("selective:core_attn+offload=core_attn", "core_attn: replayed and offloaded"),
+    ("selective:layernorm+offload=attn_norm", "attn_norm: replayed and offloaded"),
+    ("full:block:1+distribute_saved_activations", "keeps checkpoint inputs whole"),
+    ("everything", "is no recompute setting"),
+])  # fmt: skip
+def test_settings_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse_native_setting(text)
+
+
+REFUSED = {
+    "cp": (workload(LLAMA, layout=ParallelLayout(context_parallel_size=2)), "context_parallel"),
+    "vpp": (
+        workload(replace(LLAMA, num_layers=4), layout=ParallelLayout(
+            pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)),
+        "virtual_pipeline",
+    ),
+    "shared groups": (
+        workload(LLAMA, layout=ParallelLayout(tensor_model_parallel_size=4)),
+        "does not share key and value heads",
+    ),
+    "sequence": (
+        workload(LLAMA, seq_length=33, layout=ParallelLayout(
+            tensor_model_parallel_size=2, sequence_parallel=True)),
+        "must be divisible by TP = 2",
+    ),
+    "policy with tp": (
+        workload(LLAMA, "op:torchtitan", layout=ParallelLayout(tensor_model_parallel_size=2)),
+        "without tensor parallelism",
+    ),
+    "tied pipeline": (
+        workload(GPT, layout=ParallelLayout(pipeline_model_parallel_size=2)), "tied weights",
+    ),
+    "sharded pipeline": (
+        workload(LLAMA, layout=ParallelLayout(
+            pipeline_model_parallel_size=2, data_parallel_size=2), global_batch_size=8),
+        "does not go with PP 2",
+    ),
+    "few microbatches": (
+        workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2),
+                 global_batch_size=2),
+        "1F1B needs PP = 2",
+    ),
+    "tied shards": (
+        workload(GPT, layout=ParallelLayout(data_parallel_size=2)), "tied weights are not sharded",
+    ),
+    "wide checkpoints of shards": (
+        workload(LLAMA, "full:uniform:2", layout=ParallelLayout(data_parallel_size=2)),
+        "gather each of them twice",
+    ),
+    "batch": (workload(LLAMA, global_batch_size=3), "must be divisible by micro_batch_size"),
+    "unfused": (
+        workload(replace(LLAMA, attention_backend=AttentionBackend.UNFUSED)),
+        "flash attention only",
+    ),
+    "positions": (workload(GPT, seq_length=128), "is above max_position_embeddings = 64"),
+    "fp16": (workload(LLAMA, precision=Precision.FP16), "compute in bf16"),
+    "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "8 bits need Transformer Engine"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_workloads_that_are_refused(name: str) -> None:
+    one, message = REFUSED[name]
+    with pytest.raises(UserError, match=message):
+        predict_saved_bytes_per_layer(one)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"recompute": "op:torchtitan"}, "plain torch modules only"),
+    ({"recompute": "full:uniform:2"}, "one layer each"),
+    ({"layout": ParallelLayout(tensor_model_parallel_size=2)}, "without tensor parallelism here"),
+    ({"precision": Precision.FP16}, "scales no loss"),
+])  # fmt: skip
+def test_what_transformer_engine_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr("harness.backends.native.predict.find_spec", lambda _: object())
+    one = replace(workload(LLAMA, device=Device.CUDA), **changes)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=message):
+        predict_saved_bytes_per_layer(one)
+
+
+def test_predicting_loads_no_torch() -> None:
+    code = "import sys, harness.backends.native.predict; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

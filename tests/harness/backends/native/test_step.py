@@ -1,0 +1,120 @@
+"""The step as the harness drives it, and the whole model's account."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cases import GPT, LLAMA, Phases, workload  # noqa: E402
+
+from advisor.cost.flops import model_flops  # noqa: E402
+from advisor.errors import UserError  # noqa: E402
+from advisor.layers.ends import embedding_operators, head_operators  # noqa: E402
+from advisor.layout import ParallelLayout  # noqa: E402
+from advisor.models.parameters import count_parameters  # noqa: E402
+from advisor.recompute import kept_tensors  # noqa: E402
+from harness.backends.base import TrainingStep  # noqa: E402
+from harness.backends.native import build  # noqa: E402
+from harness.backends.native.predict import (  # noqa: E402
+    native_shape,
+    predict_replayed_flops_per_layer,
+    predict_saved_bytes_per_layer,
+)
+from harness.backends.native.probe import SavedMeter  # noqa: E402
+from harness.backends.native.step import build_step  # noqa: E402
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
+def test_loss_goes_down(model) -> None:  # type: ignore[no-untyped-def]
+    step: TrainingStep = build(workload(model, "selective:mlp"), 1)
+    losses = [step.run(Phases()) for _ in range(12)]
+    assert losses[0] == pytest.approx(5.55, abs=0.1)  # log of 256 rows, nearly uniform
+    assert losses[-1] < losses[0] - 0.7
+    step.close()
+
+
+def test_phases_of_a_step() -> None:
+    recorder = Phases()
+    build(workload(LLAMA), 1).run(recorder)
+    one = ["forward", "backward"]
+    assert [str(phase) for phase in recorder.seen] == [*one, *one, "optimizer"]
+
+
+def test_same_seed_same_losses_and_counting_changes_none() -> None:
+    one = workload(GPT, "selective:core_attn")
+    plain, counted = build_step(one, 5), build_step(one, 5)
+    expected = [plain.run(Phases()) for _ in range(1)]
+    torch.manual_seed(5)
+    assert counted.saved_bytes_per_layer() > 0
+    assert [counted.run(Phases())] == expected
+    assert build_step(one, 6).run(Phases()) != expected[0]
+
+
+def test_microbatches_add_up_to_the_batch() -> None:
+    small = build_step(workload(LLAMA, micro_batch_size=1), 2, dtype=torch.float32)
+    large = build_step(workload(LLAMA, micro_batch_size=4), 2, dtype=torch.float32)
+    for step in (small, large):
+        step.forward_backward(Phases())
+    for name, parameter in small.named_parameters().items():
+        torch.testing.assert_close(parameter.grad, large.named_parameters()[name].grad)
+
+
+def test_parameters_are_the_advisors_and_have_megatrons_names() -> None:
+    for model in (LLAMA, GPT, replace(LLAMA, qk_layernorm=True, add_qkv_bias=True)):
+        step = build_step(workload(model), 1)
+        parameters = step.named_parameters()
+        assert sum(p.numel() for p in parameters.values()) == count_parameters(model)
+    layer = "decoder.layers.1."
+    for name in ("input_layernorm.weight", "self_attention.linear_qkv.weight",
+                 "self_attention.linear_proj.weight", "pre_mlp_layernorm.weight",
+                 "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"):  # fmt: skip
+        assert layer + name in parameters
+    assert {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight",
+            "output_layer.weight"} <= set(parameters)  # fmt: skip
+
+
+def test_states_are_fp32_over_16_bit_parameters() -> None:
+    step = build_step(workload(LLAMA), 1)
+    step.run(Phases())
+    (bucket,) = step.optimizer._buckets
+    states = [value for state in bucket._adam.state.values() for value in state.values()]
+    assert {tensor.dtype for tensor in (*states, *bucket.masters)} == {torch.float32}
+    for parameter, master in zip(bucket.parameters, bucket.masters, strict=True):
+        assert parameter.dtype is torch.bfloat16
+        assert parameter.grad is None
+        assert master.grad is None
+        assert torch.equal(parameter, master.bfloat16())
+
+
+def test_flops_of_a_step() -> None:
+    one = workload(LLAMA, "full:block:1")
+    flops = build_step(one, 1).flops()
+    assert flops.model == model_flops(LLAMA, 32, 4, 256)
+    replayed = predict_replayed_flops_per_layer(one)
+    assert flops.replayed_per_layer == replayed
+    assert flops.hardware == flops.model + replayed * LLAMA.num_layers * 2  # microbatches
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])
+def test_the_ends_keep_what_the_advisor_says(model) -> None:  # type: ignore[no-untyped-def]
+    """Embedding and head beside the layers: final norm, output layer, fp32 softmax, targets."""
+    one = workload(model)
+    step = build_step(one, 1)
+    meter, tokens = SavedMeter(), step._tokens[:2]
+    inputs = tokens[:, :-1].contiguous()
+    with meter.scope():
+        loss = step.model.loss(step.model(inputs), tokens[:, 1:])
+    assert loss.requires_grad
+    shape = native_shape(one)
+    ends = kept_tensors(embedding_operators(shape), ()) | kept_tensors(head_operators(shape), ())
+    expected = sum(tensor.num_bytes for tensor in ends.values())
+    expected += one.model.num_layers * predict_saved_bytes_per_layer(one)
+    assert meter.num_bytes == expected + inputs.nbytes  # the lookup keeps its token ids
+
+
+def test_layout_must_fit_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "WORLD_SIZE" not in os.environ
+    with pytest.raises(UserError, match="number of processes, WORLD_SIZE = 1"):
+        build(workload(LLAMA, layout=ParallelLayout(tensor_model_parallel_size=2)), 1)

@@ -1,0 +1,145 @@
+"""`harness compare` and `harness golden` from the command line: output, files, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.errors import UserError
+from harness.commands import compare, golden
+
+pytest.importorskip("numpy")
+
+ROOT = Path(__file__).parents[3]
+RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
+PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
+MLP = RECORDED / "selective_mlp" / "result.json"
+
+
+def harness(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli", *words],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )  # fmt: skip
+
+
+def test_the_recorded_regression_is_exit_1() -> None:
+    done = harness("compare", str(RECORDED))
+    assert (done.returncode, done.stderr) == (1, "")
+    line = done.stdout.splitlines()[0]
+    assert line.startswith(
+        "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9 -> 586.8  -17.3 % ["
+    )
+    assert line.endswith("limit -5 %")
+
+
+def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
+    to = tmp_path / "goldens"
+    done = harness("golden", "update", "--reason", "accepted", "--to", str(to), str(RECORDED))
+    assert done.returncode == 0
+    assert len(done.stdout.split()) == len(list(to.iterdir())) == 4
+    assert '"new": "accepted"' in done.stderr
+    assert "few samples (1)" in done.stderr
+    again = harness("compare", str(RECORDED), "--golden", str(to))
+    assert again.returncode == 0, again.stdout
+    assert "oom, as in the golden" in again.stdout
+    subset = harness("compare", str(MLP), "--golden", str(to))
+    assert subset.returncode == 3
+    assert subset.stdout.count("GONE") == 3
+
+
+def test_no_golden_is_exit_3(tmp_path: Path) -> None:
+    done = harness("compare", str(MLP), folder=tmp_path)
+    assert done.returncode == 3
+    assert "there is no results/golden" in done.stderr
+    assert done.stdout.startswith("NEW ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare",),
+        ("compare", "nowhere"),
+        ("compare", str(MLP), "--limit", "step_time_seconds"),
+        ("compare", str(MLP), "--limit", "step_tme=3%"),
+        ("compare", str(MLP), "--golden", "nowhere.json"),
+        ("compare", str(MLP), "--no-such-flag"),
+        ("golden",),
+        ("golden", "update", str(MLP)),
+        ("golden", "show", "nowhere.json"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "H100", "--workload", "a=b"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100", "--workload", "a"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...]) -> None:
+    done = harness(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for main in (compare.main, golden.main):
+        with pytest.raises(SystemExit) as left:
+            main(["--help"])
+        assert left.value.code == 0
+        assert "Exit codes" in capsys.readouterr().out
+
+
+def test_limits_are_read_in_percent_and_as_fractions() -> None:
+    assert compare.parse_limit("a=3%") == ("a", pytest.approx(0.03))
+    assert compare.parse_limit("a=0.03") == ("a", 0.03)
+    with pytest.raises(UserError):
+        compare.parse_limit("a")
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main(["list", str(PUBLISHED)]) == 0
+    assert (
+        "32xH100-SXM-80GB  published  2026-06-15  tflops_per_gpu 709.9" in capsys.readouterr().out
+    )
+    assert golden.main(["show", str(PUBLISHED)]) == 0
+    page = capsys.readouterr().out
+    assert "limit 5 %" in page
+    assert "source: NVIDIA-NeMo/Megatron-Bridge" in page
+
+
+def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bridge = tmp_path / "bridge.json"
+    words = ["export", str(PUBLISHED), "--layout", "megatron_bridge", "--output", str(bridge)]
+    assert golden.main(words) == 0
+    assert json.loads(bridge.read_text()) == {"0": {"GPU utilization": 709.93}}
+    to = tmp_path / "to"
+    words = ["import", str(bridge), "--reason", "theirs", "--gpus", "32xH100", "--first-step", "1",
+             "--to", str(to), "--workload", "model.name=llama3_70b",
+             "--date", "2026-06-15"]  # fmt: skip
+    assert golden.main([*words, "--dry-run"]) == 0
+    assert not to.exists()
+    assert golden.main(words) == 0
+    assert compare.main([str(MLP), "--golden", str(to)]) == 1
+    assert "709.9 -> 593.6" in capsys.readouterr().out
+
+
+def test_import_takes_the_workload_of_a_result(tmp_path: Path) -> None:
+    theirs = tmp_path / "golden_values.json"
+    theirs.write_text(json.dumps({"throughput": {"values": {"5": 600.0, "6": "nan", "7": 610.0}}}))
+    words = ["import", str(theirs), "--reason", "theirs", "--gpus", "32xH100", "--like", str(MLP),
+             "--to", str(tmp_path / "to"), "--diff", str(tmp_path / "diff.json")]  # fmt: skip
+    assert golden.main(words) == 0
+    assert compare.main([str(MLP), "--golden", str(tmp_path / "to")]) == 0
+    assert json.loads((tmp_path / "diff.json").read_text())
+    mlp_and_attention = RECORDED / "selective_mlp_core_attn" / "result.json"
+    assert compare.main([str(mlp_and_attention), "--golden", str(tmp_path / "to")]) == 3
+
+
+def test_nothing_here_needs_torch_or_pandas() -> None:
+    code = (
+        "import sys, harness.commands.compare, harness.commands.golden\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'hydra', 'omegaconf'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

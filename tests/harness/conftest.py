@@ -1,0 +1,104 @@
+"""Trials of a toy model, plans of many settings, and a launcher of stub trials."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from advisor.dtypes import Precision
+from advisor.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from harness.launchers.local import LocalLauncher
+from harness.plan import PlannedSetting, RunPlan
+from harness.progress import Progress
+from harness.runner import Runner
+from harness.store import RunFolder
+from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+
+STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
+MODEL = ModelSpec(
+    name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4,
+    num_query_groups=2, kv_channels=16, vocab_size=1000, max_position_embeddings=128,
+)  # fmt: skip
+WORKLOAD = Workload(
+    model=MODEL, layout=ParallelLayout(), seq_length=32, micro_batch_size=1, global_batch_size=2,
+    precision=Precision.BF16, recompute="none", backend=Backend.NATIVE, device=Device.CPU,
+)  # fmt: skip
+PREDICTION = Prediction(
+    step_time_seconds=0.012, peak_allocated_bytes=1000, peak_reserved_bytes=1200,
+    saved_bytes_per_layer=100, replayed_flops_per_layer=0, calibration="toy",
+)  # fmt: skip
+TRIAL = Trial(workload=WORKLOAD, measurement=MeasurementPlan(timeout_seconds=20.0))
+
+MakePlan = Callable[..., RunPlan]
+MakeRunner = Callable[..., Runner]
+
+
+@pytest.fixture
+def trial() -> Trial:
+    return TRIAL
+
+
+@pytest.fixture
+def prediction() -> Prediction:
+    return PREDICTION
+
+
+@pytest.fixture
+def make_plan() -> MakePlan:
+    """`settings` settings of so many repeats; ranks in their order."""
+
+    def make(settings: int = 3, repeats: int = 1, **measure: float) -> RunPlan:
+        measurement = MeasurementPlan(repeats=repeats, **({"timeout_seconds": 20.0} | measure))  # type: ignore[arg-type]
+        return RunPlan(
+            experiment="toy",
+            device_name="cpu",
+            settings=tuple(
+                PlannedSetting(
+                    trial=Trial(
+                        workload=replace(WORKLOAD, recompute=f"full:block:{number}"),
+                        measurement=measurement,
+                        prediction=PREDICTION,
+                    ),
+                    rank=number,
+                )
+                for number in range(1, settings + 1)
+            ),
+        )
+
+    return make
+
+
+@pytest.fixture
+def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[str, str]], None]:
+    """Says how the stub trials end; called again, they end otherwise."""
+    path = tmp_path / "faults.json"
+    path.write_text("{}")
+    monkeypatch.setenv("STUB_FAULTS", str(path))
+
+    def write(faults: Mapping[str, str]) -> None:
+        path.write_text(json.dumps(faults))
+
+    return write
+
+
+@pytest.fixture
+def make_runner(tmp_path: Path, faults: Callable[[Mapping[str, str]], None]) -> MakeRunner:
+    """A runner of stub trials in a folder that is the same for the length of a test."""
+
+    def make(plan: RunPlan, stream: StringIO | None = None, **options: object) -> Runner:
+        total = sum(1 for _ in plan.trials())
+        runner = Runner(
+            folder=RunFolder(tmp_path / "run"),
+            plan=plan,
+            progress=Progress(total, stream or StringIO()),
+            launcher=lambda _: LocalLauncher(STUB),
+            grace_seconds=0.2,
+        )
+        return replace(runner, **options)  # type: ignore[arg-type]
+
+    return make

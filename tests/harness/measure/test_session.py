@@ -1,0 +1,171 @@
+"""A whole measurement of toy steps on the CPU."""
+
+import gc
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from harness.backends.base import Recorder
+from harness.measure.memory import StorageMeter
+from harness.measure.session import measure
+from harness.result import Flops, Phase
+from harness.trial import Device, MeasurementPlan
+
+PLAN = MeasurementPlan(steps=6, min_warmup_steps=2, max_warmup_steps=4)
+PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+
+
+class Step:
+    """A TrainingStep that does `work` in each phase."""
+
+    stage = 3
+
+    def __init__(self, work: Callable[[Phase], None] = lambda _: None) -> None:
+        self.runs = 0
+        self._work = work
+
+    def run(self, recorder: Recorder) -> float:
+        self.runs += 1
+        for phase in PHASES:
+            recorder.phase(phase)
+            self._work(phase)
+        return 1.0 / self.runs
+
+    def saved_bytes_per_layer(self) -> int | None:
+        return None
+
+    def flops(self) -> Flops:
+        return Flops(model=0.0, hardware=0.0)
+
+    def close(self) -> None:
+        pass
+
+
+class TrainingStep(Step):
+    """Linear 64 to 32 without bias on 16 rows, plain SGD; every byte is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32, 64))
+        self.x = torch.randn(16, 64)
+
+    def run(self, recorder: Recorder) -> float:
+        super().run(recorder)
+        recorder.phase(Phase.FORWARD)
+        loss = nn.functional.linear(self.x, self.weight).square().sum()
+        recorder.phase(Phase.BACKWARD)
+        torch.autograd.backward(loss)
+        recorder.phase(Phase.OPTIMIZER)
+        with torch.no_grad():
+            assert self.weight.grad is not None
+            self.weight.sub_(self.weight.grad, alpha=1e-4)
+        self.weight.grad = None
+        return float(loss.detach())
+
+
+def test_steps_are_dropped_timed_and_then_weighed() -> None:
+    step = Step(lambda _: time.sleep(0.002))
+    measured = measure(step, PLAN, Device.CPU)
+    warmup, timed = measured.times.warmup_seconds, measured.times.seconds
+    assert 2 <= len(warmup) <= 4
+    assert len(timed) == PLAN.steps
+    assert step.runs == len(warmup) + PLAN.steps + 1, "one more for the memory"
+    assert all(seconds >= 0.006 for seconds in (*warmup, *timed))
+    assert measured.times.clock == "host"
+    first = len(warmup) + 1
+    assert measured.loss == tuple(1.0 / n for n in range(first, first + PLAN.steps))
+
+
+def test_an_idle_step_holds_what_was_there_before() -> None:
+    held = torch.ones(5000)
+    meter = StorageMeter()
+    gc.collect()
+    meter.count_existing()
+    measured = measure(Step(), PLAN, Device.CPU)
+    assert measured.memory.allocated == meter.live_bytes >= held.nbytes
+    assert measured.memory.stage == 3
+    assert measured.memory.rank == 0
+    assert measured.memory.reserved is None
+
+
+def test_the_peak_of_a_training_step_to_the_byte() -> None:
+    step = TrainingStep()
+    gc.collect()
+    base = StorageMeter()
+    base.count_existing()
+    measured = measure(step, PLAN, Device.CPU)
+    # In the backward of square: output, the loss and its gradient (scalars), the expanded factors
+    # 2 x output that pow's formula makes, and the product. The weight's gradient is smaller.
+    output, weight_gradient = 16 * 32 * 4, 32 * 64 * 4
+    peak = measured.memory.allocated - base.live_bytes
+    assert max(3 * output, weight_gradient) <= peak <= 4 * output + weight_gradient
+    assert peak == measured_peak(step)
+
+
+def measured_peak(step: TrainingStep) -> int:
+    """The same step once more: the count is exact, so it is equal."""
+    gc.collect()
+    meter = StorageMeter()
+    meter.count_existing()
+    start = meter.live_bytes
+    with meter.measuring():
+        step.run(Silent())
+    return meter.peak_bytes - start
+
+
+class Silent:
+    def phase(self, phase: Phase) -> None:
+        pass
+
+
+def test_the_rank_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    assert measure(Step(), PLAN, Device.CPU).memory.rank == 5
+
+
+def test_the_timeline_has_phases_in_order_and_the_peak() -> None:
+    kept: list[Any] = []
+
+    def work(phase: Phase) -> None:
+        if phase is Phase.FORWARD:
+            kept.append(torch.empty(1_000_000))
+        elif phase is Phase.BACKWARD:
+            kept.append(torch.empty(2_000_000))
+        else:
+            kept.clear()
+            torch.empty(0)
+
+    measured = measure(Step(work), PLAN, Device.CPU)
+    phases = [point.phase for point in measured.timeline]
+    assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == list(PHASES)
+    peaks = {p: max(x.allocated for x in measured.timeline if x.phase is p) for p in PHASES}
+    assert peaks[Phase.BACKWARD] - peaks[Phase.FORWARD] == 8_000_000
+    assert peaks[Phase.BACKWARD] == measured.memory.allocated
+    assert measured.timeline[-1].allocated == peaks[Phase.FORWARD] - 4_000_000
+    times = [point.seconds for point in measured.timeline]
+    assert times == sorted(times)
+
+
+def test_no_timeline_where_none_is_wanted() -> None:
+    plan = MeasurementPlan(steps=2, min_warmup_steps=1, max_warmup_steps=1, memory_timeline=False)
+    measured = measure(Step(), plan, Device.CPU)
+    assert measured.timeline == ()
+    assert measured.memory.allocated >= 0
+
+
+def test_concerns_come_with_the_measurement() -> None:
+    plan = MeasurementPlan(steps=2, min_warmup_steps=1, max_warmup_steps=1)
+    assert "few_steps" in {c.name for c in measure(Step(), plan, Device.CPU).concerns}
+
+
+def test_what_a_step_raises_is_the_callers() -> None:
+    def explode(_: Phase) -> None:
+        raise MemoryError("DefaultCPUAllocator: not enough memory")
+
+    with pytest.raises(MemoryError):
+        measure(Step(explode), PLAN, Device.CPU)

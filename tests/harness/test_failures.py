@@ -1,0 +1,80 @@
+"""Messages of torch and NCCL as they are printed, and what they mean."""
+
+import errno
+
+import pytest
+
+from harness import failures
+from harness.failures import is_disk_full, of_exception, of_log, over_bytes
+from harness.result import TrialStatus
+
+NEW = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+    "which 1.50 GiB is free. Including non-PyTorch memory, this process has 77.6 GiB memory in use."
+)
+OLD = (
+    "CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 15.78 GiB total capacity; 13.10 GiB "
+    "already allocated; 256.00 MiB free; 14.2 GiB reserved in total by PyTorch)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (NEW, 2**29),
+        (OLD, 2**28),
+        (NEW.replace("1.50 GiB", "0 bytes"), 2**31),
+        (NEW.replace("1.50 GiB", "8.00 GiB"), 0),
+        (NEW.replace("2.00 GiB", "20 bytes").replace("1.50 GiB", "16 bytes"), 4),
+        ("CUDA error: out of memory", None),
+        ("Tried to allocate 2.00 GiB", None),
+        ("", None),
+    ],
+)
+def test_how_far_over(text: str, expected: int | None) -> None:
+    assert over_bytes(text) == expected
+
+
+def test_the_cause_is_looked_for_behind_an_exception() -> None:
+    error = ValueError("checkpoint failed")
+    error.__cause__ = RuntimeError(NEW)
+    assert of_exception(error).status is TrialStatus.OOM
+
+
+def test_memory_comes_before_nccl() -> None:
+    text = "NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"
+    assert of_exception(RuntimeError(text)).status is TrialStatus.OOM
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["fine", "RuntimeError: CUDA error: out of memory", "bye"], "oom"),
+        (["CUBLAS_STATUS_ALLOC_FAILED when calling"], "oom"),
+        (["[Rank 0] Watchdog caught collective operation timeout: ProcessGroupNCCL"], "nccl_error"),
+        (["OSError: [Errno 28] No space left on device"], "failed"),
+        (["out of memory", "NCCL error in"], "nccl_error"),
+        (["Traceback", "ValueError: no"], None),
+        ([], None),
+    ],
+)
+def test_the_last_known_line_of_a_log_counts(lines: list[str], status: str | None) -> None:
+    found = of_log(lines)
+    assert (found.status if found else None) == status
+
+
+def test_messages_are_one_bounded_line() -> None:
+    failure = of_exception(ValueError("a\n  b\n" + "x" * 1000))
+    assert failure.message.startswith("ValueError: a b xxx")
+    assert len(failure.message) == 400
+
+
+def test_out_of_memory_as_the_system_says_it() -> None:
+    assert of_exception(OSError(errno.ENOMEM, "no")).status is TrialStatus.OOM
+    assert of_exception(OSError(errno.ENOENT, "no")).status is TrialStatus.FAILED
+
+
+def test_full_disks() -> None:
+    assert is_disk_full(OSError(errno.EDQUOT, "quota"))
+    assert not is_disk_full(OSError(errno.EACCES, "no"))
+    assert not is_disk_full(failures.NonFiniteLossError(1, float("nan")))
