@@ -185,7 +185,8 @@ def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Row
         return [*rows, _without_numbers(subject, golden)]
     change = _environment(subject, golden)
     if change.differences and not options.allow_env_change:
-        what = f"{len(change.differences)} differences of environment; --allow-env-change compares"
+        names = ", ".join(one.name for one in change.differences)
+        what = f"the environment differs in {names}; --allow-env-change compares"
         return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
     return rows + measured_rows(subject.label, subject.key, measured, golden, options)
 

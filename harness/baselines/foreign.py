@@ -102,7 +102,7 @@ def _write_megatron(series: Mapping[str, Series]) -> dict[str, Any]:
 
 
 def _read_bridge(values: Mapping[str, Any]) -> dict[str, Series]:
-    rows = sorted((int(key), row) for key, row in values.items() if key.isdigit())
+    rows = sorted((int(key) + 1, row) for key, row in values.items() if key.isdigit())
     found = {}
     for name, (ours, scale) in _BRIDGE_STEPS.items():
         pairs = [(step, number(row[name]) * scale) for step, row in rows if name in row]

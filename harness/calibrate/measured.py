@@ -1,52 +1,30 @@
-"""`harness calibrate`: times kernels within a budget, fits a calibration, and writes it down."""
+"""`harness calibrate`: times kernels within a budget, each written down at once."""
 
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, quantiles
 from typing import Any, Final
 
-from advisor.cost.calibration import Calibration, Provenance
 from advisor.errors import UserError
-from harness.calibrate.bench.cases import COLLECTIVES, Case, Kind, Sample
+from harness.calibrate.bench.cases import COLLECTIVES, Case, Kind
 from harness.calibrate.bench.journal import Journal
 from harness.calibrate.bench.schedule import Pace, Schedule
 from harness.calibrate.bench.shapes import preset_cases, with_attention
-from harness.calibrate.document import CalibrationDocument, hardware_path
-from harness.calibrate.efficiencies import Rates, Resource, fit, left_out_errors
-from harness.calibrate.reference import DeviceFacts, Reference, calibration_name, reference
-from harness.files import write_atomic
+from harness.calibrate.conclusion import Outcome, conclude
+from harness.calibrate.reference import DeviceFacts, calibration_name
 from harness.trial import Device
 
 _COLLECTIVES_SHARE: Final = 0.25
 _CASE_SHARE: Final = 0.005
 _LEAST_CASE_SECONDS, _MOST_CASE_SECONDS = 0.01, 0.2
-_LEAST_BAND: Final = 0.10
-"""Kernels that are predicted well do not make a step predicted better than the rows of published
-steps are: versions of one software lie that far apart (harness.calibrate.published)."""
 _PACES: Final = {
     Device.CUDA: Pace(flops_per_second=1e14, bytes_per_second=5e11, least_seconds=0.05),
     Device.CPU: Pace(flops_per_second=5e10, bytes_per_second=2e9, least_seconds=0.005),
 }
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What was written, and what is in it."""
-
-    calibration: Calibration
-    notes: Mapping[str, str]
-    path: Path
-    hardware_path: Path
-    hardware: str
-    journal: Path
-    samples: int
-    finished: bool
 
 
 def calibrate(
@@ -85,111 +63,6 @@ def default_path(device: Device, facts: DeviceFacts) -> Path:
     """``calibrated/calibration/NAME.yaml``: with its hardware record, a --config-dir."""
     prefix = "cpu" if device is Device.CPU else "gpu"
     return Path("calibrated") / "calibration" / f"{calibration_name(f'{prefix}-{facts.name}')}.yaml"
-
-
-def conclude(
-    samples: Sequence[Sample],
-    facts: DeviceFacts,
-    environment: Mapping[str, Any],
-    path: Path,
-    world_size: int = 1,
-) -> Outcome:
-    """Fit, validate and write: the calibration, and the hardware record that it is relative to."""
-    relative_to = reference(facts, samples)
-    rates = fit(samples, world_size)
-    errors = left_out_errors(samples, world_size)
-    date = datetime.now(UTC).strftime("%Y-%m-%d")
-    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
-    calibration = replace(
-        calibration,
-        step_time_error=band(errors),
-        fitted_on=(
-            f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}",
-            *_counts(samples),
-        ),
-        fit_error=_spread_of(rates),
-        left_out_error=_words(errors),
-    )
-    record = replace(
-        relative_to.record,
-        datasheet=replace(relative_to.record.datasheet, calibration=path.stem),
-    )
-    document = CalibrationDocument(
-        calibration=calibration, notes=notes, device=facts.name, date=date,
-        environment=environment, remarks=_remarks(relative_to, rates, samples),
-    )  # fmt: skip
-    record_path = hardware_path(path, record.name)
-    for target, text in ((path, document.text()), (record_path, record.text())):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, text)
-    return Outcome(
-        calibration=calibration, notes=notes, path=path, hardware_path=record_path,
-        hardware=record.name, journal=path.with_suffix(".jsonl"), samples=len(samples),
-        finished=True,
-    )  # fmt: skip
-
-
-def fitted(
-    rates: Rates, relative_to: Reference, name: str, one_node: bool = True
-) -> tuple[Calibration, dict[str, str]]:
-    """Rates over the reference's peaks, and a note for every number. What was not measured keeps
-    the value of the reference's base calibration, and the note says so."""
-    gpu, base = relative_to.gpu, relative_to.base
-    link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
-    if not one_node:
-        link, link_field = gpu.internode_bytes_per_second, "internode_efficiency"
-    elif gpu.nvlink_domain_size == 1:
-        link = gpu.host_link_bytes_per_second
-    peaks = {
-        "gemm_efficiency": (Resource.GEMM, gpu.bf16_flops),
-        "fp8_gemm_efficiency": (Resource.GEMM_FP8, gpu.fp8_flops),
-        "attention_forward_efficiency": (Resource.ATTENTION_FORWARD, gpu.bf16_flops),
-        "attention_backward_efficiency": (Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
-        "bandwidth_efficiency": (Resource.BANDWIDTH, gpu.memory_bandwidth_bytes_per_second),
-        link_field: (Resource.COLLECTIVE, link),
-    }
-    values: dict[str, Any] = {}
-    notes: dict[str, str] = {}
-    for field, (resource, peak) in peaks.items():
-        rate = rates.of.get(resource)
-        if rate is None or not peak:
-            continue
-        values[field] = min(1.0, rate.value / peak)
-        quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-        over = "" if rate.value <= peak else f", cut from {rate.value / peak:.2f}"
-        notes[field] = f"measured: {rate.count} large shapes, quartiles {quartiles}{over}"
-    for field in ("kernel_seconds", "collective_seconds"):
-        seconds = getattr(rates, field)
-        if seconds is not None:
-            values[field] = seconds
-            notes[field] = "measured: median over short ones"
-    for field in _MEASURABLE:
-        notes.setdefault(field, f"not measured here: that of `{base.name}`")
-    calibration = replace(
-        base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
-    )
-    return calibration, notes
-
-
-_MEASURABLE: Final = (
-    "gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
-    "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
-    "internode_efficiency", "hidden_fraction", "kernel_seconds", "collective_seconds",
-    "step_seconds",
-)  # fmt: skip
-
-
-def band(errors: Sequence[float]) -> float:
-    """Half-width of the band around a step time: nine of ten left-out kernels lie within, and
-    never less than published steps scatter."""
-    if len(errors) < 2:
-        return 3 * _LEAST_BAND
-    return max(_LEAST_BAND, quantiles([abs(e) for e in errors], n=10, method="inclusive")[-1])
-
-
-def within_one_node(world_size: int) -> bool:
-    """Whether the link that collectives used is that of one machine."""
-    return os.environ.get("LOCAL_WORLD_SIZE", str(world_size)) == str(world_size)
 
 
 def _facts(device: Device) -> DeviceFacts:
@@ -276,47 +149,3 @@ def smallest(cases: Sequence[Case]) -> tuple[Case, ...]:
     for case in sorted(cases, key=lambda case: case.work, reverse=True):
         found[case.kind, case.variant] = case
     return tuple(found.values())
-
-
-def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """``gemm: 412 shapes`` for every kind that was timed."""
-    kinds = [sample.case.kind for sample in samples]
-    return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in Kind if kind in kinds)
-
-
-def _spread_of(rates: Rates) -> str:
-    """How wide the large shapes of each resource lie around the fitted rate."""
-    parts = [
-        f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
-        for resource, rate in rates.of.items()
-    ]
-    return "half the interquartile range of large shapes: " + ", ".join(parts)
-
-
-def _words(errors: Sequence[float]) -> str:
-    if not errors:
-        return "too few shapes to leave some out"
-    sizes = [abs(error) for error in errors]
-    return (
-        f"a fifth of the shapes at a time: mean {mean(sizes) * 100:.1f} %, "
-        f"worst {max(sizes) * 100:.1f} %, {len(sizes)} large kernels"
-    )
-
-
-def _remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """What a reader must know and no field holds."""
-    gpu = relative_to.gpu
-    said = [f"efficiencies are fractions of hardware/{gpu.name}.yaml"]
-    if relative_to.measured:
-        said.append(
-            f"this device has no datasheet: its peaks are the best measured here, "
-            f"{gpu.bf16_flops / 1e12:.3g} TFLOP/s (bf16 GEMM) and "
-            f"{gpu.memory_bandwidth_bytes_per_second / 1e9:.3g} GB/s"
-        )
-    for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
-        if resource in rates.of:
-            said.append(f"host copies, {resource}: {rates.of[resource].value / 1e9:.1f} GB/s")
-    copies = [sample.rate for sample in samples if sample.case.kind is Kind.COPY]
-    if copies:
-        said.append(f"best copy within the device: {max(copies) / 1e9:.0f} GB/s")
-    return tuple(said)

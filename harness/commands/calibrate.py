@@ -14,7 +14,7 @@ from advisor.units import nearest_names
 from harness.trial import Device
 
 if TYPE_CHECKING:
-    from harness.calibrate.measured import Outcome
+    from harness.calibrate.conclusion import Outcome
 
 HELP: Final = """\
 harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]

@@ -60,7 +60,9 @@ class Metric:
         """A value with its unit, where the name does not say it."""
         if self.name.partition(".")[0].endswith("_bytes"):
             return human_bytes(value)
-        return f"{value:.4g} s" if self.name == STEP_TIME else f"{value:.1f}"
+        if self.name == STEP_TIME:
+            return f"{value:.4g} s"
+        return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 _FLOOR: Final = 64 * MIB

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 GPU = Gpu(
     name="H100-SXM-80GB", memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
+    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=10.0,
     nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
     host_link_bytes_per_second=55e9, calibration="h100",
 )  # fmt: skip

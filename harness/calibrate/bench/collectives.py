@@ -36,11 +36,6 @@ def ranks(device: Device) -> Iterator[int]:
         distributed.destroy_process_group()
 
 
-def within_one_node() -> bool:
-    """Whether all ranks are on this machine."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-
-
 def measure_collectives(
     cases: Sequence[Case], device: Device, world_size: int, budget_seconds: float
 ) -> Iterator[Sample]:

@@ -1,180 +1,25 @@
-"""From samples to files that the advisor reads; and a whole calibration of this CPU."""
+"""A whole calibration of this CPU."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from advisor.cost.calibration import Calibration, Provenance, load_calibration
 from advisor.cost.gpus import load_gpu
 from advisor.errors import UserError
 from harness.calibrate import measured as module
-from harness.calibrate.bench.cases import COLLECTIVES, Case, Kind, Sample
+from harness.calibrate.bench.cases import Kind
 from harness.calibrate.bench.shapes import preset_cases, with_attention
-from harness.calibrate.document import CalibrationDocument, flattened, hardware_path
-from harness.calibrate.measured import band, calibrate, conclude, smallest
-from harness.calibrate.reference import DeviceFacts, reference
+from harness.calibrate.measured import calibrate, smallest
 from harness.trial import Device
-
-ENVIRONMENT: Mapping[str, Any] = {
-    "software": {"torch": "2.9.0", "nccl": None}, "gpus": [{"driver": "580.65"}],
-}  # fmt: skip
-H200 = DeviceFacts(
-    name="NVIDIA H200", is_cpu=False, memory_bytes=140 * 2**30, processors=132,
-    compute_capability=9.0,
-)  # fmt: skip
-XEON = DeviceFacts(
-    name="Intel(R) Xeon(R) CPU E5-2690 @ 2.60GHz", is_cpu=True, memory_bytes=64 * 2**30,
-    processors=8, compute_capability=1.0,
-)  # fmt: skip
-
-
-def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
-    """A device that reaches `flops` in all matmuls and `stream` in the rest, 4 µs a kernel."""
-    cases = with_attention(preset_cases(), ("flash",))[::9]
-    return [
-        Sample(
-            case=case,
-            seconds=case.flops / flops + (0 if case.flops else case.work / stream)
-            + 4e-6 * case.kernels,
-        )
-        for case in cases
-        if case.kind not in COLLECTIVES
-    ]  # fmt: skip
-
-
-def test_a_known_gpu_is_measured_against_its_datasheet(tmp_path: Path) -> None:
-    path = tmp_path / "calibration" / "mine.yaml"
-    outcome = conclude(samples(), H200, ENVIRONMENT, path)
-    gpu = load_gpu("H200", tmp_path)
-    assert gpu.calibration == "mine"
-    assert replace(gpu, calibration=None) == replace(load_gpu("H200"), calibration=None)
-    calibration = load_calibration(gpu, tmp_path)
-    assert calibration.name == "mine"
-    assert calibration.provenance is Provenance.MEASURED
-    assert calibration.gemm_efficiency == pytest.approx(650e12 / gpu.bf16_flops, rel=0.03)
-    assert calibration.fp8_gemm_efficiency == pytest.approx(650 / 1979, rel=0.03)
-    assert calibration.bandwidth_efficiency == pytest.approx(3.6e12 / 4.8e12, rel=0.03)
-    assert calibration.kernel_seconds == pytest.approx(4e-6, rel=0.3)
-    assert calibration.step_time_error == 0.10, "an exact machine; steps scatter more than kernels"
-    assert outcome.hardware_path == tmp_path / "hardware" / f"{gpu.name}.yaml"
-
-
-def test_what_was_not_measured_is_taken_over_and_said(tmp_path: Path) -> None:
-    outcome = conclude(samples(), H200, ENVIRONMENT, tmp_path / "mine.yaml")
-    base = load_calibration(load_gpu("H200"))
-    for field in ("nvlink_efficiency", "internode_efficiency", "hidden_fraction", "step_seconds",
-                  "collective_seconds"):  # fmt: skip
-        assert getattr(outcome.calibration, field) == getattr(base, field)
-        assert outcome.notes[field] == f"not measured here: that of `{base.name}`"
-    assert outcome.notes["gemm_efficiency"].startswith("measured: ")
-
-
-def test_the_file_tells_device_date_environment_and_errors(tmp_path: Path) -> None:
-    conclude(samples(), H200, ENVIRONMENT, tmp_path / "mine.yaml")
-    text = (tmp_path / "mine.yaml").read_text()
-    assert "# device: NVIDIA H200\n" in text
-    assert "# software.torch: 2.9.0\n" in text
-    assert "# gpus.0.driver: 580.65\n" in text
-    assert "nccl" not in text, "what is unknown is not said"
-    values = yaml.safe_load(text)
-    assert "a fifth of the shapes at a time: mean" in values["left_out_error"]
-    assert values["fitted_on"][0].startswith("NVIDIA H200, 20")
-    assert any(row.startswith("gemm: ") for row in values["fitted_on"])
-
-
-def test_a_cpu_is_measured_against_its_own_best_and_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "calibration" / "mine.yaml"
-    outcome = conclude(samples(1e11, 1e10), XEON, ENVIRONMENT, path)
-    assert outcome.hardware == "CPU-Intel-Xeon-E5-2690"
-    gpu = load_gpu(outcome.hardware, tmp_path)
-    assert gpu.bf16_flops == pytest.approx(1e11, rel=0.02)
-    assert gpu.memory_bandwidth_bytes_per_second == pytest.approx(1e10, rel=0.02)
-    assert gpu.memory_bytes == 64 * 2**30
-    calibration = load_calibration(gpu, tmp_path)
-    assert 0.9 < calibration.gemm_efficiency <= 1.0
-    record = outcome.hardware_path.read_text()
-    assert "no datasheet value: best GEMM measured here, gemm:" in record
-    assert "this device has no datasheet" in path.read_text()
-
-
-def test_an_unknown_gpu_is_measured_against_its_own_best() -> None:
-    slice_of_one = replace(H200, name="NVIDIA H200 MIG 1g.18gb")
-    relative_to = reference(slice_of_one, samples())
-    assert relative_to.measured
-    assert relative_to.record.name == "GPU-H200-MIG-1g-18gb"
-    assert relative_to.base.name == "datasheet"
-
-
-def test_more_than_the_datasheet_is_cut_and_said(tmp_path: Path) -> None:
-    outcome = conclude(samples(2000e12), H200, ENVIRONMENT, tmp_path / "mine.yaml")
-    assert outcome.calibration.gemm_efficiency == 1.0
-    assert "cut from 2.0" in outcome.notes["gemm_efficiency"]
-
-
-@pytest.mark.parametrize(
-    ("one_node", "field", "peak"),
-    [(True, "nvlink_efficiency", 450e9), (False, "internode_efficiency", 50e9)],
-)
-def test_collectives_calibrate_the_link_they_ran_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_node: bool, field: str, peak: float
-) -> None:
-    rate, ranks = 0.6 * peak, 16
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks if one_node else 8))
-    gathers = [
-        Sample(case=case, seconds=case.work * (ranks - 1) / ranks / rate)
-        for case in preset_cases()
-        if case.kind is Kind.ALL_GATHER
-    ]
-    outcome = conclude(samples() + gathers, H200, ENVIRONMENT, tmp_path / "m.yaml", ranks)
-    assert getattr(outcome.calibration, field) == pytest.approx(0.6, rel=0.02)
-    assert outcome.notes[field].startswith("measured")
-
-
-def test_too_little_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no GEMM was timed"):
-        conclude([], XEON, ENVIRONMENT, tmp_path / "mine.yaml")
-    one = [Sample(case=Case(kind=Kind.GEMM, sizes=(64, 64, 64)), seconds=1e-3)]
-    with pytest.raises(UserError, match="no memory-bound kernel was timed"):
-        conclude(one, XEON, ENVIRONMENT, tmp_path / "mine.yaml")
-    assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_the_band_covers_nine_of_ten_and_is_never_narrow() -> None:
-    assert band([0.01] * 10) == 0.10
-    assert band([0.2, -0.2, 0.2, -0.4] * 5) == pytest.approx(0.4)
-    assert band([]) == pytest.approx(0.30)
 
 
 def test_the_smallest_of_every_kind_and_variant() -> None:
     cases = smallest(with_attention(preset_cases(), ("flash", "cudnn")))
     assert len({(case.kind, case.variant) for case in cases}) == len(cases)
     assert {case.variant for case in cases if case.kind is Kind.GEMM} == {"tn", "nn", "nt"}
-
-
-@pytest.mark.parametrize("seconds", [0.0, 1e-5, 1.234567e-7, 3.0, 12345.678])
-def test_numbers_are_numbers_for_yaml(seconds: float) -> None:
-    calibration = replace(load_calibration(load_gpu("H100")), step_seconds=seconds)
-    document = CalibrationDocument(
-        calibration=calibration, notes={}, device="d", date="2026-01-01", environment={}
-    )
-    value = yaml.safe_load(document.text())["step_seconds"]
-    assert isinstance(value, float | int)
-    assert value == pytest.approx(seconds, rel=0.005)
-
-
-def test_the_record_lies_where_config_dir_looks() -> None:
-    inside = Path("x/calibration/mine.yaml")
-    assert hardware_path(inside, "CPU-1") == Path("x/hardware/CPU-1.yaml")
-    assert hardware_path(Path("x/mine.yaml"), "CPU-1") == Path("x/mine.hardware.yaml")
-
-
-def test_nested_values_are_flattened() -> None:
-    assert flattened({"a": {"b": 1, "c": None}, "d": [{"e": 2}]}) == (("a.b", "1"), ("d.0.e", "2"))
 
 
 @pytest.fixture(scope="module")

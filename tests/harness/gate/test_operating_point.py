@@ -88,12 +88,14 @@ def test_half_the_limit_is_seldom_a_regression_and_twice_the_limit_always() -> N
     assert rates(2 * LIMIT, 0.01)[Verdict.REGRESSION] >= 0.999
 
 
-def test_the_interval_covers_the_true_shift() -> None:
+@pytest.mark.parametrize(("repeats", "least"), [(2, 0.92), (3, 0.92), (5, 0.945)])
+def test_the_interval_covers_the_true_shift(repeats: int, least: float) -> None:
+    """95 % are meant; a bootstrap of two or three processes cannot quite keep that."""
     random = np.random.default_rng(3)
-    pairs = np.exp(random.normal(0.0, 0.01, size=(COMPARISONS, 2, REPEATS, 1))).tolist()
+    pairs = np.exp(random.normal(0.0, 0.01, size=(COMPARISONS, 2, repeats, 1))).tolist()
     shifts = [relative_shift(new, old, 0.01).interval for new, old in pairs]
     covered = sum(one.low <= 1.0 <= one.high for one in shifts) / COMPARISONS
-    assert 0.935 <= covered <= 0.975
+    assert least <= covered <= 0.975
 
 
 def test_throughput_is_judged_in_its_own_direction() -> None:
