@@ -187,7 +187,7 @@ class Evaluator:
 
     def _replayed_flops(self, plan: RecomputePlan) -> int:
         """FLOPs of all replays of one step on all ranks."""
-        one_rank = replayed_flops(transformer_layer(self.shape), plan)
+        one_rank = _replayed_flops(self.shape, plan)
         return one_rank * self._vpp * self._microbatches * self.job.num_gpus
 
     def _time(self, plan: RecomputePlan) -> TimeBreakdown:
@@ -255,6 +255,12 @@ class Evaluator:
         shards = self.job.layout.optimizer_shards
         seconds = optimizer_seconds(elements, shards, itemsize, self._machine)
         return seconds + self.calibration.step_seconds
+
+
+@lru_cache(maxsize=8192)
+def _replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
+    """Replayed FLOPs of one microbatch of one chunk on one rank."""
+    return replayed_flops(transformer_layer(shape), plan)
 
 
 @lru_cache(maxsize=4096)

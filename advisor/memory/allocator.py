@@ -1,6 +1,7 @@
 """From allocated to reserved: fragmentation, CUDA context and communicators, each with a spread."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import erf, sqrt
 
 from advisor.layout import ParallelLayout
@@ -44,6 +45,7 @@ class Reserved:
         return 0.5 * (1.0 + erf((budget_bytes - self.total) / (self.spread * sqrt(2.0))))
 
 
+@lru_cache(maxsize=4096)
 def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
     """NCCL communicators that a Megatron rank opens (parallel_state.py), by group."""
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
