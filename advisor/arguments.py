@@ -12,6 +12,7 @@ from advisor.request import Request, SearchScope
 
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
+LATER_FRAMEWORKS: Final = ("nemo", "torchtitan", "fsdp2", "deepspeed", "huggingface")
 COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "rules")
 
 
@@ -197,12 +198,17 @@ class _Choice(argparse.Action):
         names = [str(name) for name in _choices(self.dest)]
         value = values.lower()
         if value not in names:
-            from advisor.units import nearest_names
-
-            relation = "is not known here"
-            raise UserError(option or self.dest, values, relation, nearest_names(value, names))
+            raise _not_a_choice(option or self.dest, values, names)
         enum = {"output": OutputFormat, "search": SearchScope}.get(self.dest, str)
         setattr(namespace, self.dest, enum(value))
+
+
+def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
+    if option == "--framework" and value.lower() in LATER_FRAMEWORKS:
+        return UserError(option, value, "is not supported yet", f"today: {', '.join(names)}")
+    from advisor.units import nearest_names
+
+    return UserError(option, value, "is not known here", nearest_names(value, names))
 
 
 def _choices(field: str) -> list[Any]:

@@ -9,8 +9,9 @@ from advisor.errors import UserError
 from advisor.outcome import FITS, NOTHING_FITS, WRONG, Outcome
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from advisor.answer import Advice, Candidate
-    from advisor.report.text import Screen
 
 _RESHAPING = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
@@ -100,22 +101,22 @@ def _render(advice: "Advice", options: Options) -> str:
 
 def _page(advice: "Advice", options: Options) -> str:
     from advisor.report.terminal import page
-    from advisor.report.text import Screen
+    from advisor.report.text import console_on, printed
     from advisor.request import SearchScope
 
-    screen = Screen.of(sys.stdout)
-    text = page(
+    content = page(
         advice,
-        screen=screen,
         top=options.top or DEFAULT_TOP,
         show_rejected=options.show_rejected,
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
     )
+    console = console_on(sys.stdout)
+    text = printed(content, console)
     if options.explain is None:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
-    return text + "\n" + _explanation(wanted, screen)
+    return text + printed(_explanation(wanted), console)
 
 
 def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
@@ -126,12 +127,12 @@ def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
     return bool(asked) or not published
 
 
-def _explanation(candidate: "Candidate", screen: "Screen") -> str:
+def _explanation(candidate: "Candidate") -> "RenderableType":
     from advisor.explain import memory_lines, time_lines
     from advisor.report.explain import explanation
 
     evaluation = candidate.evaluation
-    return explanation(candidate, memory_lines(evaluation), time_lines(evaluation), screen)
+    return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))
 
 
 def _version() -> str:

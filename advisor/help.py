@@ -61,4 +61,5 @@ Other commands
   advise models, gpus       lists the presets    advise rules   lists what is checked
 
 Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
+lint: 0 clean or notes only, 1 an error or a warning. diagnose: 0 a cause is named, 1 none is known.
 """

@@ -1,19 +1,20 @@
 """`advise lint | diagnose | models | gpus | rules`: thin wrappers that print what others find."""
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from advisor.arguments import UsageError, parse_config_dir
 from advisor.outcome import Outcome
-from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
 
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
     "lint": "advise lint [--framework-version V] FILE|FLAGS: checks recompute settings\n"
     "  advise lint train.sh\n"
     "  advise lint --recompute-granularity selective --recompute-modules core_attn mlp\n"
-    "Exit codes: 0 nothing is wrong, 1 an error or a warning, 2 it cannot be read.\n",
+    "Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a warning (does\n"
+    "not do what it says, or buys nothing); 2 it cannot be read.\n",
     "diagnose": "advise diagnose LOG: known failures in a training log (- is standard input)\n"
     "Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.\n",
     "models": "advise models [--config-dir DIR]: the names that --model takes\n",
@@ -67,9 +68,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
     from advisor.units import human_count
 
     folder = parse_config_dir("models", arguments)
-    columns = [Column(title="model", left=True)]
     titles = ("parameters", "layers", "hidden", "ffn", "heads", "groups", "vocabulary", "sequence")
-    columns += [Column(title=title) for title in titles]
     rows = []
     for name in model_names(folder):
         spec = load_preset(name, folder).spec
@@ -78,7 +77,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
             spec.num_query_groups, spec.vocab_size, spec.max_position_embeddings,
         )  # fmt: skip
         rows.append([name, human_count(parameter_count(spec).total), *map(str, sizes)])
-    return _table(columns, rows)
+    return _table(("model", *titles), rows, names=("model",))
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
@@ -86,10 +85,9 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
     from advisor.report.wording import gib
 
     folder = parse_config_dir("gpus", arguments)
-    columns = [Column(title="GPU", left=True)]
-    titles = ("memory GiB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "NVLink GB/s", "domain")
-    columns += [Column(title=title) for title in titles]
-    columns.append(Column(title="calibration", left=True))
+    titles = (
+        "memory GiB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "NVLink GB/s", "NVLink GPUs",
+    )  # fmt: skip
     rows = []
     for name in gpu_names(folder):
         gpu = load_gpu(name, folder)
@@ -102,28 +100,32 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
             str(gpu.nvlink_domain_size),
         ]
         rows.append([name, *numbers, gpu.calibration or "none"])
-    return _table(columns, rows)
+    return _table(("GPU", *titles, "calibration"), rows, names=("GPU", "calibration"))
 
 
 def _rules(arguments: Sequence[str]) -> Outcome:
-    from advisor.frameworks.megatron.rules import RULES
-
     if arguments:
         raise UsageError(f"rules: {arguments[0]}: takes no arguments")
-    lines = []
+    from rich.console import Group, RenderableType
+
+    from advisor.frameworks.megatron.rules import RULES
+    from advisor.report.text import beside, console_on, indented, printed
+
+    parts: list[RenderableType] = []
     for verdict, authority in dict.fromkeys((rule.verdict, rule.authority) for rule in RULES):
         rules = [r for r in RULES if (r.verdict, r.authority) == (verdict, authority)]
-        lines.append(f"{verdict}, by {authority} ({len(rules)})")
-        width = max(len(rule.id) for rule in rules) + 4
-        for rule in rules:
-            text = wrap(rule.summary, MAX_WIDTH - width)
-            heads = [f"  {rule.id}", *[""] * (len(text) - 1)]
-            lines += [f"{head:<{width}}{line}" for head, line in zip(heads, text, strict=True)]
-        lines.append("")
-    return Outcome(text="\n".join(lines[:-1]) + "\n")
+        summaries = beside((rule.id, rule.summary) for rule in rules)
+        parts += ["", f"{verdict}, by {authority} ({len(rules)})", indented(summaries, 2)]
+    return Outcome(text=printed(Group(*parts[1:]), console_on(sys.stdout)))
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Outcome:
+def _table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
+) -> Outcome:
+    """Head and rows; the columns called `names` stand left."""
+    from advisor.report.text import Column, table_lines
+
+    columns = [Column(title=title, left=title in names) for title in titles]
     return Outcome(text="\n".join(table_lines(columns, rows, indent=0)) + "\n")
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.answer import Advice, Candidate
 from advisor.errors import UserError
+from advisor.report.breaking import spec_lines
 from advisor.report.explain import COMPONENTS
-from advisor.report.text import break_spec
 from advisor.report.wording import chosen
 from advisor.units import GIB, human_count
 
@@ -148,7 +148,8 @@ def _ranks_at(shown: Sequence[Candidate]) -> dict[tuple[float, float], list[int]
 def _label(candidate: Candidate, shown: Sequence[Candidate]) -> str:
     """Rank and setting, and the layout where the candidates differ in it."""
     evaluation = candidate.evaluation
-    label = f"{candidate.rank}  {break_spec(evaluation.setting.spec, _LABEL_WIDTH)}"
+    spec = "\n".join(spec_lines(evaluation.setting.spec, _LABEL_WIDTH))
+    label = f"{candidate.rank}  {spec}"
     if all(other.evaluation.job == evaluation.job for other in shown):
         return label
     layout = evaluation.job.layout

@@ -1,35 +1,60 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
+from rich.console import Group, RenderableType
+
 from advisor.answer import Advice, CalibrationNote
 from advisor.cost.calibration import Provenance
 from advisor.job import Job
 from advisor.layout import ParallelLayout
 from advisor.models.spec import TransformerImpl
-from advisor.report.text import LABEL_WIDTH, Screen, Style, labelled, wrap
+from advisor.report.breaking import dotted_lines
+from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
 from advisor.units import human_count
 
 _PROVENANCE = {
     Provenance.MEASURED: "measured on this type of machine",
     Provenance.PUBLISHED: "published runs",
-    Provenance.DATASHEET: "datasheet peaks, uncalibrated",
+    Provenance.DATASHEET: "nothing measured on this type of machine",
 }
+_MARGIN = 11
 _GAP = 3
+_DOT = " · "
 
 
-def header_lines(advice: Advice, screen: Screen) -> list[str]:
-    """Model and hardware, layout, budget, calibration and the advisor's own choices."""
+def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
+    """Model and hardware, layout, budget, calibration and the advisor's own choices.
+
+    Where layouts are ranked, the layout is that of row 1 and not the preset's.
+    """
     preset, others = _split_preset(advice.assumptions)
-    pairs = [
-        ("layout", layout_words(advice.job.layout), preset),
-        ("budget", budget_words(advice), framework_words(advice.job)),
+    layout = layout_words(advice.job.layout)
+    if search_layout:
+        layout, preset, others = f"row 1: {layout}", "", [*filter(None, [preset]), *others]
+    rows: list[tuple[str, RenderableType]] = [
+        ("layout", _both_ends(layout, preset)),
+        ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
+        ("calibration", _calibration_words(advice.calibration)),
     ]
-    lines = [screen.paint(line, Style.BOLD) for line in wrap(_job_words(advice.job), screen.width)]
-    lines += _in_two_columns(pairs, screen.width)
-    lines += labelled("calibration", _calibration_words(advice.calibration), screen.width)
     if others:
-        lines += labelled("assumed", " · ".join(others), screen.width)
-    return lines
+        rows.append(("assumed", Fitted(lambda width: dotted_lines(others, width))))
+    job = _job_words(advice.job)
+    return Group(
+        Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
+    )
+
+
+def _both_ends(left: str, right: str) -> Fitted:
+    """`left` and `right` on one line where they fit with a gap, else below each other."""
+
+    def lines(width: int) -> list[str]:
+        parts = dotted_lines(left.split(_DOT), width)
+        gap = width - len(left) - len(right)
+        if not right or (len(parts) == 1 and gap >= _GAP):
+            return [*parts[:-1], f"{parts[-1]}{' ' * gap}{right}".rstrip()]
+        return [*parts, *dotted_lines(right.split(_DOT), width)]
+
+    return Fitted(lines)
 
 
 def layout_words(layout: ParallelLayout) -> str:
@@ -47,7 +72,7 @@ def layout_words(layout: ParallelLayout) -> str:
     parts.append(
         "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
     )
-    return " · ".join(parts)
+    return _DOT.join(parts)
 
 
 def framework_words(job: Job) -> str:
@@ -66,15 +91,19 @@ def budget_words(advice: Advice) -> str:
     return f"{gib(budget or card)} of {gib(card)} GiB a GPU (a full bar)"
 
 
-def _job_words(job: Job) -> str:
+def _job_words(job: Job) -> list[str]:
     from advisor.models.parameters import parameter_count
 
     config = job.config
-    return (
-        f"{job.model.name} · {human_count(parameter_count(job.model).total)} parameters · "
-        f"{job.num_gpus} x {job.gpu.name} · {config.precision} · sequence {config.seq_length} · "
-        f"micro batch {config.micro_batch_size} · global batch {config.global_batch_size}"
-    )
+    return [
+        job.model.name,
+        f"{human_count(parameter_count(job.model).total)} parameters",
+        f"{job.num_gpus} x {job.gpu.name}",
+        str(config.precision),
+        f"sequence {config.seq_length}",
+        f"micro batch {config.micro_batch_size}",
+        f"global batch {config.global_batch_size}",
+    ]
 
 
 def _calibration_words(note: CalibrationNote) -> str:
@@ -85,15 +114,3 @@ def _split_preset(assumptions: tuple[str, ...]) -> tuple[str, list[str]]:
     """The preset's name, which stands beside the layout, and the other assumptions."""
     preset = next((text for text in assumptions if text.startswith("preset ")), "")
     return preset, [text for text in assumptions if text != preset]
-
-
-def _in_two_columns(pairs: list[tuple[str, str, str]], width: int) -> list[str]:
-    """Label, text, and a text at the right edge; one that does not fit gets a line of its own."""
-    lines = []
-    for label, left, right in pairs:
-        space = width - LABEL_WIDTH - len(left)
-        if len(right) + _GAP <= space:
-            lines.append(f"{label:<{LABEL_WIDTH}}{left}{right:>{space}}".rstrip())
-        else:
-            lines += [*labelled(label, left, width), *labelled("", right, width)]
-    return lines

@@ -1,70 +1,130 @@
 """The ranking as a table: one row a candidate, with a memory bar as wide as the page allows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.bar import Bar
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
 
 from advisor.answer import Candidate
-from advisor.report.text import Column, Screen, Style, bar, break_spec, table_lines
+from advisor.report.breaking import spec_lines
+from advisor.report.text import Column, Fitted, table
 from advisor.report.wording import gib, percent, seconds
 from advisor.units import signed_percent
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
-_SPEC_WIDTHS = (36, 28, 22, 18, 14)  # tried in this order until the table fits
-_INDENT, _GAP = 1, 2
+_SHORTEST_SPEC = 20  # no piece of a setting is longer
+_GAP = 2
+_MARKS = " ▶"  # beside a bar
+_UNBOUNDED = 10_000
+_EXPENDABLE = ("TFLOP/s", "overhead")  # columns that a narrow page leaves out, in this order
 
 
-def ranking_lines(
-    shown: Sequence[Candidate], screen: Screen, *, search_layout: bool = False
-) -> list[str]:
-    """Head and rows within `screen.width`; the layout's columns where layouts are ranked too."""
-    layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
-    for spec_width in _SPEC_WIDTHS:
-        columns, rows = _table(shown, layouts, spec_width)
-        spare = screen.width - max(map(len, table_lines(columns, rows, indent=_INDENT, gap=_GAP)))
-        if spare >= 0:
-            break
-    _append_bars(rows, _peak_column(columns), shown, spare)
-    head, *lines = table_lines(columns, rows, indent=_INDENT, gap=_GAP)
-    heights = [max(cell.count("\n") + 1 for cell in row) for row in rows]
-    styles = [_style(c) for c, height in zip(shown, heights, strict=True) for _ in range(height)]
-    return [head, *(screen.paint(x, s) for x, s in zip(lines, styles, strict=True))]
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Head and rows in the width at hand; the layout's columns where layouts are ranked.
+
+    A narrow page does without the bars, then breaks the settings, then leaves columns out.
+    """
+
+    shown: Sequence[Candidate]
+    layouts: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The table that fits."""
+        longest = max(len(c.evaluation.setting.spec) for c in self.shown)
+        breakable = max(longest - _SHORTEST_SPEC, 0)
+        unbounded = options.update_width(_UNBOUNDED)
+        for number in range(len(_EXPENDABLE) + 1):
+            left_out = _EXPENDABLE[:number]
+            natural = Measurement.get(console, unbounded, self._table(left_out)).maximum
+            spare = options.max_width - natural
+            if spare + breakable >= 0:
+                break
+        peaks = _peaks(self.shown)
+        beside = max(len(self._peak_title) - len(peaks[0]), 0)  # room that the title gives
+        cells = min(_BAR_CELLS, spare + beside - len(_MARKS))
+        yield self._table(left_out, cells if cells >= _SMALLEST_BAR else 0)
+
+    @property
+    def _peak_title(self) -> str:
+        return "GiB (stage)" if self.layouts else "peak GiB (stage)"
+
+    def _table(self, left_out: Sequence[str], bar_cells: int = 0) -> Table:
+        """All columns but those left out; the bars are `bar_cells` long, or none."""
+        columns = [
+            Column(title=""),
+            Column(title="recompute", left=True, wrap=True),
+            Column(title=self._peak_title, left=True),
+            Column(title="step s"),
+            Column(title="TFLOP/s" if self.layouts else "TFLOP/s/GPU"),
+            Column(title="overhead"),
+            Column(title="fits"),
+        ]
+        rows = self._rows(bar_cells)
+        if self.layouts:
+            title, *cells = _layout_cells(self.shown)
+            columns.insert(1, Column(title=title, left=True))
+            for row, cell in zip(rows, cells, strict=True):
+                row.insert(1, cell)
+        kept = [i for i, c in enumerate(columns) if not c.title.startswith(tuple(left_out))]
+        found = table((columns[i] for i in kept), gap=_GAP)
+        for candidate, row in zip(self.shown, rows, strict=True):
+            found.add_row(*(row[i] for i in kept), style=_style(candidate))
+        return found
+
+    def _rows(self, bar_cells: int) -> list[list[RenderableType]]:
+        smallest = min(c.evaluation.step_time_seconds for c in self.shown)
+        rows: list[list[RenderableType]] = []
+        for candidate, peak in zip(self.shown, _peaks(self.shown), strict=True):
+            evaluation = candidate.evaluation
+            share = evaluation.peak.peak_reserved_bytes / evaluation.budget_bytes
+            rows.append(
+                [
+                    f" {candidate.rank}",
+                    Fitted(partial(spec_lines, evaluation.setting.spec)),
+                    Gauge(peak, share, bar_cells) if bar_cells else peak,
+                    seconds(evaluation.step_time_seconds, smallest),
+                    f"{evaluation.tflops_per_gpu:.0f}",
+                    signed_percent(evaluation.recompute_overhead),
+                    percent(evaluation.fit_probability),
+                ]
+            )
+        return rows
 
 
-def _table(
-    shown: Sequence[Candidate], layouts: bool, spec_width: int
-) -> tuple[list[Column], list[list[str]]]:
-    """Columns and cells without bars."""
-    smallest = min(c.evaluation.step_time_seconds for c in shown)
-    columns = [
-        Column(title=""),
-        Column(title="recompute", left=True),
-        Column(title="GiB (stage)" if layouts else "peak GiB (stage)", left=True),
-        Column(title="step s"),
-        Column(title="TFLOP/s" if layouts else "TFLOP/s/GPU"),
-        Column(title="overhead"),
-        Column(title="fits"),
-    ]
-    rows = [_row(candidate, spec_width, smallest) for candidate in shown]
-    if layouts:
-        title, *cells = _layout_cells(shown)
-        columns.insert(1, Column(title=title, left=True))
-        for row, cell in zip(rows, cells, strict=True):
-            row.insert(1, cell)
-    return columns, rows
+def _peaks(shown: Sequence[Candidate]) -> list[str]:
+    """``72.4 (0)``: the worst rank's GiB and its stage, as wide as each other."""
+    peaks = [candidate.evaluation.peak for candidate in shown]
+    sizes = [gib(peak.peak_reserved_bytes) for peak in peaks]
+    widest = max(map(len, sizes))
+    cells = [f"{size:>{widest}} ({p.stage})" for size, p in zip(sizes, peaks, strict=True)]
+    return [cell.ljust(max(map(len, cells))) for cell in cells]
 
 
-def _row(candidate: Candidate, spec_width: int, smallest: float) -> list[str]:
-    evaluation = candidate.evaluation
-    peak = evaluation.peak
-    return [
-        str(candidate.rank),
-        break_spec(evaluation.setting.spec, spec_width),
-        f"{gib(peak.peak_reserved_bytes):>5} ({peak.stage})",
-        seconds(evaluation.step_time_seconds, smallest),
-        f"{evaluation.tflops_per_gpu:.0f}",
-        signed_percent(evaluation.recompute_overhead),
-        percent(evaluation.fit_probability),
-    ]
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A figure and a bar: `share` of `cells`, with an arrow behind what is more than all."""
+
+    figure: str
+    share: float
+    cells: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Plain text, so that it takes the style of its row."""
+        drawn = console.render(Bar(1, 0, self.share, width=self.cells), options)
+        bar = "".join(segment.text for segment in drawn).strip()
+        yield Text(f"{self.figure} {bar}{'▶' if self.share > 1 else ''}")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """All cells and the arrow, whatever the share."""
+        width = len(self.figure) + self.cells + len(_MARKS)
+        return Measurement(width, width)
 
 
 def _layout_cells(shown: Sequence[Candidate]) -> list[str]:
@@ -92,27 +152,9 @@ def _degrees(candidate: Candidate) -> list[str]:
     return [f"{tp}+SP" if layout.sequence_parallel else tp, *others]
 
 
-def _peak_column(columns: Sequence[Column]) -> int:
-    return next(i for i, column in enumerate(columns) if "GiB" in column.title)
-
-
-def _append_bars(
-    rows: Sequence[list[str]], at: int, shown: Sequence[Candidate], spare: int
-) -> None:
-    """A bar behind each peak, as wide as `spare` columns allow; none where they are too few."""
-    figures = max(len(row[at]) for row in rows) + 1
-    cells = min(_BAR_CELLS, spare + _GAP - len("▶") - 1)
-    if cells < _SMALLEST_BAR:
-        return
-    for row, candidate in zip(rows, shown, strict=True):
-        evaluation = candidate.evaluation
-        drawn = bar(evaluation.peak.peak_reserved_bytes, evaluation.budget_bytes, cells)
-        row[at] = f"{row[at]:<{figures}}{drawn}"
-
-
-def _style(candidate: Candidate) -> Style | None:
+def _style(candidate: Candidate) -> str | None:
     if not candidate.evaluation.fits:
-        return Style.CAUTION
+        return "yellow"
     if candidate.rank == 1:
-        return Style.BOLD
-    return None if candidate.pareto else Style.DIM
+        return "bold"
+    return None if candidate.pareto else "dim"

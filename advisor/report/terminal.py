@@ -1,12 +1,18 @@
-"""The page that `advise` prints: what was assumed, one table, the reasons, the flags."""
+"""The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
 
 from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from advisor.answer import Advice, Candidate
-from advisor.report.header import header_lines
-from advisor.report.ranking_table import ranking_lines
-from advisor.report.text import Screen, Style, continued, wrap
-from advisor.report.wording import chosen, remedy_line, verdict
+from advisor.report import flags
+from advisor.report.breaking import command_lines, dotted_lines
+from advisor.report.header import header
+from advisor.report.ranking_table import Ranking
+from advisor.report.text import Fitted, beside, indented
+from advisor.report.wording import chosen, ranges, remedy_line, verdict, way_out
 
 _FLAG_MARGIN = 17
 
@@ -14,31 +20,69 @@ _FLAG_MARGIN = 17
 def page(
     advice: Advice,
     *,
-    screen: Screen,
     top: int = 10,
     show_rejected: bool = False,
     search_layout: bool = False,
     with_layout_flags: bool = False,
-) -> str:
-    """The whole page with a final newline; `top` rows of the ranking are shown."""
+) -> RenderableType:
+    """The whole page; `top` rows of the ranking are shown."""
     shown = advice.candidates[:top]
+    layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
     blocks = [
-        header_lines(advice, screen),
-        ranking_lines(shown, screen, search_layout=search_layout) if shown else [],
-        _notes(shown, screen),
-        _reasons(advice, screen),
-        _rejected(advice, screen) if show_rejected or not shown else [],
-        _flags(advice, screen, with_layout=with_layout_flags),
-        [
-            screen.paint(line, Style.DIM)
-            for line in _hint(advice, len(shown), show_rejected, screen)
-        ],
+        header(advice, search_layout=search_layout),
+        Ranking(shown, layouts) if shown else None,
+        _answer(advice),
+        _flags(advice, with_layout=with_layout_flags),
+        _notes(shown),
+        _rejected(advice) if show_rejected or not shown else None,
+        _hint(advice, len(shown), show_rejected),
     ]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    parts = [part for block in blocks if block is not None for part in ("", block)]
+    return Group(*parts[1:])
 
 
-def _notes(shown: Sequence[Candidate], screen: Screen) -> list[str]:
-    """What single rows buy, rows with the same note together; then the dominated rows."""
+def _answer(advice: Advice) -> RenderableType:
+    """The sentence that decides; what is faster still, or what helps where nothing fits."""
+    lines: list[RenderableType] = [Text(verdict(advice), "bold")]
+    if advice.remedies:
+        reference = advice.candidates[0].evaluation
+        head = "Faster still" if advice.fits else "Outside recompute"
+        texts = [remedy_line(remedy, reference) for remedy in advice.remedies]
+        if len(texts) == 1:
+            lines.append(f"{head}: {texts[0]}")
+        else:
+            lines += [f"{head}:", *(beside([("  -", text)], gap=1) for text in texts)]
+    if way := way_out(advice):
+        lines.append(way)
+    return Group(*lines)
+
+
+def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
+    """The chosen row's flags for each framework; a backslash joins what had to be broken."""
+    best = chosen(advice)
+    if best is None:
+        return None
+    rows = []
+    job_flags = flags.framework_layout_flags if with_layout else flags.framework_assumed_flags
+    for framework, setting in flags.all_flags(best.evaluation).items():
+        words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
+        rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
+    if variables := flags.environment_words(best.evaluation):
+        rows.append(("Environment", variables))
+    commands = [Fitted(partial(_command, label, words)) for label, words in rows]
+    caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
+    return Group(*caption, *commands)
+
+
+def _command(label: str, words: str, width: int) -> list[str]:
+    """The label in the margin of a command that is never cut, however narrow the page."""
+    lines = command_lines(words, width - _FLAG_MARGIN)
+    margins = [label, *[""] * (len(lines) - 1)]
+    return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
+
+
+def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
+    """What single rows buy, rows with the same remark together; then the dominated rows."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         if candidate.note:
@@ -46,87 +90,32 @@ def _notes(shown: Sequence[Candidate], screen: Screen) -> list[str]:
     dominated = [candidate.rank for candidate in shown if not candidate.pareto]
     if dominated:
         rows_of["another row needs no more memory and no more time"] = dominated
-    lines = []
-    for note, rows in rows_of.items():
-        who = f"row {rows[0]}" if len(rows) == 1 else f"rows {_ranges(rows)}"
-        first, *more = wrap(f"{who}: {note}", screen.width - 6)
-        lines += [f"    {first}", *(f"      {line}" for line in more)]
-    return [screen.paint(line, Style.DIM) for line in lines]
+    notes = [
+        (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
+        for note, rows in rows_of.items()
+    ]
+    return beside(notes) if notes else None
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """``2, 5-8`` for 2, 5, 6, 7, 8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _reasons(advice: Advice, screen: Screen) -> list[str]:
-    lines = [screen.paint(line, Style.BOLD) for line in wrap(verdict(advice), screen.width)]
-    best = chosen(advice)
-    if best is None or not advice.remedies:
-        return lines
-    head = "Cheaper still" if advice.fits else "Outside recompute"
-    texts = [remedy_line(remedy, best.evaluation) for remedy in advice.remedies]
-    if len(texts) == 1:
-        return lines + wrap(f"{head}: {texts[0]}", screen.width)
-    lines.append(f"{head}:")
-    for text in texts:
-        first, *more = wrap(text, screen.width - 4)
-        lines += [f"  - {first}", *(f"    {line}" for line in more)]
-    return lines
-
-
-def _rejected(advice: Advice, screen: Screen) -> list[str]:
+def _rejected(advice: Advice) -> RenderableType:
     """Every refused setting with the rule that refuses it, the way out, and the source."""
-    lines = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
+    lines: list[RenderableType] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
     for rejection in advice.rejected:
-        lines.append(f"  {rejection.setting.spec}")
         told = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
-        lines += [f"      {line}" for line in wrap(told, screen.width - 6)]
-        source = wrap(f"{rejection.rule}: {rejection.source}", screen.width - 6)
-        lines += [screen.paint(f"      {line}", Style.DIM) for line in source]
-    return lines
+        source = Text(f"{rejection.rule}: {rejection.source}", "dim")
+        lines += [f"  {rejection.setting.spec}", indented(told, 6), indented(source, 6)]
+    return Group(*lines)
 
 
-def _flags(advice: Advice, screen: Screen, *, with_layout: bool) -> list[str]:
-    """The chosen row's flags for each framework; a backslash joins what had to be broken."""
-    from advisor.report import flags
-
-    best = chosen(advice)
-    if best is None:
-        return []
-    lines = []
-    for framework, text in flags.all_flags(best.evaluation).items():
-        job_flags = (
-            flags.framework_layout_flags(best.evaluation, framework)
-            if with_layout
-            else flags.framework_assumed_flags(best.evaluation, framework)
-        )
-        text = f"{job_flags} {text}".strip()
-        lines += _in_margin(flags.LABELS[framework], text or flags.NO_FLAGS, screen.width)
-    variables = flags.environment_words(best.evaluation)
-    return lines + (_in_margin("Environment", variables, screen.width) if variables else [])
-
-
-def _in_margin(label: str, command: str, width: int) -> list[str]:
-    first, *more = continued(command, width - _FLAG_MARGIN)
-    return [f"{label:<{_FLAG_MARGIN}}{first}", *(" " * _FLAG_MARGIN + line for line in more)]
-
-
-def _hint(advice: Advice, shown: int, show_rejected: bool, screen: Screen) -> list[str]:
+def _hint(advice: Advice, shown: int, show_rejected: bool) -> RenderableType | None:
+    if not shown:
+        return None
     parts = []
     if shown < len(advice.candidates):
         parts.append(f"{shown} of {len(advice.candidates)} rows: --top N")
-    if shown:
-        parts.append(f"explain a row with --explain {min(2, shown)}")
-    if advice.rejected and not show_rejected and shown:
+    parts.append(f"explain a row with --explain {min(2, shown)}")
+    if advice.rejected and not show_rejected:
         parts.append(f"{len(advice.rejected)} rejected with --show-rejected")
-    if shown:
-        parts.append("pictures with --plot out.svg")
-    hint = " · ".join(parts)
-    return wrap(hint[:1].upper() + hint[1:], screen.width)
+    parts.append("pictures with --plot out.svg")
+    parts[0] = parts[0][:1].upper() + parts[0][1:]
+    return Fitted(lambda width: dotted_lines(parts, width), "dim")

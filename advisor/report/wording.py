@@ -1,8 +1,12 @@
 """Numbers and choices in the words that every report shares."""
 
-from advisor.answer import Advice, Candidate, Evaluation, Remedy
+from collections.abc import Sequence
+
+from advisor.answer import LIKELY, Advice, Candidate, Evaluation, Remedy
 from advisor.frameworks.megatron.setting import NONE
 from advisor.units import GIB, signed_percent
+
+_NEAREST = 3
 
 
 def gib(num_bytes: float) -> str:
@@ -11,10 +15,10 @@ def gib(num_bytes: float) -> str:
 
 
 def percent(probability: float) -> str:
-    """``97 %``; only certainty prints as 0 or 100."""
-    if 0 < probability < 0.005:
+    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
+    if probability < 0.005:
         return "<1 %"
-    if 0.995 <= probability < 1:
+    if probability >= 0.995:
         return ">99 %"
     return f"{probability * 100:.0f} %"
 
@@ -35,53 +39,84 @@ def missing_bytes(evaluation: Evaluation) -> int:
     return evaluation.peak.peak_reserved_bytes - evaluation.budget_bytes
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """``2, 5-8`` for 2, 5, 6, 7, 8."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
 def verdict(advice: Advice) -> str:
-    """One sentence: which row is the choice, with the number that decides."""
+    """Which row is the choice, with the number that decides, and what the alternative costs."""
     best = chosen(advice)
     if best is None:
         return "No setting could be evaluated: the framework refuses every one that was asked for."
     if not best.evaluation.fits:
         return _nothing_fits(advice)
+    room = _room(best.evaluation)
     if best.evaluation.setting == NONE:
-        return _none_needed(best)
-    return _recompute_needed(advice, best)
+        return f"No recompute needed: row {best.rank} (none) fits ({room})."
+    what = "is the fastest that fits" if len(advice.candidates) > 1 else "fits"
+    return (
+        f"Row {best.rank} is the choice: {best.evaluation.setting.spec} {what} ({room})."
+        f"{_without_recompute(advice, best.evaluation)}"
+    )
+
+
+def _room(evaluation: Evaluation) -> str:
+    """``66.0 of 77.0 GiB, 97 % likely``."""
+    return (
+        f"{gib(evaluation.peak.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
+        f"{percent(evaluation.fit_probability)} likely"
+    )
 
 
 def _nothing_fits(advice: Advice) -> str:
-    nearest = min(advice.candidates, key=lambda c: missing_bytes(c.evaluation))
-    evaluation = nearest.evaluation
-    if missing_bytes(evaluation) <= 0:
-        return (
-            f"Nothing fits for sure. The nearest, row {nearest.rank} ({evaluation.setting.spec}), "
-            f"peaks at {gib(evaluation.peak.peak_reserved_bytes)} of "
-            f"{gib(evaluation.budget_bytes)} GiB and fits with a probability of only "
-            f"{percent(evaluation.fit_probability)}. Other layouts: --search layout."
-        )
-    return (
-        f"Nothing fits. The nearest, row {nearest.rank} ({evaluation.setting.spec}), needs "
-        f"{gib(evaluation.peak.peak_reserved_bytes)} GiB on stage {evaluation.peak.stage}: "
-        f"{gib(missing_bytes(evaluation))} GiB more than the budget of "
-        f"{gib(evaluation.budget_bytes)} GiB. Other layouts: --search layout."
+    """The nearest settings, by how much they miss, and whether any setting could help."""
+    evaluations = [candidate.evaluation for candidate in advice.candidates]
+    budget = evaluations[0].budget_bytes
+    nearest = sorted(advice.candidates, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
+    near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
+    fixed = min(map(_fixed_bytes, evaluations))
+    hopeless = (
+        f" Weights, gradients and optimizer alone take {gib(fixed)} GiB: recompute cannot help."
+        if fixed > budget
+        else ""
     )
+    sure = "" if missing_bytes(nearest[0].evaluation) > 0 else f" with {LIKELY * 100:.0f} % safety"
+    return f"Nothing fits in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
 
 
-def _none_needed(best: Candidate) -> str:
-    evaluation = best.evaluation
-    return (
-        f"No recompute needed: row {best.rank} (none) peaks at "
-        f"{gib(evaluation.peak.peak_reserved_bytes)} GiB, {gib(-missing_bytes(evaluation))} GiB "
-        f"below the budget, and fits with a probability of {percent(evaluation.fit_probability)}."
-    )
+def _miss(candidate: Candidate) -> str:
+    evaluation = candidate.evaluation
+    missing = missing_bytes(evaluation)
+    if missing > 0:
+        return f"is {gib(missing)} GiB over"
+    return f"takes {_room(evaluation)}"
 
 
-def _recompute_needed(advice: Advice, best: Candidate) -> str:
-    evaluation = best.evaluation
-    return (
-        f"Row {best.rank} is the choice: {evaluation.setting.spec} is the fastest setting that "
-        "fits "
-        f"({gib(evaluation.peak.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
-        f"{percent(evaluation.fit_probability)}).{_without_recompute(advice, evaluation)}"
-    )
+def _fixed_bytes(evaluation: Evaluation) -> int:
+    """What a rank of the worst stage holds whatever is recomputed."""
+    memory = evaluation.peak.memory_bytes
+    return memory.weights + memory.gradients + memory.optimizer
+
+
+def way_out(advice: Advice) -> str:
+    """Where nothing fits and no remedy is enough: what is left to try. Else empty."""
+    if advice.fits or not advice.candidates:
+        return ""
+    missing = missing_bytes(advice.candidates[0].evaluation)
+    if any(missing + remedy.effect_bytes <= 0 for remedy in advice.remedies):
+        return ""
+    layouts = "another layout (--search layout), "
+    if any("legal layouts" in text for text in advice.assumptions):
+        layouts = ""
+    short = "That is not enough: try" if advice.remedies else "Try"
+    return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
 
 def _without_recompute(advice: Advice, best: Evaluation) -> str:
@@ -97,21 +132,21 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
     if none is None:
         return ""
     if missing_bytes(none) > 0:
-        return (
-            f" Without recompute: {gib(none.peak.peak_reserved_bytes)} GiB, "
-            f"{gib(missing_bytes(none))} GiB too much."
-        )
-    faster = 1 - none.step_time_seconds / best.step_time_seconds
-    return (
-        f" Without recompute the step takes {faster * 100:.1f} % less time but fits with a "
-        f"probability of only {percent(none.fit_probability)}."
-    )
+        return f" Without recompute it is {gib(missing_bytes(none))} GiB over."
+    faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
+    time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
+    if none.fits:
+        return f" Without recompute a step {time} and fits as well."
+    likely = percent(none.fit_probability)
+    return f" Without recompute a step {time}, but is only {likely} likely to fit."
 
 
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
-    """One remedy against `reference`: GiB a GPU, step time in percent, and why."""
+    """One remedy against `reference`: GiB a GPU, step time in percent, what it comes to, why."""
     slower = remedy.effect_seconds / reference.step_time_seconds
     time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     sign = "-" if remedy.effect_bytes <= 0 else "+"
-    return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB, {time}{why}."
+    left = missing_bytes(reference) + remedy.effect_bytes
+    over = f", still {gib(left)} GiB over" if left > 0 else ""
+    return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB{over}, {time}{why}."

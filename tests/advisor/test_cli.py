@@ -1,5 +1,6 @@
 """The command line: what is accepted, what is refused in one line, exit codes, streams."""
 
+import gc
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from advisor.arguments import OutputFormat, parse
 from advisor.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
-HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy", "rich")
+HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
 
 Answer = Callable[[Advice], list[Request]]
 
@@ -237,7 +238,7 @@ def test_flags_of_what_does_not_fit_come_with_a_warning(
     assert cli.main([*JOB, "--format", "flags"]) == 1
     captured = capsys.readouterr()
     assert captured.out.startswith("--recompute-granularity full")
-    assert captured.err.startswith("advise: Nothing fits.")
+    assert captured.err.startswith("advise: Nothing fits in 77.0 GiB. Nearest: row 1 ")
 
 
 def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
@@ -416,14 +417,66 @@ def test_a_terminal_without_utf8_is_no_error() -> None:
     assert "H100" in out
 
 
-@pytest.mark.parametrize("modules", ["advisor.cli", "advisor.commands, advisor.report.terminal"])
-def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
-    code = f"import sys, {modules}; print(*sys.modules)"
+MACHINE = "advisor.report.json_report, advisor.report.csv_report, advisor.report.flags"
+
+
+def top_level(code: str) -> set[str]:
+    """Packages that a fresh process holds after `code`, or has tried to import."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True,
-        check=True, env={**os.environ, "PYTHONPATH": str(root)},
+        [sys.executable, "-X", "importtime", "-c", code + "; print(*sys.modules, file=sys.stderr)"],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(root)},
     )  # fmt: skip
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    timed = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    assert not (loaded | timed) & set(HEAVY)
+    *timed, loaded = done.stderr.splitlines()
+    names = [*loaded.split(), *(line.rpartition("|")[2].strip() for line in timed)]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("modules", ["advisor.cli", f"advisor.commands, {MACHINE}"])
+def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
+    assert not top_level(f"import sys, {modules}") & {*HEAVY, "rich"}
+
+
+def test_a_page_loads_rich_and_nothing_heavier() -> None:
+    loaded = top_level("import sys, advisor.report.terminal, advisor.report.explain")
+    assert "rich" in loaded
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("output", ["json", "csv", "flags"])
+def test_what_a_machine_reads_is_made_without_rich(output: str) -> None:
+    answer = f"main(['--model', 'llama3_8b', '--gpus', '1xH200', '--format', '{output}'])"
+    assert "rich" not in top_level(f"import sys; from advisor.cli import main; {answer}")
+
+
+def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc.isenabled()
+    cli.main(["--version"])
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("name", ["nemo", "torchtitan", "fsdp2", "deepspeed", "HuggingFace"])
+def test_frameworks_to_come_are_refused_honestly(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert error_line(capsys, *JOB, "--framework", name) == (
+        f"--framework = {name}: is not supported yet; today: megatron_lm, megatron_bridge"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--recompute-granularity selective --recompute-modules mlp", 0),
+        ("--recompute-granularity selective --recompute-modules core_attn", 1),  # buys nothing
+        ("--recompute-granularity selective --recompute-modules layernorm", 1),  # does nothing
+        ("--recompute-granularity full --recompute-method uniform", 1),  # is refused
+    ],
+)
+def test_lint_fails_on_errors_and_warnings(
+    capsys: pytest.CaptureFixture[str], flags: str, code: int
+) -> None:
+    assert cli.main(["lint", *flags.split(), "--disable-bias-linear"]) == code
+    capsys.readouterr()
+    assert cli.main(["lint", "--help"]) == 0
+    assert "Exit codes: 0 clean or notes only; 1 an error" in capsys.readouterr().out

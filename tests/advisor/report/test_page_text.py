@@ -1,32 +1,20 @@
-"""Tables, wrapping, bars and screens."""
+"""Consoles, tables and margins: what rich is asked for."""
 
 import io
 
 import pytest
+from rich.text import Text
 
 from advisor.report.text import (
     Column,
-    Screen,
-    Style,
-    bar,
-    break_spec,
-    continued,
-    labelled,
+    Fitted,
+    beside,
+    console_on,
+    plain_lines,
+    printed,
     table_lines,
     wrap,
 )
-
-
-@pytest.mark.parametrize(
-    ("value", "drawn"),
-    [(0, ""), (1, "▏"), (8, "█"), (12, "█▌"), (32, "████"), (33, "████▶"), (900, "████▶")],
-)
-def test_bars_have_eighths_and_run_over_visibly(value: int, drawn: str) -> None:
-    assert bar(value, 32, 4) == drawn
-
-
-def test_a_bar_of_nothing() -> None:
-    assert bar(1, 0, 4) == ""
 
 
 def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
@@ -40,55 +28,70 @@ def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
     ]
 
 
-def test_labels_hang() -> None:
-    assert labelled("budget", "one two three", 20) == ["budget       one two", " " * 13 + "three"]
-    assert labelled("budget", "", 20) == ["budget"]
+def test_a_plain_table_is_as_wide_as_its_cells() -> None:
+    assert table_lines([Column(title="n")], [["9" * 300]])[1] == "  " + "9" * 300
 
 
-def test_lists_break_between_their_parts() -> None:
-    assert wrap("aa bb · cc dd · ee ff", 14) == ["aa bb ·", "cc dd · ee ff"]
+def test_text_is_printed_as_it_is() -> None:
+    told = "a [bold]name[/] with [1], :smile: and 'quotes'"
+    assert plain_lines(told) == [told]
+    assert table_lines([Column(title="[red]x", left=True)], [[told]], indent=0) == ["[red]x", told]
+
+
+def test_margins_hang() -> None:
+    assert plain_lines(beside([("budget", "one two three")], margin=8), 18) == [
+        "budget    one two", "          three",
+    ]  # fmt: skip
+
+
+def test_prose_wraps() -> None:
     assert wrap("plain text here", 10) == ["plain text", "here"]
+    assert wrap("", 10) == []
 
 
-def test_specs_break_at_their_joints() -> None:
-    spec = "selective:core_attn,mlp+offload=core_attn,attn_proj"
-    assert break_spec(spec, 60) == spec
-    assert break_spec(spec, 24) == "selective:core_attn,mlp\n  +offload=core_attn,\n  attn_proj"
-    for width in (14, 18, 22, 28):
-        broken = break_spec(spec, width)
-        assert broken.replace("\n  ", "") == spec
-
-
-def test_broken_commands_are_one_to_a_shell() -> None:
-    lines = continued("--a 1 --b 2 --c 3", 10)
-    assert lines == ["--a 1 \\", "--b 2 \\", "--c 3"]
-    assert max(map(len, lines)) <= 10
-    assert continued("", 10) == [""]
+def test_fitted_lines_are_never_cut() -> None:
+    word = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert plain_lines(Fitted(lambda width: [word, str(width)]), 20) == [word, "20"]
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal of unknown size."""
+    """A stream that says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
-    def fileno(self) -> int:
-        raise OSError
 
-
-def test_screens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+@pytest.fixture
+def colourful(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A terminal of 200 columns that takes colour."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    assert Screen.of(io.StringIO()) == Screen(width=100, colour=False)
-    assert Screen.of(Terminal()) == Screen(width=100, colour=True)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert Screen.of(Terminal()).colour is False
-    monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert Screen.of(Terminal()).colour is False
+    monkeypatch.setenv("COLUMNS", "200")
+    return monkeypatch
 
 
-def test_paint() -> None:
-    assert Screen(colour=True).paint("x", Style.BOLD) == "\033[1mx\033[0m"
-    assert Screen(colour=True).paint("x", None) == Screen().paint("x", Style.BOLD) == "x"
+BOLD = Text("x", "bold yellow")
+
+
+def test_a_file_gets_plain_text_of_100_columns(colourful: pytest.MonkeyPatch) -> None:
+    console = console_on(io.StringIO())
+    assert console.width == 100
+    assert printed(BOLD, console) == "x\n"
+
+
+@pytest.mark.parametrize(("columns", "width"), [("40", 60), ("80", 80), ("110", 110), ("300", 120)])
+def test_a_terminal_gets_its_own_width_within_reason(
+    colourful: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    colourful.setenv("COLUMNS", columns)
+    assert console_on(Terminal()).width == width
+
+
+def test_colour_only_where_it_is_wanted(colourful: pytest.MonkeyPatch) -> None:
+    assert printed(BOLD, console_on(Terminal())) == "\033[1;33mx\033[0m\n"
+    colourful.setenv("NO_COLOR", "1")
+    assert printed(BOLD, console_on(Terminal())) == "x\n"
+    colourful.setenv("NO_COLOR", "")
+    colourful.setenv("TERM", "dumb")
+    assert printed(BOLD, console_on(Terminal())) == "x\n"

@@ -1,17 +1,35 @@
 """Numbers in words, and the sentence that says which row is the choice."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.answer import Advice, Remedy
-from advisor.report.wording import chosen, missing_bytes, percent, remedy_line, seconds, verdict
+from advisor.report.wording import (
+    chosen,
+    missing_bytes,
+    percent,
+    ranges,
+    remedy_line,
+    seconds,
+    verdict,
+    way_out,
+)
 from advisor.units import GIB
 
 
 @pytest.mark.parametrize(
     ("probability", "text"),
-    [(0.0, "0 %"), (0.001, "<1 %"), (0.5, "50 %"), (0.994, "99 %"), (0.999, ">99 %"), (1, "100 %")],
+    [
+        (0.0, "<1 %"),
+        (0.004, "<1 %"),
+        (0.5, "50 %"),
+        (0.994, "99 %"),
+        (0.995, ">99 %"),
+        (1, ">99 %"),
+    ],
 )
-def test_only_certainty_is_0_or_100_percent(probability: float, text: str) -> None:
+def test_no_prediction_is_certain(probability: float, text: str) -> None:
     assert percent(probability) == text
 
 
@@ -36,18 +54,23 @@ def test_a_risky_none_is_weighed_against_recompute(make_advice, make_evaluation)
         make_evaluation("selective:mlp", 20, 2.0), make_evaluation("none", 31, 0.0, 0.4)
     )
     assert verdict(advice) == (
-        "Row 1 is the choice: selective:mlp is the fastest setting that fits (65.0 of 77.0 GiB, "
-        "97 %). "
-        "Without recompute the step takes 20.0 % less time but fits with a probability of only "
-        "40 %."
+        "Row 1 is the choice: selective:mlp is the fastest that fits (65.0 of 77.0 GiB, "
+        "97 % likely). Without recompute a step takes 20.0 % less time, but is only 40 % likely to "
+        "fit."
+    )
+
+
+def test_a_label_that_does_nothing_is_no_better_than_none(make_advice, make_evaluation) -> None:
+    advice = make_advice(make_evaluation("selective:layernorm", 20), make_evaluation("none", 20))
+    assert verdict(advice).endswith(
+        "Without recompute a step takes the same time and fits as well."
     )
 
 
 def test_the_verdict_does_not_need_none_among_the_rows(make_advice, make_evaluation) -> None:
     advice = make_advice(make_evaluation("selective:mlp", 20, 2.0))
     assert verdict(advice) == (
-        "Row 1 is the choice: selective:mlp is the fastest setting that fits "
-        "(65.0 of 77.0 GiB, 97 %)."
+        "Row 1 is the choice: selective:mlp fits (65.0 of 77.0 GiB, 97 % likely)."
     )
 
 
@@ -57,3 +80,53 @@ def test_remedies_save_or_cost(make_evaluation) -> None:
     dear = Remedy(change="micro batch 2", effect_bytes=GIB // 2, effect_seconds=0.0, why="Why.")
     assert remedy_line(cheap, reference) == "VPP 10 instead of 5: -1.0 GiB, +5.0 % step time."
     assert remedy_line(dear, reference) == "micro batch 2: +0.5 GiB, the same step time (Why)."
+
+
+def test_a_remedy_that_is_not_enough_says_so(make_evaluation) -> None:
+    reference = make_evaluation("none", 40, probability=0.0)  # 85 of 77 GiB
+    small = Remedy(change="VPP 10", effect_bytes=-3 * GIB, effect_seconds=0.0, why="")
+    assert remedy_line(small, reference) == (
+        "VPP 10: -3.0 GiB, still 5.0 GiB over, the same step time."
+    )
+    large = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
+    assert "over" not in remedy_line(large, reference)
+
+
+def test_nothing_fits_names_the_three_nearest(make_advice, make_evaluation) -> None:
+    specs = ("full:uniform:1", "full:block:2", "selective:mlp", "none")
+    rows = [make_evaluation(spec, 34 + i, probability=0.0) for i, spec in enumerate(specs)]
+    assert verdict(make_advice(*rows)) == (
+        "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over; "
+        "row 2 (full:block:2) is 3.0 GiB over; row 3 (selective:mlp) is 4.0 GiB over."
+    )
+
+
+def test_a_setting_at_the_edge_is_no_answer(make_advice, make_evaluation) -> None:
+    assert verdict(make_advice(make_evaluation("none", 31, probability=0.6))) == (
+        "Nothing fits in 77.0 GiB with 90 % safety. Nearest: row 1 (none) takes 76.0 of 77.0 GiB, "
+        "60 % likely."
+    )
+
+
+def test_weights_that_do_not_fit_by_themselves_are_named(make_advice, make_evaluation) -> None:
+    small = replace(make_evaluation("none", 10, probability=0.0), budget_bytes=30 * GIB)
+    assert verdict(make_advice(small)).endswith(
+        "Weights, gradients and optimizer alone take 40.0 GiB: recompute cannot help."
+    )
+
+
+def test_the_way_out(make_advice, make_evaluation, tight: Advice) -> None:
+    over = make_evaluation("none", 40, probability=0.0)
+    alone = make_advice(over)
+    assert way_out(alone) == (
+        "Try another layout (--search layout), more GPUs, or GPUs with more memory."
+    )
+    searched = replace(alone, assumptions=("the best of 4 legal layouts",))
+    assert way_out(searched) == "Try more GPUs, or GPUs with more memory."
+    enough = Remedy(change="VPP 10", effect_bytes=-9 * GIB, effect_seconds=0.0, why="")
+    assert way_out(replace(alone, remedies=(enough,))) == ""
+    assert way_out(tight) == ""
+
+
+def test_ranges() -> None:
+    assert ranges([2, 5, 6, 7, 8]) == "2, 5-8"

@@ -1,0 +1,55 @@
+"""Where lines break whose pieces must stay whole: settings, commands, lists with middle dots.
+
+Prose is left to rich, which breaks at every blank.
+"""
+
+from collections.abc import Sequence
+
+_HANGING = "  "
+
+
+def packed(
+    pieces: Sequence[str], width: int, *, glue: str = "", end: str = "", hanging: str = ""
+) -> list[str]:
+    """`pieces` in as few lines of at most `width` as they need; one that is longer gets its own.
+
+    glue stands between the pieces of a line, end behind a line that goes on, hanging before the
+    second line and those that follow.
+    """
+    lines: list[str] = []
+    line = ""
+    for index, piece in enumerate(pieces):
+        longer = f"{line}{glue}{piece}" if line else piece
+        room = width - (len(end) if index + 1 < len(pieces) else 0)
+        if line and len(longer) > room:
+            lines.append(line + end)
+            line = hanging + piece
+        else:
+            line = longer
+    return [*lines, line]
+
+
+def spec_lines(spec: str, width: int) -> list[str]:
+    """A recompute spec, cut behind commas, before +, and behind the underscores of a name that is
+    too long by itself."""
+    pieces: list[str] = []
+    for piece in spec.replace(",", ",\0").replace("+", "\0+").split("\0"):
+        fits = len(piece) + len(_HANGING) <= width
+        pieces += [piece] if fits else piece.replace("_", "_\0").split("\0")
+    return packed(pieces, width, hanging=_HANGING)
+
+
+def command_lines(command: str, width: int) -> list[str]:
+    """Arguments in lines that a shell reads as one; a flag and its values stay together."""
+    groups: list[str] = []
+    for word in command.split():
+        if groups and groups[-1].startswith("-") and not word.startswith("-"):
+            groups[-1] += f" {word}"
+        else:
+            groups.append(word)
+    return packed(groups, width, glue=" ", end=" \\")
+
+
+def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
+    """``a · b ·`` and ``c`` below it: parts stay whole."""
+    return packed(parts, width, glue=" · ", end=" ·")
