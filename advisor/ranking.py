@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from advisor.answer import LIKELY, Candidate, Evaluation
+from advisor.frameworks.megatron.setting import NONE
 
 _EVEN = 0.5
 
@@ -13,11 +14,14 @@ def tier(evaluation: Evaluation) -> int:
     return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
 
 
-def order(evaluation: Evaluation) -> tuple[int, float, int]:
-    """Sort key; of settings that do not fit the smallest comes first."""
+def order(evaluation: Evaluation) -> tuple[int, float, int, bool]:
+    """Sort key; of settings that do not fit the smallest comes first, of equal ones `none`."""
     peak, seconds = evaluation.peak.peak_reserved_bytes, evaluation.step_time_seconds
     level = tier(evaluation)
-    return (level, float(peak), 0) if level == 2 else (level, seconds, peak)
+    something = evaluation.setting != NONE
+    if level == 2:
+        return level, float(peak), 0, something
+    return level, seconds, peak, something
 
 
 def rank(
@@ -39,7 +43,10 @@ def rank(
 
 def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
     """Identities of evaluations that no other beats in both peak memory and step time."""
-    by_memory = sorted(evaluations, key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds))
+    by_memory = sorted(
+        evaluations,
+        key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds, e.setting != NONE),
+    )
     front: set[int] = set()
     fastest = float("inf")
     for evaluation in by_memory:

@@ -44,7 +44,7 @@ def find_remedies(
     """
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
-    found: list[tuple[tuple[int, float, int], Remedy]] = []
+    found: list[tuple[tuple[int, float, int, bool], Remedy]] = []
     for change in _changes(best.job):
         if check(NONE, change.job, revision):
             continue

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.answer import Evaluation, MemoryBreakdown, StageMemory, TimeBreakdown
 from advisor.evaluate import Evaluator
-from advisor.frameworks.megatron.setting import NONE
+from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.ranking import order, pareto_front, rank, tier
 
 from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
@@ -65,3 +65,11 @@ def test_front_of_all_pairs(base: Evaluation) -> None:
     assert pareto_front(list(grid.values())) == {id(grid[1, 1])}
     del grid[1, 1]
     assert pareto_front(list(grid.values())) == {id(grid[1, 2]), id(grid[2, 1])}
+
+
+def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:
+    inert = replace(_like(base, 5, 1.0, 1.0), setting=selective("layernorm"))
+    none = _like(base, 5, 1.0, 1.0)
+    first, second = rank([inert, none])
+    assert (first.evaluation, first.pareto) == (none, True)
+    assert not second.pareto
