@@ -26,18 +26,17 @@ class Moment:
     """A pass, and what the stage holds while it runs.
 
     in_flight counts, per chunk, microbatches whose saved tensors are alive: forwards begun and
-    backwards not finished, the running pass included. `held` counts hidden-state tensors that the
-    schedule's variables keep beside them (see held_tensors).
+    backwards not finished, the running pass included; by_class counts them per class of like
+    chunks. `held` counts hidden-state tensors that the schedule's variables keep beside them (see
+    held_tensors). spent counts, per class, the other chunks whose last pass was a backward.
     """
 
     backward: bool
     chunk: int
     in_flight: tuple[int, ...]
+    by_class: tuple[int, ...]
     held: int = 0
-
-    def split(self, end: int) -> tuple[int, int]:
-        """Microbatches in flight in chunk `end`, and in all others."""
-        return self.in_flight[end], sum(self.in_flight) - self.in_flight[end]
+    spent: tuple[int, ...] = ()
 
 
 def num_warmup_passes(pp: int, vpp: int, microbatches: int, stage: int) -> int:
@@ -75,54 +74,73 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def moments(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
+def moments(
+    pp: int,
+    vpp: int,
+    microbatches: int,
+    stage: int,
+    classes: tuple[int, ...],
+    *,
+    spent: bool = False,
+) -> tuple[Moment, ...]:
     """The moments of a step at which `stage` can peak.
 
-    Chunks are alike but for the one at the pipeline's end, if the stage holds one: of passes of the
-    same direction, through the end's chunk or another, only those stay whose counts (the end's
-    microbatches in flight, all others', held tensors) no other exceeds. After `_STEADY_ROUNDS`
-    groups of PP microbatches the counts only repeat, so that longer steps need not be walked.
+    `classes` says which chunks are alike: one number a chunk, from 0 without a gap. Of passes of
+    the same direction through the same class only those stay whose loads (microbatches in flight by
+    class, held tensors, and where `spent` is asked for,
+    spent chunks) no other exceeds. After `_STEADY_ROUNDS` groups of PP microbatches the
+    loads only repeat, so that longer steps need not be walked.
     """
-    return _walked(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage)
+    return _walked(pp, vpp, min(microbatches, _STEADY_ROUNDS * pp), stage, classes, spent)
 
 
 @lru_cache(maxsize=16384)
-def _walked(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[Moment, ...]:
-    return tuple(_maximal(pp, vpp, microbatches, stage))
+def _walked(
+    pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...], spent: bool
+) -> tuple[Moment, ...]:
+    return tuple(_maximal(pp, vpp, microbatches, stage, classes, spent))
 
 
-def _maximal(pp: int, vpp: int, microbatches: int, stage: int) -> Iterator[Moment]:
-    end = end_chunk(pp, vpp, stage)
-    seen: dict[tuple[bool, bool], dict[tuple[int, int, int], Moment]] = {}
-    counts = [0] * vpp
-    total = 0
+def _maximal(
+    pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...], spent: bool
+) -> Iterator[Moment]:
+    seen: dict[tuple[bool, int], dict[tuple[int, ...], Moment]] = {}
+    counts, loads = [0] * vpp, [0] * (max(classes) + 1)
+    went_back = [False] * vpp
     held = held_tensors(pp, vpp, microbatches, stage)
     for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
+        alike = classes[step.chunk]
         if not step.backward:
             counts[step.chunk] += 1
-            total += 1
-        kind = seen.setdefault((step.backward, step.chunk == end), {})
-        load = (counts[end], total - counts[end], extra)
+            loads[alike] += 1
+        went_back[step.chunk] = False
+        kind = seen.setdefault((step.backward, alike), {})
+        over = _by_class(went_back, classes) if spent else ()
+        load = (*loads, extra, *over)
         if load not in kind:
-            kind[load] = Moment(step.backward, step.chunk, tuple(counts), extra)
+            kind[load] = Moment(step.backward, step.chunk, tuple(counts), tuple(loads), extra, over)
         if step.backward:
+            went_back[step.chunk] = True
             counts[step.chunk] -= 1
-            total -= 1
+            loads[alike] -= 1
     for kind in seen.values():
-        front: list[tuple[int, int, int]] = []
+        front: list[tuple[int, ...]] = []
         for load in sorted(kind, reverse=True):
             if not any(_covers(other, load) for other in front):
                 front.append(load)
                 yield kind[load]
 
 
-def end_chunk(pp: int, vpp: int, stage: int) -> int:
-    """The chunk of `stage` that may hold the embedding or the head."""
-    return vpp - 1 if stage == pp - 1 else 0
+def _by_class(chunks: list[bool], classes: tuple[int, ...]) -> tuple[int, ...]:
+    """How many of `chunks` are set, per class."""
+    counts = [0] * (max(classes) + 1)
+    for alike, chunk in zip(classes, chunks, strict=True):
+        counts[alike] += chunk
+    return tuple(counts)
 
 
-def _covers(larger: tuple[int, int, int], smaller: tuple[int, int, int]) -> bool:
-    return larger[0] >= smaller[0] and larger[1] >= smaller[1] and larger[2] >= smaller[2]
+def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
+    return all(a >= b for a, b in zip(larger, smaller, strict=True))
 
 
 def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:

@@ -1,23 +1,25 @@
 """Self-attention: projections, rotary embedding and core attention (MHA and GQA)."""
 
 from advisor.layers.core_attention import MIXED_QKV, copy_operator, core_attention, heads_tensor
+from advisor.layers.linear import column_parallel_linear, row_parallel_linear
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import (
     Collective,
     CollectiveKind,
     ComputeUnit,
-    Gemm,
     Group,
     Module,
     Operator,
     Tensor,
-    Weight,
 )
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import Mixer
 from advisor.models.spec import PositionEmbedding
 
 
-def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+def attention_operators(
+    shape: RankShape, source: Tensor, mixer: Mixer = Mixer.FULL
+) -> tuple[Operator, ...]:
     """From the normalized input to linear_proj's output, the tensor that the residual is added to.
 
     Source: megatron-core 0.16.1 transformer/attention.py (SelfAttention.forward), whose variables
@@ -25,9 +27,9 @@ def attention_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...
     """
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed)
-    core = core_attention(shape, query, key, value)
+    core = core_attention(shape, query, key, value, mixer)
     variables = tuple(t.storage for operator in middle for t in operator.outputs)
-    return (projection, *middle, *core, _linear_proj(shape, core[-1].outputs[0], variables))
+    return (projection, *middle, *core, linear_proj(shape, core[-1].outputs[0], variables))
 
 
 def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
@@ -38,23 +40,9 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
     model = shape.model
     width = _mixed_width(shape) // shape.tp
     mixed = shape.activation("mixed_qkv_shard" if _shares_groups(shape) else MIXED_QKV, width)
-    weights = [Weight("linear_qkv.weight", (width, model.hidden_size), True, True)]
-    if model.add_bias_linear or model.add_qkv_bias:
-        weights.append(Weight("linear_qkv.bias", (width,), True))
-    return mixed, Operator(
-        name="linear_qkv",
-        module=Module.LINEAR_QKV,
-        unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(mixed,),
-        saved=(source,),
-        weights=tuple(weights),
-        gemm=Gemm(shape.tokens, width, model.hidden_size),
-        forward_collectives=shape.column_parallel_forward(),
-        backward_collectives=shape.column_parallel_backward(),
-        forward_workspace=shape.gathered_input_workspace,
-        backward_workspace=shape.column_parallel_workspace
-        + shape.weight_gradient_bytes(width * model.hidden_size),
+    bias = model.add_bias_linear or model.add_qkv_bias
+    return mixed, column_parallel_linear(
+        shape, "linear_qkv", Module.LINEAR_QKV, source, mixed, bias=bias
     )
 
 
@@ -137,20 +125,23 @@ def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Ope
     return output, norm_operator(shape, Module.QK_LAYERNORM, source, output)
 
 
+def rotary_tables(shape: RankShape) -> tuple[Tensor, ...]:
+    """cos and sin for q and for k, [seq_length / cp, 1, 1, rotary dimension] each."""
+    return tuple(
+        Tensor(f"rope_{name}", (shape.local_seq, 1, 1, shape.model.rotary_dim), shape.dtype)
+        for name in ("cos_q", "sin_q", "cos_k", "sin_k")
+    )
+
+
 def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Operator]:
     """Rotary embedding of q and k.
 
-    Unfused (local spec: rope_utils._apply_rotary_pos_emb_bshd) keeps cos and sin for q and for k,
-    [seq_length / cp, 1, 1, rotary dimension] each, per layer and not divided by TP. The fused
-    kernel of Transformer Engine keeps only the shared frequencies.
+    Unfused (local spec: rope_utils._apply_rotary_pos_emb_bshd) keeps its tables, per layer and not
+    divided by TP. The fused kernel of Transformer Engine keeps only the shared frequencies, and
+    moves two tensors of its input's size where five unfused kernels move ten.
     """
     model = shape.model
     fused = model.apply_rope_fusion and not shape.is_local
-    rotary_dim = int(model.kv_channels * model.rotary_percent)
-    tables = tuple(
-        Tensor(f"rope_{name}", (shape.local_seq, 1, 1, rotary_dim), shape.dtype)
-        for name in ("cos_q", "sin_q", "cos_k", "sin_k")
-    )
     roped_query, roped_key = (
         Tensor(f"{name}_rope", tensor.shape, shape.dtype)
         for name, tensor in (("query", query), ("key", key))
@@ -161,34 +152,23 @@ def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
         unit=ComputeUnit.BANDWIDTH,
         inputs=(query, key),
         outputs=(roped_query, roped_key),
-        saved=() if fused else tables,
+        saved=() if fused else rotary_tables(shape),
+        extra_forward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
+        extra_backward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
     )  # fmt: skip
 
 
-def _linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]) -> Operator:
+UNFUSED_ROTARY = 8
+"""Passes beyond one read and one write: x * cos (2), half of x negated (1), the halves joined (2),
+times sin (2), the sum (3); back the same (rope_utils._apply_rotary_pos_emb_bshd)."""
+
+
+def linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...]) -> Operator:
     """Row-parallel output projection; its input shares core attention's output.
 
-    The variables of SelfAttention.forward live until it returns.
+    The variables of the attention's forward live until it returns.
     """
-    model = shape.model
-    width = shape.local_heads * model.kv_channels
-    weights = [Weight("linear_proj.weight", (model.hidden_size, width), True, True)]
-    if model.add_bias_linear:
-        weights.append(Weight("linear_proj.bias", (model.hidden_size,)))
-    return Operator(
-        name="linear_proj",
-        module=Module.LINEAR_PROJ,
-        unit=ComputeUnit.GEMM,
-        inputs=(source,),
-        outputs=(shape.hidden("attention_out"),),
-        saved=(source,),
-        forward_holds=variables,
-        weights=tuple(weights),
-        gemm=Gemm(shape.tokens, model.hidden_size, width),
-        forward_collectives=shape.row_parallel_forward(),
-        backward_collectives=shape.row_parallel_backward(),
-        forward_workspace=shape.row_parallel_workspace,
-        gathers_gradient=shape.gathers_gradient,
-        backward_workspace=shape.row_parallel_workspace
-        + shape.weight_gradient_bytes(width * model.hidden_size),
-    )
+    return row_parallel_linear(
+        shape, "linear_proj", Module.LINEAR_PROJ, source, shape.hidden("attention_out"),
+        bias=shape.model.add_bias_linear, forward_holds=variables,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Core attention: flash and cuDNN kernels, and Megatron's unfused DotProductAttention."""
 
-from advisor.dtypes import DType
+from advisor.dtypes import DType, Precision
 from advisor.layers.operators import (
     Collective,
     CollectiveKind,
@@ -9,17 +9,24 @@ from advisor.layers.operators import (
     Module,
     Operator,
     Tensor,
+    Weight,
 )
 from advisor.layers.shape import RankShape
+from advisor.models.attention import SoftmaxType
+from advisor.models.layer_kind import Mixer
 from advisor.models.spec import AttentionBackend
 
 MIXED_QKV = "mixed_qkv"
 """Name of linear_qkv's output, of which q, k and v may be views."""
 
 
-def heads_tensor(shape: RankShape, name: str, heads: int) -> Tensor:
-    """[seq_length / cp, micro_batch_size, heads, kv_channels]."""
-    return shape.activation(name, heads, shape.model.kv_channels)
+def heads_tensor(shape: RankShape, name: str, heads: int, channels: int | None = None) -> Tensor:
+    """[seq_length / cp, micro_batch_size, heads, channels]; by default, kv_channels."""
+    return shape.activation(name, heads, channels or shape.model.kv_channels)
+
+
+def _output(shape: RankShape, name: str) -> Tensor:
+    return heads_tensor(shape, name, shape.local_heads, shape.model.v_channels)
 
 
 def copy_operator(
@@ -36,7 +43,7 @@ def copy_operator(
 
 
 def core_attention(
-    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer = Mixer.FULL
 ) -> tuple[Operator, ...]:
     """Core attention; Transformer Engine first makes k and v contiguous where q is no view.
 
@@ -49,7 +56,7 @@ def core_attention(
     copies: list[Operator] = []
     if not shape.is_local and query.base is None:
         key, value = (_contiguous(shape, source, copies) for source in (key, value))
-    return (*copies, *_flash_attention(shape, query, key, value))
+    return (*copies, *_flash_attention(shape, query, key, value, mixer))
 
 
 def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Tensor:
@@ -61,14 +68,29 @@ def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Ten
     return copy
 
 
-def _attention_flops(shape: RankShape) -> int:
-    """Two matmuls over the causal half: 2 x 2 x b x heads x head_dim x s x s/2 / cp."""
-    width = shape.local_heads * shape.model.kv_channels
-    return 2 * shape.tokens * shape.seq_length * width
+def _matmul_flops(shape: RankShape, channels: int, keys: int) -> int:
+    """One matmul of all heads: 2 x b x s / cp x keys of a query x heads x channels."""
+    return 2 * shape.tokens * keys * shape.local_heads * channels
+
+
+def attended_keys(shape: RankShape, mixer: Mixer) -> int:
+    """Twice the keys that a query attends to on average: the sequence under a causal mask; with a
+    window w < s, s^2 - (s - w)^2 pairs of s^2 are left of it."""
+    length, window = shape.attended_length, shape.model.window_size
+    if mixer is not Mixer.SLIDING_WINDOW or window is None or window >= length:
+        return length
+    return window * (2 * length - window) // length
+
+
+def _sinks(shape: RankShape) -> tuple[Weight, ...]:
+    """One learnt logit a head in the softmax's denominator (dot_product_attention.py)."""
+    if shape.model.softmax_type is not SoftmaxType.LEARNABLE:
+        return ()
+    return (Weight("core_attention.softmax_offset", (shape.local_heads,), True),)
 
 
 def _flash_attention(
-    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer
 ) -> tuple[Operator, ...]:
     """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
 
@@ -76,7 +98,7 @@ def _flash_attention(
     The flash-attn package works batch first: with several sequences Transformer Engine hands a
     transposed copy of the output on, while cuDNN's fused attention needs none.
     """
-    output = heads_tensor(shape, "core_attn_out", shape.local_heads)
+    model, output = shape.model, _output(shape, "core_attn_out")
     lse = Tensor(
         "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
     )
@@ -84,7 +106,7 @@ def _flash_attention(
     ring: tuple[Collective, ...] = ()
     cp = shape.context_parallel_size
     if cp > 1:
-        kv = heads_tensor(shape, "kv", 2 * shape.local_groups).num_bytes
+        kv = key.num_bytes + value.num_bytes
         ring = (Collective(CollectiveKind.RING, Group.CONTEXT, kv * (cp - 1), True),)
     operator = Operator(
         name="core_attention",
@@ -92,19 +114,36 @@ def _flash_attention(
         unit=ComputeUnit.ATTENTION,
         inputs=sources,
         outputs=(output,),
-        saved=(*sources, output, lse),
-        attention_flops=_attention_flops(shape),
+        saved=(*_kept_by_attention(shape, sources, output), lse),
+        weights=_sinks(shape),
+        attention_flops=_matmul_flops(
+            shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
+        )
+        // 2,
         forward_collectives=ring,
         backward_collectives=ring + ring,
         backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
-    batch_first = shape.model.attention_backend is AttentionBackend.FLASH and not shape.is_local
+    batch_first = model.attention_backend is AttentionBackend.FLASH and not shape.is_local
     if not batch_first or shape.micro_batch_size == 1:
         return (operator,)
-    transposed = heads_tensor(shape, "core_attn_out_transposed", shape.local_heads)
+    transposed = _output(shape, "core_attn_out_transposed")
     return operator, copy_operator(
         shape, "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
     )
+
+
+def _kept_by_attention(
+    shape: RankShape, sources: tuple[Tensor, ...], output: Tensor
+) -> tuple[Tensor, ...]:
+    """q, k, v and the output; with fp8_dot_product_attention in 8 bits, the output under delayed
+    scaling alone (TE attention/dot_product_attention/backends.py, FusedAttnFunc)."""
+    if not (shape.quantizes and shape.model.fp8_dot_product_attention):
+        return (*sources, output)
+    narrow = tuple(
+        Tensor(f"{tensor.name}_fp8", tensor.shape, DType.FLOAT8) for tensor in (*sources, output)
+    )
+    return narrow if shape.precision is Precision.FP8_DELAYED else (*narrow[:-1], output)
 
 
 def _unfused_attention(
@@ -132,12 +171,12 @@ def _unfused_attention(
         )  # fmt: skip
         key, value = expanded_key, expanded_value
     scores = Tensor("attention_scores", scores_shape, shape.dtype)
-    half_flops = _attention_flops(shape)  # one matmul over the full square
     operators.append(
         Operator(
-            name="attention_scores", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
+            name="attention_scores", module=Module.CORE_ATTENTION,
+            weights=_sinks(shape), unit=ComputeUnit.ATTENTION,
             inputs=(query, key), outputs=(scores,), saved=(query, key),
-            attention_flops=half_flops,
+            attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
         )
     )  # fmt: skip
     probs, softmax = _softmax(shape, scores, scores_shape)
@@ -152,12 +191,13 @@ def _unfused_attention(
             )
         )  # fmt: skip
         probs = dropped
-    context = heads_tensor(shape, "core_attn_out", heads)
+    context = _output(shape, "core_attn_out")
     operators.append(
         Operator(
             name="attention_context", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
             inputs=(probs, value), outputs=(context,), saved=(probs, value),
-            attention_flops=half_flops, forward_holds=(scores, query, key),
+            attention_flops=_matmul_flops(shape, model.v_channels, shape.seq_length),
+            forward_holds=(scores, query, key),
             forward_workspace=context.num_bytes,  # a copy puts the sequence first
         )
     )  # fmt: skip

@@ -4,9 +4,11 @@ Source: megatron-core 0.16.1 models/gpt/gpt_model.py, models/common/embeddings,
 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 from advisor.dtypes import DType
+from advisor.layers.eager.ends import cross_entropy, embedding_layer, output_head
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import (
     ComputeUnit,
@@ -17,7 +19,7 @@ from advisor.layers.operators import (
     Weight,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.spec import CrossEntropyFusion, Normalization, PositionEmbedding
+from advisor.models.spec import CrossEntropyFusion, PositionEmbedding
 
 
 def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
@@ -32,11 +34,14 @@ def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
 
 
 def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
-    """Final norm, and the output layer unless it is the embedding of the same rank."""
+    """Final norm, and the output layer unless it is the embedding of the same rank.
+
+    Under multi-token prediction the norm is a member of the chunk with the last layer.
+    """
     model = shape.model
-    weights = [Weight("final_layernorm.weight", (model.hidden_size,))]
-    if model.normalization is Normalization.LAYER_NORM:
-        weights.append(Weight("final_layernorm.bias", (model.hidden_size,)))
+    weights: list[Weight] = []
+    if model.mtp_num_layers is None:
+        weights += final_layernorm(shape)[0].weights
     if not (model.share_embeddings_and_output_weights and holds_embedding):
         weights.append(_output_weight(shape))
     return tuple(weights)
@@ -48,14 +53,25 @@ def _output_weight(shape: RankShape) -> Weight:
     return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
 
 
-@lru_cache(maxsize=4096)
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
-    """Embedding lookup, and its dropout where hidden_dropout > 0.
+    """Embedding lookup, and its dropout where hidden_dropout > 0."""
+    if shape.model.transformer_impl.is_megatron:
+        return _megatron_embedding(shape)
+    return embedding_layer(shape, embedding_weights(shape))
+
+
+@lru_cache(maxsize=4096)
+def _megatron_embedding(shape: RankShape) -> tuple[Operator, ...]:
+    """Megatron's vocabulary-parallel embedding.
 
     A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
     """
+    return (embedding_lookup(shape, shape.hidden("embedding_output")),)
+
+
+def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
+    """One lookup of the tokens of a microbatch, with its weights."""
     weights = embedding_weights(shape)
-    output = shape.hidden("embedding_output")
     dropout = shape.model.hidden_dropout > 0
     mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
     gradients = [weight.num_elements * shape.dtype.itemsize for weight in weights]
@@ -67,23 +83,21 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         saved = []
     if dropout:
         saved.append(mask)
-    return (
-        Operator(
-            name="embedding",
-            module=Module.EMBEDDING,
-            unit=ComputeUnit.BANDWIDTH,
-            inputs=(),
-            outputs=(output,),
-            saved=tuple(saved),
-            weights=weights,
-            forward_collectives=shape.row_parallel_forward(),
-            backward_collectives=shape.row_parallel_backward(),
-            forward_workspace=shape.row_parallel_workspace,
-            backward_workspace=_embedding_backward_workspace(
-                shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
-            ),
-            extra_backward_bytes=2 * sum(gradients),
+    return Operator(
+        name="embedding",
+        module=Module.EMBEDDING,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(),
+        outputs=(output,),
+        saved=tuple(saved),
+        weights=weights,
+        forward_collectives=shape.row_parallel_forward(),
+        backward_collectives=shape.row_parallel_backward(),
+        forward_workspace=shape.row_parallel_workspace,
+        backward_workspace=_embedding_backward_workspace(
+            shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
         ),
+        extra_backward_bytes=2 * sum(gradients),
     )
 
 
@@ -102,33 +116,107 @@ def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks:
 
 
 @lru_cache(maxsize=4096)
+def final_layernorm(shape: RankShape) -> tuple[Operator, ...]:
+    """The norm after the last layer."""
+    hidden, normed = shape.hidden("decoder_output"), shape.hidden("final_layernorm_out")
+    return (norm_operator(shape, Module.FINAL_LAYERNORM, hidden, normed),)
+
+
 def head_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Final norm, output layer and cross entropy of the last stage."""
-    hidden = shape.hidden("decoder_output")
-    normed = shape.hidden("final_layernorm_out")
-    rows = _output_weight(shape).shape[0]
-    logits = shape.activation("logits", rows)
+    return tuple(operator for _, operators in head_groups(shape) for operator in operators)
+
+
+def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
+    """The same by what runs as one: eager torch computes the loss outside the model."""
+    if shape.model.transformer_impl.is_megatron:
+        return (("head", _megatron_head(shape)),)
+    weight = _output_weight(shape)
     return (
-        norm_operator(shape, Module.FINAL_LAYERNORM, hidden, normed),
-        Operator(
-            name="output_layer",
-            module=Module.OUTPUT_LAYER,
-            unit=ComputeUnit.GEMM,
-            inputs=(normed,),
-            outputs=(logits,),
-            saved=(normed,),
-            weights=(_output_weight(shape),),
-            gemm=Gemm(shape.tokens, rows, shape.model.hidden_size),
-            forward_collectives=shape.column_parallel_forward(),
-            backward_collectives=shape.column_parallel_backward(),
-            backward_workspace=shape.row_parallel_workspace
-            + shape.weight_gradient_bytes(rows * shape.model.hidden_size),
-        ),
-        _cross_entropy(shape, logits),
+        ("head", output_head(shape, weight)),
+        ("loss", cross_entropy(shape, weight.shape[0])),
     )
 
 
-def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
+@lru_cache(maxsize=4096)
+def _megatron_head(shape: RankShape) -> tuple[Operator, ...]:
+    if shape.model.mtp_num_layers is not None:
+        return _heads_of_every_depth(shape, shape.model.mtp_num_layers)
+    norm = final_layernorm(shape)
+    output = _output_layer(shape, norm[0].outputs[0])
+    return (*norm, output, _cross_entropy(shape, output.outputs[0]))
+
+
+def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]:
+    """Output layer and loss of every depth of multi-token prediction, then those of the model.
+
+    They read parts of one tensor [(1 + depths) x seq_length / cp (/ tp), b, hidden_size]. The
+    variables of a depth (logits, labels, losses) live until the next one's replace them, those of
+    the last until the forward ends (models/gpt/gpt_model.py, _postprocess).
+    """
+    hidden = shape.hidden("")
+    merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
+    parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
+    split = Operator(
+        name="split_depths", module=Module.MTP_LOSS, unit=ComputeUnit.BANDWIDTH, inputs=(merged,),
+        outputs=parts,
+    )  # fmt: skip
+    operators = [split]
+    variables: tuple[Tensor, ...] = ()
+    for depth in range(1, depths + 1):
+        output = replace(_output_layer(shape, parts[depth], depth), forward_holds=variables)
+        entropy = _cross_entropy(shape, output.outputs[0], f"_{depth}")
+        losses = _depth_loss(shape, entropy.outputs[0])
+        variables = (*output.outputs, *losses.outputs)
+        operators += [output, entropy, losses]
+    output = _output_layer(shape, parts[0])
+    entropy = replace(_cross_entropy(shape, output.outputs[0]), forward_holds=variables)
+    return (*operators, output, entropy)
+
+
+def _depth_loss(shape: RankShape, loss: Tensor) -> Operator:
+    """Masked and scaled losses [micro_batch_size, seq_length / cp] of one depth, in fp32; keeps the
+    shifted loss mask and what it returns."""
+    mask, masked, scaled = (
+        Tensor(f"{loss.name}_{name}", loss.shape, DType.FP32)
+        for name in ("mask", "masked", "scaled")
+    )
+    labels = Tensor(f"{loss.name}_labels", loss.shape, DType.INT64)
+    return Operator(
+        name=f"mtp_{loss.name}", module=Module.MTP_LOSS, unit=ComputeUnit.BANDWIDTH,
+        inputs=(loss,), outputs=(scaled, masked, labels), saved=(mask, scaled),
+    )  # fmt: skip
+
+
+def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
+    """Logits of `source`. In the backward the weight's gradient from the model's own logits waits
+    for that of a depth; their sum is a third tensor, made when the logits' gradient is gone, and
+    after the last of them what they read."""
+    weight = _output_weight(shape)
+    rows = weight.shape[0]
+    logits = shape.activation(f"logits_{depth}" if depth else "logits", rows)
+    gradient = shape.weight_gradient_bytes(weight.num_elements)
+    workspace = shape.row_parallel_workspace + gradient
+    if depth:
+        total = weight.num_elements * shape.dtype.itemsize
+        gone = logits.num_bytes + (source.storage.num_bytes if depth == 1 else 0)
+        workspace = gradient + max(workspace, gradient + total - gone)
+    return Operator(
+        name=f"output_layer_{depth}" if depth else "output_layer",
+        module=Module.OUTPUT_LAYER,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(logits,),
+        saved=(source,),
+        weights=(weight,),
+        gemm=Gemm(shape.tokens, rows, shape.model.hidden_size),
+        forward_collectives=shape.column_parallel_forward(),
+        backward_collectives=shape.column_parallel_backward(),
+        backward_workspace=workspace,
+    )
+
+
+def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operator:
     """Vocabulary-parallel cross entropy: what it keeps of the logits [s / cp, b, vocabulary / tp].
 
     Unfused and native: softmax in fp32, beside the 16-bit logits in the forward and their 16-bit
@@ -136,11 +224,13 @@ def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
     writes the gradient into the logits during the forward.
     """
     fusion = shape.model.cross_entropy_fusion
-    softmax = Tensor("softmax", logits.shape, DType.FP32)
+    softmax = Tensor(f"softmax{suffix}", logits.shape, DType.FP32)
     in_place = fusion is CrossEntropyFusion.TE
-    targets = Tensor("masked_target", (shape.micro_batch_size * shape.local_seq,), DType.INT64)
-    target_mask = Tensor("target_mask", targets.shape, DType.BOOL)
-    loss = Tensor("loss", (shape.micro_batch_size, shape.local_seq), DType.FP32)
+    targets = Tensor(
+        f"masked_target{suffix}", (shape.micro_batch_size * shape.local_seq,), DType.INT64
+    )
+    target_mask = Tensor(f"target_mask{suffix}", targets.shape, DType.BOOL)
+    loss = Tensor(f"loss{suffix}", (shape.micro_batch_size, shape.local_seq), DType.FP32)
     native = fusion is CrossEntropyFusion.NATIVE
     elements = logits.num_bytes // logits.dtype.itemsize
     # the rows' numbers, the largest logits, the predicted ones before they are copied, and the
@@ -148,7 +238,7 @@ def _cross_entropy(shape: RankShape, logits: Tensor) -> Operator:
     labels = DType.INT64.itemsize if shape.micro_batch_size > 1 else 0
     rows = shape.tokens * (labels + DType.INT64.itemsize + 2 * DType.FP32.itemsize)
     return Operator(
-        name="cross_entropy",
+        name=f"cross_entropy{suffix}",
         module=Module.LOSS,
         unit=ComputeUnit.BANDWIDTH,
         inputs=(logits,),

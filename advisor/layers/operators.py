@@ -10,6 +10,9 @@ from math import prod
 
 from advisor.dtypes import DType
 
+LAYER_INPUT = "layer_input"
+"""Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""
+
 
 class Module(StrEnum):
     """The Megatron submodule an operator belongs to (megatron-core transformer_layer.py)."""
@@ -17,6 +20,8 @@ class Module(StrEnum):
     EMBEDDING = "embedding"
     INPUT_LAYERNORM = "input_layernorm"
     LINEAR_QKV = "self_attention.linear_qkv"
+    QKV_DOWN_PROJ = "self_attention.qkv_down_proj"
+    QKV_UP_PROJ = "self_attention.qkv_up_proj"
     QK_LAYERNORM = "self_attention.qk_layernorm"
     ROTARY = "self_attention.rotary_pos_emb"
     CORE_ATTENTION = "self_attention.core_attention"
@@ -26,9 +31,22 @@ class Module(StrEnum):
     LINEAR_FC1 = "mlp.linear_fc1"
     ACTIVATION = "mlp.activation"
     LINEAR_FC2 = "mlp.linear_fc2"
+    SHARED_FC1 = "mlp.shared_experts.linear_fc1"
+    SHARED_ACTIVATION = "mlp.shared_experts.activation"
+    SHARED_FC2 = "mlp.shared_experts.linear_fc2"
+    SHARED_GATE = "mlp.shared_experts.gate"
+    ROUTER = "mlp.router"
+    DISPATCH = "mlp.token_dispatcher.dispatch"
+    EXPERT_FC1 = "mlp.experts.linear_fc1"
+    EXPERT_ACTIVATION = "mlp.experts.activation"
+    EXPERT_FC2 = "mlp.experts.linear_fc2"
+    COMBINE = "mlp.token_dispatcher.combine"
     MLP_BDA = "mlp_bda"
+    MTP_PROJECTION = "mtp.eh_proj"
+    MTP_FINAL_LAYERNORM = "mtp.final_layernorm"
     FINAL_LAYERNORM = "final_layernorm"
     OUTPUT_LAYER = "output_layer"
+    MTP_LOSS = "mtp.loss"
     LOSS = "loss"
 
 
@@ -47,6 +65,7 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
     RING = "ring"
+    ALL_TO_ALL = "all_to_all"
 
 
 class Group(StrEnum):
@@ -54,6 +73,9 @@ class Group(StrEnum):
 
     TENSOR = "tp"
     CONTEXT = "cp"
+    EXPERT = "ep"
+    EXPERT_TENSOR = "expt_tp"
+    EXPERT_TENSOR_AND_MODEL = "tp_ep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +83,20 @@ class Tensor:
     """An activation of one rank: local (already sharded) shape and element type.
 
     Two operators that name the same tensor share its storage: it is counted once. A view has a
-    `base`, whose whole storage it keeps alive; its gradient is a tensor of its own.
+    `base`, whose whole storage it keeps alive; its gradient is a tensor of its own. `copy_of` names
+    the 16-bit tensor that a quantized copy was made from.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     base: "Tensor | None" = None
+    copy_of: str = ""
+
+    @property
+    def num_elements(self) -> int:
+        """Product of its dimensions."""
+        return prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
@@ -88,27 +117,34 @@ class Tensor:
 class Weight:
     """A parameter of one rank: local shape; `tp_sharded` tells whether TP ranks hold parts of it.
 
-    `in_linear` marks weights of linear layers, whose gradient a fused GEMM accumulates.
+    `in_linear` marks weights of linear layers, whose gradient a fused GEMM accumulates. Of a routed
+    expert's weight (`expert`) there may be several `copies`, one an expert of the rank.
     """
 
     name: str
     shape: tuple[int, ...]
     tp_sharded: bool = False
     in_linear: bool = False
+    expert: bool = False
+    copies: int = 1
 
     @property
     def num_elements(self) -> int:
         """Elements on this rank."""
-        return prod(self.shape)
+        return prod(self.shape) * self.copies
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """[m, k] x [k, n]: forward work of one linear layer on this rank, 2 m n k FLOPs."""
+    """[m, k] x [k, n]: forward work of one linear layer on this rank, 2 m n k FLOPs.
+
+    quantized: in the job's 8 or 4 bits, if it has such a precision.
+    """
 
     m: int
     n: int
     k: int
+    quantized: bool = False
 
     @property
     def flops(self) -> int:
@@ -118,7 +154,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One communication; `num_bytes` is the full (gathered) tensor.
+    """One communication; `num_bytes` is the full (gathered) tensor, or what a rank sends in an
+    all-to-all, its own share included.
 
     `overlapped` communication runs beside a GEMM of the same operator (Megatron's asynchronous
     tensor-parallel backward, the ring of context-parallel attention).
@@ -146,6 +183,8 @@ class Operator:
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
+        whole layer has gone back.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
     """
 
@@ -167,6 +206,7 @@ class Operator:
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0
+    weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0
 

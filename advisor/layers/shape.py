@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from advisor.dtypes import DType, Precision
-from advisor.layers.operators import Collective, CollectiveKind, Group, Tensor
+from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
 from advisor.models.spec import ModelSpec, TransformerImpl
 
 
@@ -12,7 +12,8 @@ class RankShape:
     """Model, batch and the degrees that cut tensors: the key under which layers are cached.
 
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
-    rank has, not the shape of one.
+    rank has, not the shape of one. ``moe_load_imbalance``: tokens of the busiest expert-parallel
+    rank over the mean.
     """
 
     model: ModelSpec
@@ -23,6 +24,10 @@ class RankShape:
     sequence_parallel: bool = False
     context_parallel_size: int = 1
     tp_comm_overlap: bool = False
+    mean_packed_length: int | None = None
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int = 1
+    moe_load_imbalance: float = 1.0
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""
@@ -33,6 +38,7 @@ class RankShape:
                 self.micro_batch_size,
                 self.tensor_model_parallel_size,
                 self.context_parallel_size,
+                self.expert_model_parallel_size,
             )
         )
 
@@ -50,6 +56,11 @@ class RankShape:
     def local_seq(self) -> int:
         """Sequence positions of one context-parallel rank."""
         return self.seq_length // self.context_parallel_size
+
+    @property
+    def attended_length(self) -> int:
+        """Length of the sequences that attention sees: of packed ones, sum of squares / sum."""
+        return min(self.seq_length, self.mean_packed_length or self.seq_length)
 
     @property
     def norm_seq(self) -> int:
@@ -90,6 +101,15 @@ class RankShape:
         """Whether layers are Megatron's own modules (transformer_impl local)."""
         return self.model.transformer_impl is TransformerImpl.LOCAL
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether the linear layers of this shape compute in 8 or 4 bits (Transformer Engine)."""
+        return self.precision.is_quantized and not self.is_local
+
+    def gemm(self, m: int, n: int, k: int) -> Gemm:
+        """The GEMM of a linear layer inside a transformer layer."""
+        return Gemm(m, n, k, self.quantizes)
+
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""
         if self.model.gradient_accumulation_fusion:
@@ -123,13 +143,17 @@ class RankShape:
         local spec. Transformer Engine gathers inside the layer, which holds both."""
         return self.sequence_parallel and self.is_local
 
-    def column_parallel_forward(self) -> tuple[Collective, ...]:
-        """All-gather of a column-parallel input under SP (Megatron layers.py)."""
+    def column_parallel_forward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
+        """All-gather of a column-parallel input under SP (Megatron layers.py).
+
+        num_bytes: of the gathered input, here and below; None is a hidden state's.
+        """
         if self.tp == 1 or not self.sequence_parallel:
             return ()
-        return (self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap),)
+        kind, overlapped = CollectiveKind.ALL_GATHER, self.tp_comm_overlap
+        return (self._tp_collective(kind, num_bytes, overlapped=overlapped),)
 
-    def column_parallel_backward(self) -> tuple[Collective, ...]:
+    def column_parallel_backward(self, num_bytes: int | None = None) -> tuple[Collective, ...]:
         """Under SP the input's all-gather and the gradient's reduce-scatter, else an all-reduce.
 
         All run beside the weight- and data-gradient GEMMs (asynchronous in Megatron and TE).
@@ -137,10 +161,10 @@ class RankShape:
         if self.tp == 1:
             return ()
         if not self.sequence_parallel:
-            return (self._tp_collective(CollectiveKind.ALL_REDUCE, overlapped=True),)
+            return (self._tp_collective(CollectiveKind.ALL_REDUCE, num_bytes, overlapped=True),)
         return (
-            self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=True),
-            self._tp_collective(CollectiveKind.REDUCE_SCATTER, overlapped=True),
+            self._tp_collective(CollectiveKind.ALL_GATHER, num_bytes, overlapped=True),
+            self._tp_collective(CollectiveKind.REDUCE_SCATTER, num_bytes, overlapped=True),
         )
 
     def row_parallel_forward(self) -> tuple[Collective, ...]:
@@ -159,5 +183,8 @@ class RankShape:
             return ()
         return (self._tp_collective(CollectiveKind.ALL_GATHER, overlapped=self.tp_comm_overlap),)
 
-    def _tp_collective(self, kind: CollectiveKind, *, overlapped: bool) -> Collective:
-        return Collective(kind, Group.TENSOR, self.gathered_hidden_bytes, overlapped)
+    def _tp_collective(
+        self, kind: CollectiveKind, num_bytes: int | None = None, *, overlapped: bool
+    ) -> Collective:
+        gathered = self.gathered_hidden_bytes if num_bytes is None else num_bytes
+        return Collective(kind, Group.TENSOR, gathered, overlapped)

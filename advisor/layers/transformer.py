@@ -1,30 +1,64 @@
 """The operators of one transformer layer, in execution order."""
 
+from dataclasses import replace
 from functools import lru_cache
 
-from advisor.dtypes import DType
+from advisor.dtypes import DType, Precision
 from advisor.layers.attention import attention_operators
+from advisor.layers.eager.plain import plain_layer
+from advisor.layers.eager.transformers import transformers_layer
+from advisor.layers.ends import final_layernorm
+from advisor.layers.mla import latent_attention_operators
 from advisor.layers.mlp import mlp_operators
+from advisor.layers.moe.layer import moe_operators
+from advisor.layers.mtp import mtp_final_layernorm, mtp_projection
 from advisor.layers.norm import norm_operator
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import LAYER_INPUT, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
+from advisor.models.spec import TransformerImpl
 
-LAYER_INPUT = "layer_input"
-"""Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""
+__all__ = ["LAYER_INPUT", "transformer_layer"]
+
+
+def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
+    """Operators of one layer as the model's transformer_impl writes it."""
+    match shape.model.transformer_impl:
+        case TransformerImpl.TORCH:
+            return plain_layer(shape)
+        case TransformerImpl.TRANSFORMERS:
+            return transformers_layer(shape)
+    return _megatron_layer(shape, kind)
 
 
 @lru_cache(maxsize=4096)
-def transformer_layer(shape: RankShape) -> tuple[Operator, ...]:
-    """Operators of one dense layer: norm, attention, residual, norm, MLP, residual.
+def _megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
+    """Operators of one member of a model chunk, of a transformer layer nearly always."""
+    if kind.role is Role.FINAL_LAYERNORM:
+        return final_layernorm(shape)
+    if kind.high_precision:
+        shape = replace(shape, precision=Precision.BF16)
+    if kind.role is Role.LAYER:
+        return _decoder_layer(shape, kind, shape.hidden(LAYER_INPUT))
+    before, layer_input = mtp_projection(shape, LAYER_INPUT)
+    layer = _decoder_layer(shape, kind, layer_input)
+    return (*before, *layer, mtp_final_layernorm(shape, layer[-1].outputs[0]))
+
+
+def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tuple[Operator, ...]:
+    """Norm, attention, residual, norm, feed-forward, residual.
 
     Source: megatron-core 0.16.1 transformer/transformer_layer.py.
     """
-    layer_input = shape.hidden(LAYER_INPUT)
     normed = shape.hidden("input_layernorm_out")
     after_attention = shape.hidden("after_attention")
     mlp_input = shape.hidden("pre_mlp_layernorm_out")
-    attention = attention_operators(shape, normed)
-    mlp = mlp_operators(shape, mlp_input)
+    if shape.model.multi_latent_attention:
+        attention = latent_attention_operators(shape, normed)
+    else:
+        attention = attention_operators(shape, normed, kind.mixer)
+    has_experts = kind.feed_forward is FeedForward.MOE
+    mlp = (moe_operators if has_experts else mlp_operators)(shape, mlp_input)
     return (
         norm_operator(shape, Module.INPUT_LAYERNORM, layer_input, normed),
         *attention,
@@ -58,4 +92,6 @@ def _bias_dropout_add(
         saved=(mask,) if dropout else (),
         gradient_passed_to=frozenset({residual.name} if dropout else {branch.name, residual.name}),
         forward_workspace=steps * branch.num_bytes,
+        extra_forward_bytes=2 * steps * branch.num_bytes,
+        extra_backward_bytes=2 * steps * branch.num_bytes,
     )

@@ -1,56 +1,70 @@
 """Activation peak of one pipeline stage: what is in flight, and the pass that needs most."""
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from operator import mul
 
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
-from advisor.schedule import Moment, end_chunk, moments
+from advisor.schedule import moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationPeak:
-    """Bytes of activations of one rank at its peak.
+    """Bytes of one rank at its peak beyond weights, gradients, optimizer states and buffers.
 
     kept: saved tensors of all microbatches in flight. transient: what the running pass has beyond
-    them, and tensors received or sent. phase says pass, chunk, operator.
+    them, and tensors received or sent. phase says pass, chunk, operator. forward, backward: the
+    highest total in either pass.
     """
 
     kept: int
     transient: int
     in_flight: tuple[int, ...]
     phase: str
+    forward: int
+    backward: int
 
     @property
     def total(self) -> int:
         """kept + transient."""
         return self.kept + self.transient
 
+    def or_optimizer_step(self, copies: int) -> "ActivationPeak":
+        """This peak, or that of the optimizer's step where its `copies` of gradients are more."""
+        if copies <= self.total:
+            return self
+        return replace(
+            self, kept=0, transient=copies, in_flight=(0,) * len(self.in_flight),
+            phase="optimizer step: fp32 copies of the gradients",
+        )  # fmt: skip
+
 
 def activation_peak(
     shape: RankShape,
-    chunks: tuple[ChunkFootprint, ...],
+    distinct: tuple[ChunkFootprint, ...],
+    classes: tuple[int, ...],
     pp: int,
     stage: int,
     microbatches: int,
 ) -> ActivationPeak:
-    """The worst moment of one step on `stage`, whose model chunks are `chunks`.
-
-    All chunks but the one at the pipeline's end are alike (advisor.schedule.end_chunk).
-    """
-    vpp = len(chunks)
+    """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]]."""
     hidden = shape.hidden(LAYER_INPUT).num_bytes
-    end = end_chunk(pp, vpp, stage)
-    end_kept, other_kept = chunks[end].kept, chunks[end - 1].kept
+    each = [chunk.kept for chunk in distinct]
+    left = [chunk.left for chunk in distinct]
     best_total, best = -1, None
-    for moment, at_end, others in _loads(pp, vpp, microbatches, stage):
-        chunk = chunks[moment.chunk]
+    highest = [0, 0]  # forward, backward
+    for moment in moments(pp, len(classes), microbatches, stage, classes, spent=any(left)):
+        chunk = distinct[classes[moment.chunk]]
         peak = chunk.backward if moment.backward else chunk.forward
-        kept = at_end * end_kept + others * other_kept
+        kept = sum(map(mul, moment.by_class, each))
         total = kept - chunk.kept + peak.num_bytes + moment.held * hidden
-        if total > best_total:
-            best_total, best = total, (kept, moment, peak)
+        if moment.spent:
+            total += sum(map(mul, moment.spent, left))
+        if total > highest[moment.backward]:
+            highest[moment.backward] = total
+            if total > best_total:
+                best_total, best = total, (kept, moment, peak)
     assert best is not None
     kept, moment, peak = best
     direction = "backward" if moment.backward else "forward"
@@ -59,11 +73,6 @@ def activation_peak(
         transient=best_total - kept,
         in_flight=moment.in_flight,
         phase=f"{direction} of chunk {moment.chunk}: {peak.point}",
+        forward=highest[False],
+        backward=highest[True],
     )
-
-
-@lru_cache(maxsize=16384)
-def _loads(pp: int, vpp: int, microbatches: int, stage: int) -> tuple[tuple[Moment, int, int], ...]:
-    """Moments with the microbatches in flight at the pipeline's end and elsewhere."""
-    end = end_chunk(pp, vpp, stage)
-    return tuple((moment, *moment.split(end)) for moment in moments(pp, vpp, microbatches, stage))

@@ -114,6 +114,7 @@ class Gradients:
         for tensor in fresh:
             fresh_bytes = 0 if operator.gradient_in_saved else tensor.num_bytes
             self._arena.add(f"new gradient of {tensor.name}", fresh_bytes)
+        self._arena.add(f"weight gradients of {operator.name}", operator.weight_gradient_bytes)
         self._arena.mark(f"backward of {operator.name}", operator.backward_workspace)
         self._release_all(operator.outputs)
         for tensor in fresh:

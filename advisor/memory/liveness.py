@@ -11,7 +11,14 @@ from functools import lru_cache
 
 from advisor.layers.operators import Operator, Tensor
 from advisor.memory.arena import Arena, Gradients, Peak
-from advisor.recompute import ReplayRun, assign_runs, kept_tensors, run_members
+from advisor.recompute import (
+    Checkpoint,
+    ReplayRun,
+    assign_runs,
+    computed_again,
+    kept_tensors,
+    run_members,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,7 @@ def _walk_backward(
             members = run_members(operators, ready)
             _replay(arena, members, ready)
             replayed.add(ready)
-            if not ready.discards_output:
+            if _is_nested(ready):
                 gradients.keep(members[-1].outputs)
         gradients.step(operator)
         for tensor in operator.saved:
@@ -130,20 +137,39 @@ def _due_replays(
     return [r for r in hooked + plain if r not in replayed]
 
 
+def _is_nested(run: ReplayRun) -> bool:
+    """Whether the backward of a replay runs inside that of its checkpoint, which holds the output
+    and its gradient to the end."""
+    return run.checkpoint is Checkpoint.REENTRANT and not run.discards_output
+
+
 def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None:
-    """Run the forward of `members` again; what they save and their last output stay."""
-    last = members[-1]
-    for operator in members:
+    """Run the forward of `members` again; what they save stays, and a nested run's last outputs.
+
+    Outputs that were kept are let go as the replay comes to them; behind an early stop they stay.
+    """
+    outputs, reached = members[-1].outputs, computed_again(members, run)
+    stays = {tensor.storage.name for operator in members for tensor in operator.saved}
+    if run.checkpoint is Checkpoint.REENTRANT:
+        stays |= {tensor.storage.name for tensor in outputs} | arena.sizes.keys()
+    else:
+        written = {tensor.storage.name for operator in reached for tensor in operator.outputs}
+        stays |= arena.sizes.keys() - written
+    last_reader = _last_readers(reached)
+    for index, operator in enumerate(reached):
         for tensor in (*operator.outputs, *operator.saved):
             arena.store(tensor)
         arena.mark(f"replay of {operator.name}", operator.forward_workspace)
-    saved = {tensor.storage.name for operator in members for tensor in operator.saved}
-    for operator in members[:-1]:
+        for tensor in (*operator.inputs, *operator.forward_holds):
+            name = tensor.storage.name
+            if last_reader[name] <= index and name not in stays:
+                arena.drop(name)
+    for operator in reached:
         for tensor in operator.outputs:
-            if tensor.base is None and tensor.name not in saved:
-                arena.drop(tensor.name)
+            if tensor.storage.name not in stays:
+                arena.drop(tensor.storage.name)
     if run.discards_output:
-        for tensor in last.outputs:
+        for tensor in outputs:
             arena.add(_second_copy(tensor), tensor.num_bytes)
 
 
@@ -159,14 +185,15 @@ def _end_run(
     kept: dict[str, Tensor],
     first: int,
 ) -> None:
-    """Free the replayed output and the kept inputs that no earlier operator needs."""
+    """Free the replayed output, and what the checkpoint kept that no earlier operator needs."""
     members = run_members(operators, run)
     earlier = {t.storage.name for operator in operators[:first] for t in operator.saved}
     for tensor in members[-1].outputs:
         arena.drop(_second_copy(tensor))
-        if tensor.name not in earlier:
-            arena.drop(tensor.name)
+        if tensor.storage.name not in earlier:
+            arena.drop(tensor.storage.name)
     for operator in members:
-        for tensor in operator.inputs:
+        written = operator.outputs if operator.name in run.keeps else ()
+        for tensor in (*operator.inputs, *written):
             if tensor.storage.name in kept and tensor.storage.name not in earlier:
                 arena.drop(tensor.storage.name)

@@ -1,18 +1,25 @@
 """Buffers that torch counts as allocated and that stay from the first step on."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
 from advisor.dtypes import DType
 from advisor.layers.ends import head_operators
-from advisor.layers.operators import Operator
+from advisor.layers.moe.dispatch import gathered_token_bytes
+from advisor.layers.moe.tokens import moe_tokens, router_dtype
+from advisor.layers.quantization import weight_copies
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.models.experts import TokenDispatcher
+from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.spec import AttentionBackend, PositionEmbedding
+from advisor.pipeline import ModelChunk
 
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, compute capability 9.0 alone
 _CUBLAS_HANDLES = 2  # one of the forward's thread, one of autograd's
+_ROTARY_CACHE_ENTRIES = 32  # lru_cache of RotaryEmbedding.forward and YarnRotaryEmbedding.forward
 _TE_WORKSPACE_BYTES = 4_194_304  # TE pytorch/cpp_extensions/gemm.py, below compute capability 9
 _TE_WORKSPACE_HOPPER_BYTES = 33_555_456  # 32 MiB + 1024, from 9.0 on
 
@@ -27,30 +34,72 @@ class NamedBytes:
 
 
 @lru_cache(maxsize=8192)
-def process_buffers(shape: RankShape, num_chunks: int, last: bool) -> tuple[NamedBytes, ...]:
-    """Buffers that Megatron itself makes on a stage with `num_chunks` chunks.
+def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
+    """Buffers that Megatron itself makes on a stage that holds `chunks`.
 
     The gather buffer serves Megatron's own column-parallel layers: all of them on the local spec,
-    the output layer alone under Transformer Engine. Unfused attention writes its scores into the
-    same buffer. Each chunk caches its rotary frequencies in fp32.
+    of which multi-token prediction's reads two hidden states, the output layer alone under
+    Transformer Engine. Unfused attention writes its scores into the same buffer. Rotary frequencies
+    are cached in fp32.
     """
     terms = []
     gather = 0
+    last = any(chunk.head for chunk in chunks)
     if shape.sequence_parallel and (shape.is_local or last):
-        gather = shape.gathered_hidden_bytes
+        projects = shape.is_local and any(chunk.predicts for chunk in chunks)
+        gather = shape.gathered_hidden_bytes * (2 if projects else 1)
     if shape.model.attention_backend is AttentionBackend.UNFUSED:
         gather = max(gather, _score_bytes(shape))
+    if _gathers_tokens(shape, chunks):
+        gather = max(gather, gathered_token_bytes(shape))
     if gather:
         terms.append(
             NamedBytes("global gather buffer", gather, "megatron-core utils.py GlobalMemoryBuffer")
         )
-    if shape.model.position_embedding_type is PositionEmbedding.ROPE:
-        rotary_dim = int(shape.model.kv_channels * shape.model.rotary_percent)
-        table = shape.local_seq * rotary_dim * DType.FP32.itemsize
+    state = sum(_dispatcher_bytes(shape, kind) for chunk in chunks for kind in chunk.layers)
+    if state:
         terms.append(
-            NamedBytes("rotary frequencies", table * num_chunks, "megatron-core RotaryEmbedding")
+            NamedBytes("token dispatcher state", state, "megatron-core token_dispatcher.py")
         )
+    tables = _rotary_tables(shape, chunks)
+    if tables:
+        num_bytes = tables * shape.local_seq * shape.model.rotary_dim * DType.FP32.itemsize
+        terms.append(NamedBytes("rotary frequencies", num_bytes, "megatron-core RotaryEmbedding"))
     return tuple(terms)
+
+
+def _rotary_tables(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """Cached tables of rotary frequencies [seq_length / cp, 1, 1, rotary dimension] in fp32: one a
+    chunk, but one a layer under multi-latent attention, as far as the class's cache holds them."""
+    if shape.model.position_embedding_type is not PositionEmbedding.ROPE:
+        return 0
+    if not shape.model.multi_latent_attention:
+        return len(chunks)
+    layers = sum(kind.role is not Role.FINAL_LAYERNORM for chunk in chunks for kind in chunk.layers)
+    return min(layers, _ROTARY_CACHE_ENTRIES)
+
+
+def _gathers_tokens(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> bool:
+    """Whether the allgather dispatcher brings the tokens of several ranks together."""
+    ranks = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size
+    gathers = shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER
+    return ranks > 1 and gathers and _holds_experts(chunks)
+
+
+def _holds_experts(chunks: tuple[ModelChunk, ...]) -> bool:
+    return any(kind.feed_forward is FeedForward.MOE for chunk in chunks for kind in chunk.layers)
+
+
+def _dispatcher_bytes(shape: RankShape, kind: LayerKind) -> int:
+    """What a layer's dispatcher keeps in attributes until its next forward: the routing map, and
+    the probabilities of alltoall (those of allgather autograd keeps as well)."""
+    if kind.feed_forward is not FeedForward.MOE:
+        return 0
+    counts = moe_tokens(shape)
+    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
+        return counts.gathered * counts.local_experts * DType.BOOL.itemsize
+    itemsize = router_dtype(shape).itemsize + DType.BOOL.itemsize
+    return counts.local * counts.num_experts * itemsize
 
 
 def _score_bytes(shape: RankShape) -> int:
@@ -59,18 +108,26 @@ def _score_bytes(shape: RankShape) -> int:
 
 
 @lru_cache(maxsize=8192)
-def dummy_weight_gradients(shape: RankShape, last: bool) -> int:
+def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     """Placeholder gradients under gradient_accumulation_fusion: one per distinct weight shape.
 
     Source: TE pytorch/module/base.py get_dummy_wgrad; Megatron's own layers share it.
     """
     if not shape.model.gradient_accumulation_fusion:
         return 0
-    operators: tuple[Operator, ...] = transformer_layer(shape)
-    if last:
+    kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
+    operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]
+    if any(chunk.head for chunk in chunks):
         operators += head_operators(shape)
     shapes = {w.shape for o in operators for w in o.weights if w.in_linear}
     return sum(rows * columns for rows, columns in shapes) * shape.dtype.itemsize
+
+
+def cublas_workspaces(compute_capability: float) -> NamedBytes:
+    """Workspaces of torch's matmuls: one of the forward's thread, one of autograd's."""
+    hopper = compute_capability == 9.0
+    each = _CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else _CUBLAS_WORKSPACE_BYTES
+    return NamedBytes("cuBLAS workspaces", each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
 
 
 def gemm_workspaces(
@@ -83,11 +140,7 @@ def gemm_workspaces(
     """
     terms = []
     if shape.is_local or last:
-        hopper = compute_capability == 9.0
-        each = _CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else _CUBLAS_WORKSPACE_BYTES
-        terms.append(
-            NamedBytes("cuBLAS workspaces", each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
-        )
+        terms.append(cublas_workspaces(compute_capability))
     if not shape.is_local:
         modern = compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
@@ -96,18 +149,33 @@ def gemm_workspaces(
 
 
 @lru_cache(maxsize=4096)
+def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """Weights of the linear layers that compute in 8 or 4 bits on a stage that holds `chunks`."""
+    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    return sum(
+        count * weight.num_elements
+        for kind, count in kinds.items()
+        for operator in transformer_layer(shape, kind)
+        if operator.gemm is not None and operator.gemm.quantized
+        for weight in operator.weights
+        if weight.in_linear
+    )
+
+
+@lru_cache(maxsize=4096)
 def stage_buffers(
-    shape: RankShape, num_chunks: int, last: bool, compute_capability: float
+    shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
 ) -> tuple[NamedBytes, ...]:
     """All resident buffers of a stage, by name."""
-    dummies = dummy_weight_gradients(shape, last)
-    placeholders = (
-        (NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),)
-        if dummies
-        else ()
+    dummies = dummy_weight_gradients(shape, chunks)
+    last = any(chunk.head for chunk in chunks)
+    copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)
+    linear = (
+        NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
+        NamedBytes(f"{shape.precision} weights", copies, "transformer_engine get_weight_workspace"),
     )
     return (
-        *process_buffers(shape, num_chunks, last),
-        *placeholders,
+        *process_buffers(shape, chunks),
+        *(term for term in linear if term.num_bytes),
         *gemm_workspaces(shape, compute_capability, last),
     )

@@ -3,17 +3,21 @@
 Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
 from advisor.dtypes import DType
+from advisor.job import JobConfig
 from advisor.layers.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.pipeline import ModelChunk
 
-_ADAM_MOMENTS = 2  # exp_avg and exp_avg_sq, fp32 each
-_MASTER_COPY = 1  # fp32 main parameters
+PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
+"""Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,13 @@ class StaticMemory:
         """Sum of the three."""
         return self.weights + self.gradients + self.optimizer
 
+    def __add__(self, other: "StaticMemory") -> "StaticMemory":
+        return StaticMemory(
+            weights=self.weights + other.weights,
+            gradients=self.gradients + other.gradients,
+            optimizer=self.optimizer + other.optimizer,
+        )
+
 
 def num_elements(weights: tuple[Weight, ...]) -> int:
     """Elements of a group of weights on this rank."""
@@ -36,32 +47,66 @@ def num_elements(weights: tuple[Weight, ...]) -> int:
 
 
 @lru_cache(maxsize=4096)
-def layer_elements(shape: RankShape) -> int:
+def layer_elements(shape: RankShape, kind: LayerKind = DENSE) -> int:
     """Parameters of one transformer layer on one rank."""
-    return sum(num_elements(operator.weights) for operator in transformer_layer(shape))
+    return sum(num_elements(operator.weights) for operator in transformer_layer(shape, kind))
 
 
 @lru_cache(maxsize=8192)
-def stage_elements(shape: RankShape, num_layers: int, first: bool, last: bool) -> int:
-    """Parameters of one rank of a pipeline stage with `num_layers` layers.
+def stage_expert_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """Parameters of the routed experts, which stage_elements counts as well."""
+    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    return sum(
+        number * weight.num_elements
+        for kind, number in kinds.items()
+        if kind.feed_forward is FeedForward.MOE
+        for operator in transformer_layer(shape, kind)
+        for weight in operator.weights
+        if weight.expert
+    )
 
-    The first stage holds the embeddings, the last one the final norm and the output layer: a copy
-    of the word embeddings where they are tied and the stage is not the first as well.
+
+@lru_cache(maxsize=8192)
+def stage_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """Parameters of one rank of the pipeline stage that holds `chunks`.
+
+    The first stage holds the embeddings, and the one that predicts further tokens a copy. The last
+    stage holds the final norm and the output layer: a copy of the word embeddings where they are
+    tied and the stage is not the first as well.
     """
-    count = num_layers * layer_elements(shape)
-    if first:
+    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    count = sum(number * layer_elements(shape, kind) for kind, number in kinds.items())
+    first = any(chunk.embedding for chunk in chunks)
+    if first or any(chunk.predicts for chunk in chunks):
         count += num_elements(embedding_weights(shape))
-    if last:
+    if any(chunk.head for chunk in chunks):
         count += num_elements(output_weights(shape, holds_embedding=first))
     return count
 
 
-def static_memory(elements: int, optimizer_shards: int, main_grads_dtype: DType) -> StaticMemory:
+def static_memory(
+    elements: int,
+    optimizer_shards: int,
+    main_grads_dtype: DType,
+    optimizer_bytes: int = PLAIN_OPTIMIZER_BYTES,
+) -> StaticMemory:
     """Bytes of `elements` parameters: 16-bit weights, a contiguous gradient buffer in
-    `main_grads_dtype`, and 12 bytes of fp32 master copy and Adam moments over the shards."""
-    optimizer = elements * (_MASTER_COPY + _ADAM_MOMENTS) * DType.FP32.itemsize
+    `main_grads_dtype`, and `optimizer_bytes` of each over the shards."""
+    optimizer = elements * optimizer_bytes
     return StaticMemory(
         weights=elements * DType.BF16.itemsize,
         gradients=elements * main_grads_dtype.itemsize,
         optimizer=-(-optimizer // optimizer_shards),
     )
+
+
+def gradient_copies(static: StaticMemory, config: JobConfig) -> int:
+    """fp32 copies of 16-bit gradients while the optimizer runs, of this rank's shard: as many
+    bytes as its main parameters; the precision-aware optimizer reads the gradients as they are.
+
+    Source: megatron-core 0.16.1 optimizer/distrib_optimizer.py, _copy_model_grads_to_main_grads.
+    """
+    sixteen_bit = config.main_grads_dtype is not DType.FP32
+    if not (sixteen_bit and config.copies_gradients) or config.use_precision_aware_optimizer:
+        return 0
+    return static.optimizer * DType.FP32.itemsize // config.optimizer_bytes

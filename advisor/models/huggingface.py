@@ -9,6 +9,8 @@ from pathlib import Path
 
 from advisor.errors import UserError
 from advisor.models.huggingface_config import HuggingFaceConfig, read_config
+from advisor.models.huggingface_deepseek import DEEPSEEK_TYPES, read_deepseek
+from advisor.models.huggingface_experts import EXPERT_KEYS, ExpertKeys, expert_fields
 from advisor.models.spec import (
     Activation,
     ModelSpec,
@@ -48,6 +50,7 @@ class _Decoder:
     gated: bool = True
     hidden_act: str = "silu"
     rotary_percent: float = 1.0
+    experts: ExpertKeys | None = None
 
 
 _DECODERS = {
@@ -56,6 +59,12 @@ _DECODERS = {
     "qwen2": _Decoder(num_key_value_heads=32, windowed_by_flag=True, qkv_bias=True),
     "qwen3": _Decoder(
         num_key_value_heads=32, head_dim=128, windowed_by_flag=True, qk_norm=True,
+    ),
+    "phi3": _Decoder(),
+    "mixtral": _Decoder(num_key_value_heads=8, experts=EXPERT_KEYS["mixtral"]),
+    "qwen3_moe": _Decoder(
+        num_key_value_heads=4, windowed_by_flag=True, bias_keys=(), qk_norm=True,
+        experts=EXPERT_KEYS["qwen3_moe"],
     ),
     "nemotron": _Decoder(
         bias_keys=("attention_bias", "mlp_bias"), normalization=Normalization.LAYER_NORM,
@@ -80,13 +89,28 @@ _GPT2_KEYS = frozenset(
         "summary_first_dropout",
     }
 )  # fmt: skip
-MODEL_TYPES = (*_DECODERS, "gpt2")
+MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, "gpt2")
+_REFUSED = {
+    "qwen3_next": "gated delta net layers are not modelled",
+    "nemotron_h": "Mamba layers are not modelled",
+    "llama4": "chunked attention and layers without rotary positions are not modelled",
+    "llama4_text": "chunked attention and layers without rotary positions are not modelled",
+    "gemma2": "norms behind attention and MLP and capped scores are not modelled",
+    "gemma3": "norms behind attention and MLP are not modelled",
+    "gemma3_text": "norms behind attention and MLP are not modelled",
+    "olmo2": "norms behind attention and MLP are not modelled",
+    "falcon": "attention and MLP side by side are not modelled",
+    "gpt_oss": "is read as a preset alone",
+}
+_PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
 
 
 def load_huggingface(path: Path) -> ModelSpec:
     """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
     config = read_config(path)
     model_type = config.get("model_type", str, None)
+    if model_type in _REFUSED:
+        raise config.refuse("model_type", _REFUSED[model_type], _PRESETS.get(model_type, ""))
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
         raise config.refuse("model_type", "is not a family that is read", near)
@@ -94,6 +118,8 @@ def load_huggingface(path: Path) -> ModelSpec:
     try:
         if model_type == "gpt2":
             return _read_gpt2(config)
+        if model_type in DEEPSEEK_TYPES:
+            return read_deepseek(config)
         return _read_decoder(config, _DECODERS[model_type])
     except UserError as error:
         if not error.field.startswith("model."):
@@ -104,9 +130,11 @@ def load_huggingface(path: Path) -> ModelSpec:
 
 
 def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
-    """llama, mistral, qwen2, qwen3, nemotron: rotary positions, dropout on attention alone."""
+    """llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, nemotron: rotary positions, dropout
+    on attention alone."""
     windowed = _WINDOW_KEYS if family.windowed_by_flag else frozenset()
-    config.check_keys(_DECODER_KEYS | windowed | frozenset(family.bias_keys))
+    experts = family.experts.keys if family.experts else frozenset()
+    config.check_keys(_DECODER_KEYS | windowed | experts | frozenset(family.bias_keys))
     _check_full_attention(config, family)
     heads = config.positive("num_attention_heads")
     return ModelSpec(
@@ -127,6 +155,7 @@ def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
         share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, False),
         rotary_percent=_rotary_percent(config, family),
         attention_dropout=config.get("attention_dropout", float, 0.0),
+        **(expert_fields(config, family.experts) if family.experts else {}),
     )
 
 

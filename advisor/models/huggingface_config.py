@@ -85,6 +85,7 @@ NEUTRAL_KEYS = frozenset(
         "model_type", "architectures", "transformers_version", "torch_dtype", "dtype",
         "use_cache", "name_or_path", "initializer_range", "rms_norm_eps", "norm_eps",
         "layer_norm_eps", "layer_norm_epsilon", "rope_theta", "rope_scaling",
+        "output_router_logits",
         "original_max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
         "sep_token_id", "decoder_start_token_id", "tokenizer_class", "forced_bos_token_id",
         "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
@@ -104,6 +105,8 @@ NEUTRAL_KEYS = frozenset(
 OFF_VALUES: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "attention_bias": (False,),
+    "embd_pdrop": (0.0,),
+    "resid_pdrop": (0.0,),
     "chunk_size_feed_forward": (0,),
     "is_decoder": (False, True),
     "is_encoder_decoder": (False,),
@@ -114,6 +117,7 @@ OFF_VALUES: dict[str, tuple[object, ...]] = {
     "output_attentions": (False,),
     "output_hidden_states": (False,),
     "pruned_heads": ({},),
+    "router_jitter_noise": (0.0,),
     "qk_layernorm": (False,),
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
@@ -121,7 +125,7 @@ OFF_VALUES: dict[str, tuple[object, ...]] = {
     "use_sliding_window": (False,),
 }
 
-_EXPERTS = "mixture-of-experts layers are not modelled"
+_EXPERTS = "mixture-of-experts layers of this family are not modelled"
 REASONS = {
     "attention_bias": "adds biases that this family does not have in Megatron",
     "auto_map": "points to code of its own, which may differ from the family's",
@@ -133,6 +137,7 @@ REASONS = {
     "num_nextn_predict_layers": "multi-token prediction is not modelled",
     "output_attentions": "keeps attention scores, which is not modelled",
     "output_hidden_states": "keeps every layer's output, which is not modelled",
+    "router_jitter_noise": "noise on the router's input is not modelled",
     "quantization_config": "quantized weights are not modelled: training weights are 16 bits",
     "reorder_and_upcast_attn": "attention scores in fp32 outside the kernel are not modelled",
     "sliding_window": "sliding-window attention is not modelled",

@@ -1,10 +1,22 @@
-"""The shape of a dense GPT-style transformer, in Megatron's names."""
+"""The shape of a GPT-style transformer, in Megatron's names."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from math import isqrt
 
 from advisor.errors import UserError
+from advisor.models.attention import RopeType, SoftmaxType, check_attention
+from advisor.models.experts import (
+    DropPolicy,
+    LoadBalancing,
+    RouterDType,
+    ScoreFunction,
+    TokenDispatcher,
+    check_experts,
+)
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer
+from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 
 
 class Normalization(StrEnum):
@@ -21,11 +33,12 @@ class Activation(StrEnum):
     SQUARED_RELU = "squared_relu"
     SWIGLU = "swiglu"
     GEGLU = "geglu"
+    QUICK_GEGLU = "quick_geglu"
 
     @property
     def gated(self) -> bool:
         """Whether linear_fc1 has two halves, gate and value (Megatron's gated_linear_unit)."""
-        return self in (Activation.SWIGLU, Activation.GEGLU)
+        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.QUICK_GEGLU)
 
 
 class PositionEmbedding(StrEnum):
@@ -37,10 +50,18 @@ class PositionEmbedding(StrEnum):
 
 
 class TransformerImpl(StrEnum):
-    """`--transformer-impl` of Megatron: which modules a layer is made of."""
+    """Which modules a layer is made of: `--transformer-impl` of Megatron, plain torch modules as
+    torchtitan writes them, or the modelling code of Hugging Face's transformers."""
 
     TRANSFORMER_ENGINE = "transformer_engine"
     LOCAL = "local"
+    TORCH = "torch"
+    TRANSFORMERS = "transformers"
+
+    @property
+    def is_megatron(self) -> bool:
+        """Whether the modules are Megatron's or Transformer Engine's under Megatron."""
+        return self in (TransformerImpl.TRANSFORMER_ENGINE, TransformerImpl.LOCAL)
 
 
 class AttentionBackend(StrEnum):
@@ -71,6 +92,12 @@ class ModelSpec:
     Megatron-LM's ``arguments.py``, but for ``activation``, which stands for Megatron's pair
     activation_func and gated_linear_unit, and ``cross_entropy_fusion`` (a pair of flags there).
     ``vocab_size`` is the tokenizer's: Megatron pads it (`padded_vocab_size`).
+
+    Where ``num_moe_experts`` is set, the layers that ``moe_layer_freq`` names have experts of
+    ``moe_ffn_hidden_size`` (None: ffn_hidden_size) in place of the dense MLP. Where
+    ``multi_latent_attention`` is set, the ranks and head dimensions after it shape attention, and
+    ``kv_channels`` means nothing. ``window_size`` is the left half of Megatron's pair: a token
+    attends to so many before it, and to itself.
     """
 
     name: str
@@ -102,6 +129,47 @@ class ModelSpec:
     apply_rope_fusion: bool = True
     gradient_accumulation_fusion: bool = True
     cross_entropy_fusion: CrossEntropyFusion = CrossEntropyFusion.NONE
+    first_last_layers_bf16: bool = False
+    num_layers_at_start_in_bf16: int = 1
+    num_layers_at_end_in_bf16: int = 1
+    fp8_dot_product_attention: bool = False
+    activation_func_fp8_input_store: bool = False
+    multi_latent_attention: bool = False
+    q_lora_rank: int | None = None
+    kv_lora_rank: int = 512
+    qk_head_dim: int = 128
+    qk_pos_emb_head_dim: int = 64
+    v_head_dim: int = 128
+    rope_type: RopeType = RopeType.YARN
+    window_size: int | None = None
+    window_attn_skip_freq: LayerPattern | None = None
+    softmax_type: SoftmaxType = SoftmaxType.VANILLA
+    mtp_num_layers: int | None = None
+    num_moe_experts: int | None = None
+    moe_layer_freq: LayerPattern = EVERY_LAYER
+    moe_ffn_hidden_size: int | None = None
+    moe_router_topk: int = 2
+    moe_router_num_groups: int | None = None
+    moe_router_group_topk: int | None = None
+    moe_router_score_function: ScoreFunction = ScoreFunction.SOFTMAX
+    moe_router_pre_softmax: bool = False
+    moe_router_dtype: RouterDType | None = None
+    moe_router_enable_expert_bias: bool = False
+    moe_router_load_balancing_type: LoadBalancing = LoadBalancing.AUX_LOSS
+    moe_aux_loss_coeff: float = 0.0
+    moe_z_loss_coeff: float | None = None
+    moe_router_fusion: bool = False
+    moe_token_dispatcher_type: TokenDispatcher = TokenDispatcher.ALLGATHER
+    moe_permute_fusion: bool = False
+    moe_expert_capacity_factor: float | None = None
+    moe_pad_expert_input_to_capacity: bool = False
+    moe_token_drop_policy: DropPolicy = DropPolicy.PROBS
+    moe_grouped_gemm: bool = False
+    moe_use_legacy_grouped_gemm: bool = False
+    moe_apply_probs_on_input: bool = False
+    moe_shared_expert_intermediate_size: int | None = None
+    moe_shared_expert_gate: bool = False
+    moe_shared_expert_overlap: bool = False
 
     def __post_init__(self) -> None:
         for field in _POSITIVE:
@@ -124,6 +192,9 @@ class ModelSpec:
                 f"must divide num_attention_heads = {self.num_attention_heads}",
                 f"nearest: {nearest_divisors(self.num_attention_heads, self.num_query_groups)}",
             )  # fmt: skip
+        check_attention(self)
+        check_experts(self)
+        self.moe_layer_freq.expand(self.num_layers, "model.moe_layer_freq")
 
     def __hash__(self) -> int:
         """Cheap: models of one name and depth rarely differ."""
@@ -140,14 +211,84 @@ class ModelSpec:
         return self.num_query_groups * self.kv_channels
 
     @property
+    def qk_channels(self) -> int:
+        """Width of one query or key head in core attention."""
+        if self.multi_latent_attention:
+            return self.qk_head_dim + self.qk_pos_emb_head_dim
+        return self.kv_channels
+
+    @property
+    def v_channels(self) -> int:
+        """Width of one value head, and of core attention's output."""
+        return self.v_head_dim if self.multi_latent_attention else self.kv_channels
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels of a head that are rotated."""
+        if self.multi_latent_attention:
+            return self.qk_pos_emb_head_dim
+        return int(self.kv_channels * self.rotary_percent)
+
+    @property
     def fc1_size(self) -> int:
-        """Output width of linear_fc1: twice ffn_hidden_size where the activation is gated."""
-        return self.ffn_hidden_size * (2 if self.activation.gated else 1)
+        """Output width of the dense MLP's linear_fc1."""
+        return self.fc1_size_of(self.ffn_hidden_size)
+
+    def fc1_size_of(self, ffn_hidden_size: int) -> int:
+        """Output width of an MLP's linear_fc1: twice the MLP's where the activation is gated."""
+        return ffn_hidden_size * (2 if self.activation.gated else 1)
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kind of every layer, in order."""
+        kinds = _layer_kinds(self.num_layers, self.num_moe_experts, self.moe_layer_freq)
+        if self.window_size is not None:
+            kinds = _with_windows(kinds, self.window_attn_skip_freq)
+        if not self.first_last_layers_bf16:
+            return kinds
+        start = self.num_layers_at_start_in_bf16
+        end = self.num_layers - self.num_layers_at_end_in_bf16
+        return tuple(
+            kind._replace(high_precision=not start <= layer < end)
+            for layer, kind in enumerate(kinds)
+        )
+
+    @property
+    def expert_ffn_hidden_size(self) -> int:
+        """Width of one routed expert: moe_ffn_hidden_size, or Megatron's default for it."""
+        return self.moe_ffn_hidden_size or self.ffn_hidden_size
 
     def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
         """Vocabulary rounded up as Megatron does (training/tokenizer: vocab_size_with_padding)."""
         multiple = self.make_vocab_size_divisible_by * tensor_model_parallel_size
         return -(-self.vocab_size // multiple) * multiple
+
+
+@lru_cache(maxsize=256)
+def _layer_kinds(
+    num_layers: int, num_moe_experts: int | None, moe_layer_freq: LayerPattern
+) -> tuple[LayerKind, ...]:
+    if num_moe_experts is None:
+        return (DENSE,) * num_layers
+    experts = moe_layer_freq.expand(num_layers, "model.moe_layer_freq")
+    moe = LayerKind(feed_forward=FeedForward.MOE)
+    return tuple(moe if has_experts else DENSE for has_experts in experts)
+
+
+@lru_cache(maxsize=256)
+def _with_windows(kinds: tuple[LayerKind, ...], skip: LayerPattern | None) -> tuple[LayerKind, ...]:
+    """Every layer has a window; of a number, every Nth has none; of a list, the zeros (0.16.1
+    transformer/utils.py is_layer_window_attention)."""
+    if skip is None:
+        windowed = [True] * len(kinds)
+    elif skip.isdigit():
+        windowed = [layer % int(skip) != 0 for layer in range(1, len(kinds) + 1)]
+    else:
+        windowed = list(skip.expand(len(kinds), "model.window_attn_skip_freq"))
+    return tuple(
+        kind._replace(mixer=Mixer.SLIDING_WINDOW) if window else kind
+        for kind, window in zip(kinds, windowed, strict=True)
+    )
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -7,16 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.schedule import (
-    Moment,
     chunk_order,
-    end_chunk,
     held_tensors,
     moments,
     num_warmup_passes,
     passes,
 )
 
-Load = tuple[int, int, int]
+Load = tuple[int, ...]
 
 
 @st.composite
@@ -49,7 +47,7 @@ def test_every_microbatch_goes_forward_and_back_once_through_every_chunk(
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 7, 20])
 @pytest.mark.parametrize("stage", range(4))
 def test_1f1b_holds_pp_minus_stage_microbatches(stage: int, microbatches: int) -> None:
-    peak = max(moment.in_flight[0] for moment in moments(4, 1, microbatches, stage))
+    peak = max(moment.in_flight[0] for moment in moments(4, 1, microbatches, stage, (0,)))
     assert peak == min(4 - stage, microbatches)
 
 
@@ -59,14 +57,14 @@ def test_the_interleaved_schedule_holds_its_warmup_and_one(pp: int, vpp: int) ->
     for stage in range(pp):
         warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp
         assert num_warmup_passes(pp, vpp, 3 * pp, stage) == warmup
-        peak = max(sum(moment.in_flight) for moment in moments(pp, vpp, 3 * pp, stage))
+        peak = max(sum(moment.in_flight) for moment in moments(pp, vpp, 3 * pp, stage, (0,) * vpp))
         assert peak == warmup + 1
         assert num_warmup_passes(pp, vpp, pp, stage) == min(warmup, pp * vpp)
 
 
 def test_without_pipeline_one_microbatch_is_in_flight() -> None:
-    assert {moment.in_flight for moment in moments(1, 1, 5, 0)} == {(1,)}
-    assert {moment.held for moment in moments(1, 1, 5, 0)} == {0}
+    assert {moment.in_flight for moment in moments(1, 1, 5, 0, (0,))} == {(1,)}
+    assert {moment.held for moment in moments(1, 1, 5, 0, (0,))} == {0}
 
 
 def test_groups_of_pp_microbatches_go_through_chunk_after_chunk() -> None:
@@ -91,17 +89,17 @@ def test_tensors_that_1f1b_holds() -> None:
 
 
 def brute_force(
-    pp: int, vpp: int, microbatches: int, stage: int
-) -> dict[tuple[bool, bool], set[Load]]:
-    """Every pass of the step: (microbatches in the end's chunk, in all others, held tensors)."""
-    end, counts = end_chunk(pp, vpp, stage), [0] * vpp
-    loads: dict[tuple[bool, bool], set[Load]] = {}
+    pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...]
+) -> dict[tuple[bool, int], set[Load]]:
+    """Every pass of the step: microbatches in flight by class of chunks, and held tensors."""
+    counts = [0] * (max(classes) + 1)
+    loads: dict[tuple[bool, int], set[Load]] = {}
     held = held_tensors(pp, vpp, microbatches, stage)
     for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
-        counts[step.chunk] += 0 if step.backward else 1
-        load = counts[end], sum(counts) - counts[end], extra
-        loads.setdefault((step.backward, step.chunk == end), set()).add(load)
-        counts[step.chunk] -= 1 if step.backward else 0
+        alike = classes[step.chunk]
+        counts[alike] += 0 if step.backward else 1
+        loads.setdefault((step.backward, alike), set()).add((*counts, extra))
+        counts[alike] -= 1 if step.backward else 0
     return loads
 
 
@@ -113,8 +111,10 @@ def maximal(loads: set[Load]) -> set[Load]:
     return {load for load in loads if not below(load)}
 
 
-def load_of(moment: Moment, end: int) -> Load:
-    return (*moment.split(end), moment.held)
+def classes_of(vpp: int) -> list[tuple[int, ...]]:
+    """All alike; one end apart, either one; all different."""
+    ends = [(0,) + (1,) * (vpp - 1), (0,) * (vpp - 1) + (1,)] if vpp > 1 else []
+    return list(dict.fromkeys([(0,) * vpp, *ends, tuple(range(vpp))]))
 
 
 @pytest.mark.parametrize(
@@ -126,30 +126,24 @@ def load_of(moment: Moment, end: int) -> Load:
 )
 def test_moments_are_the_maxima_of_the_whole_step(pp: int, vpp: int, rounds: int) -> None:
     """Also where the step is longer than the rounds that are walked."""
-    for stage in range(pp):
-        end = end_chunk(pp, vpp, stage)
-        found: dict[tuple[bool, bool], set[Load]] = {}
-        for moment in moments(pp, vpp, rounds * pp, stage):
-            kind = moment.backward, moment.chunk == end
-            found.setdefault(kind, set()).add(load_of(moment, end))
-        every = brute_force(pp, vpp, rounds * pp, stage)
+    for stage, classes in itertools.product(range(pp), classes_of(vpp)):
+        found: dict[tuple[bool, int], set[Load]] = {}
+        for moment in moments(pp, vpp, rounds * pp, stage, classes):
+            kind = moment.backward, classes[moment.chunk]
+            found.setdefault(kind, set()).add((*moment.by_class, moment.held))
+        every = brute_force(pp, vpp, rounds * pp, stage, classes)
         assert found == {kind: maximal(loads) for kind, loads in every.items()}
 
 
 @settings(max_examples=100, deadline=None)
-@given(schedule=schedules())
-def test_moments_of_any_step_cover_every_pass(schedule: tuple[int, int, int, int]) -> None:
+@given(schedule=schedules(), data=st.data())
+def test_moments_of_any_step_cover_every_pass(
+    schedule: tuple[int, int, int, int], data: st.DataObject
+) -> None:
     pp, vpp, microbatches, stage = schedule
-    end = end_chunk(pp, vpp, stage)
-    found = list(moments(pp, vpp, microbatches, stage))
-    for (backward, at_end), loads in brute_force(pp, vpp, microbatches, stage).items():
-        same = [
-            load_of(m, end) for m in found if (m.backward, m.chunk == end) == (backward, at_end)
-        ]
+    classes = data.draw(st.sampled_from(classes_of(vpp)))
+    found = list(moments(pp, vpp, microbatches, stage, classes))
+    for kind, loads in brute_force(pp, vpp, microbatches, stage, classes).items():
+        same = [(*m.by_class, m.held) for m in found if (m.backward, classes[m.chunk]) == kind]
         for load in loads:
             assert any(all(x <= y for x, y in zip(load, o, strict=True)) for o in same)
-
-
-def test_the_end_of_the_pipeline() -> None:
-    assert [end_chunk(4, 5, stage) for stage in range(4)] == [0, 0, 0, 4]
-    assert end_chunk(1, 1, 0) == 0

@@ -1,10 +1,13 @@
 """Operators of self-attention on a toy, tensor by tensor."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.layers.attention import attention_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
+from advisor.models.presets import load_model
 from advisor.models.spec import PositionEmbedding
 from tests.advisor.toys import (
     GPT,
@@ -144,3 +147,20 @@ def test_context_parallelism_rings_keys_and_values() -> None:
     (ring,) = attention(toy_shape(context_parallel_size=4))[-2].forward_collectives
     assert ring.kind is CollectiveKind.RING
     assert ring.num_bytes == 3 * 2 * KEY // 4
+
+
+def test_unfused_rotary_embedding_moves_five_times_as_much() -> None:
+    """Ten tensors of q and k where the fused kernel moves two; cos and sin tables beside them."""
+    fused, plain = (
+        next(o for o in attention_operators(shape, shape.hidden("x")) if o.name == "rotary_pos_emb")
+        for shape in (
+            RankShape(
+                model=replace(load_model("llama3_8b"), apply_rope_fusion=fusion),
+                seq_length=8, micro_batch_size=1,
+            )
+            for fusion in (True, False)
+        )
+    )  # fmt: skip
+    tables = sum(tensor.num_bytes for tensor in plain.saved)
+    assert plain.forward_bytes == 5 * fused.forward_bytes + tables
+    assert plain.backward_bytes == 5 * fused.backward_bytes + tables

@@ -9,6 +9,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.liveness import footprint
+from advisor.models.layer_kind import DENSE
 from tests.advisor.toys import ACTIVATED, GPT, HIDDEN, SHARD, toy_shape
 
 MASK = 2 * 32 * 32
@@ -18,7 +19,7 @@ def chunk(
     shape: RankShape, spec: str = "none", layers: int = 3, *, first: bool = False,
     last: bool = False, mask: int = 0,
 ) -> ChunkFootprint:  # fmt: skip
-    plan = chunk_plan(parse_setting(spec), shape.model, layers, shape.sequence_parallel)
+    plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * layers, shape.sequence_parallel)
     return chunk_footprint(shape, plan, first, last, mask)
 
 
@@ -85,7 +86,7 @@ def test_equal_checkpoints_are_told_apart_by_their_place() -> None:
 
 def test_distributed_inputs_are_cut_by_tensor_parallelism() -> None:
     shape = toy_shape(sequence_parallel=False)
-    plan = chunk_plan(full(Method.UNIFORM, 1, distribute=True), shape.model, 3, False)
+    plan = chunk_plan(full(Method.UNIFORM, 1, distribute=True), shape.model, (DENSE,) * 3, False)
     assert chunk_footprint(shape, plan, False, False).kept == 3 * HIDDEN // 2
 
 
@@ -138,7 +139,7 @@ def test_peaks_are_never_below_what_is_kept(shape: RankShape, spec: str) -> None
 
 def test_recompute_is_worth_nothing_where_it_replays_nothing() -> None:
     te = toy_shape(transformer_impl="transformer_engine")
-    plan = chunk_plan(selective("layernorm"), te.model, 3, True)
+    plan = chunk_plan(selective("layernorm"), te.model, (DENSE,) * 3, True)
     assert chunk_footprint(te, plan, False, False) == chunk_footprint(
-        te, chunk_plan(NONE, te.model, 3, True), False, False
+        te, chunk_plan(NONE, te.model, (DENSE,) * 3, True), False, False
     )

@@ -7,14 +7,16 @@ from advisor.memory.resident import (
     process_buffers,
     stage_buffers,
 )
-from tests.advisor.toys import GPT, HIDDEN, toy_shape
+from tests.advisor.toys import GPT, HIDDEN, held, toy_shape
 
 MIB = 2**20
 TE = {"transformer_impl": "transformer_engine"}
 
 
 def buffers(shape: RankShape, chunks: int = 1, *, last: bool = False) -> dict[str, int]:
-    return {term.name: term.num_bytes for term in process_buffers(shape, chunks, last)}
+    return {
+        term.name: term.num_bytes for term in process_buffers(shape, held(copies=chunks, last=last))
+    }
 
 
 def test_the_gather_buffer_holds_one_hidden_state() -> None:
@@ -45,9 +47,9 @@ def test_one_placeholder_gradient_a_weight_shape() -> None:
     """Of qkv [64, 64], proj [64, 32], fc1 [128, 64], fc2 [64, 64]: qkv and fc2 share one."""
     shape = toy_shape(**TE, gradient_accumulation_fusion=True)
     layer = 64 * 64 + 64 * 32 + 128 * 64
-    assert dummy_weight_gradients(shape, False) == 2 * layer
-    assert dummy_weight_gradients(shape, True) == 2 * (layer + 504 * 64)
-    assert dummy_weight_gradients(toy_shape(**TE), True) == 0
+    assert dummy_weight_gradients(shape, held()) == 2 * layer
+    assert dummy_weight_gradients(shape, held(last=True)) == 2 * (layer + 504 * 64)
+    assert dummy_weight_gradients(toy_shape(**TE), held(last=True)) == 0
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,9 @@ def test_workspaces_by_compute_capability(capability: float, cublas: int, te: in
 
 
 def test_a_stage_has_all_of_them_each_with_its_source() -> None:
-    terms = stage_buffers(toy_shape(**TE, gradient_accumulation_fusion=True), 2, True, 9.0)
+    terms = stage_buffers(
+        toy_shape(**TE, gradient_accumulation_fusion=True), held(copies=2, last=True), 9.0
+    )
     assert [term.name for term in terms] == [
         "global gather buffer", "rotary frequencies", "dummy weight gradients",
         "cuBLAS workspaces", "TE GEMM workspace",

@@ -5,7 +5,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.memory.static import layer_elements, num_elements, stage_elements, static_memory
 from advisor.models.parameters import count_parameters
 from advisor.models.spec import ModelSpec
-from tests.advisor.toys import GPT, LLAMA, toy_shape
+from tests.advisor.toys import GPT, LLAMA, held, toy_shape
 
 WORDS = 504 * 64  # 1000 padded to 1008, over two ranks
 
@@ -17,24 +17,24 @@ def test_elements_of_a_layer() -> None:
 
 def test_ends_of_the_pipeline() -> None:
     shape, layer = toy_shape(), layer_elements(toy_shape())
-    assert stage_elements(shape, 3, False, False) == 3 * layer
-    assert stage_elements(shape, 3, True, False) == 3 * layer + WORDS
-    assert stage_elements(shape, 3, False, True) == 3 * layer + WORDS + 64
-    assert stage_elements(shape, 3, True, True) == 3 * layer + 2 * WORDS + 64
+    assert stage_elements(shape, held(3, first=False, last=False)) == 3 * layer
+    assert stage_elements(shape, held(3, first=True, last=False)) == 3 * layer + WORDS
+    assert stage_elements(shape, held(3, first=False, last=True)) == 3 * layer + WORDS + 64
+    assert stage_elements(shape, held(3, first=True, last=True)) == 3 * layer + 2 * WORDS + 64
 
 
 def test_tied_embeddings_are_one_tensor_on_one_stage_and_two_on_two() -> None:
     shape = toy_shape(share_embeddings_and_output_weights=True)
     layer = layer_elements(shape)
-    assert stage_elements(shape, 3, True, True) == 3 * layer + WORDS + 64
-    assert stage_elements(shape, 3, False, True) == 3 * layer + WORDS + 64
+    assert stage_elements(shape, held(3, first=True, last=True)) == 3 * layer + WORDS + 64
+    assert stage_elements(shape, held(3, first=False, last=True)) == 3 * layer + WORDS + 64
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=lambda model: model.name)
 def test_one_rank_of_one_holds_every_parameter(model: ModelSpec) -> None:
     shape = toy_shape(model, tensor_model_parallel_size=1, sequence_parallel=False)
     padding = (model.padded_vocab_size(1) - model.vocab_size) * 64 * 2
-    elements = stage_elements(shape, model.num_layers, True, True)
+    elements = stage_elements(shape, held(model.num_layers, first=True, last=True))
     assert elements - padding == count_parameters(model)
 
 

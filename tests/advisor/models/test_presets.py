@@ -121,7 +121,7 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
         (TINY.replace("groups: 2", "groups: 3"),
          "model.num_query_groups = 3: must divide num_attention_heads = 4; nearest: 2 or 4"),
         (TINY + "activation: swish\n",
-         "activation = swish: must be one of gelu, squared_relu, swiglu, geglu; did you mean"),
+         "squared_relu, swiglu, geglu, quick_geglu; did you mean"),
         (TINY + "add_bias_linear: 1\n", "add_bias_linear = 1: must be true or false"),
         (TINY + "published_parameters: 7\n", "published_parameters = 7: must be a mapping"),
         (TINY + "base: llama3\n", "base = llama3: unknown model; did you mean llama3_8b"),
@@ -143,7 +143,7 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     [
         ("llama3_7b", "--model = llama3_7b: unknown model; did you mean llama3_70b"),
         ("qwen3", "did you mean qwen3_8b or qwen3_32b"),
-        ("", "--model = '': unknown model; one of gpt3_175b"),
+        ("", "--model = '': unknown model; one of deepseek_r1"),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),
         ("meta-llama/llama3_8B", "no such file or folder; of presets, did you mean llama3_8b"),
         ("../model/llama3_8b", "no such file or folder"),

@@ -1,0 +1,77 @@
+"""Before the first layer and after the last in eager torch: embedding, final norm, output, loss.
+
+Source: torchtitan 0.2.2 models/llama3/model/model.py and components/loss.py; transformers 5.23.0
+modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from advisor.dtypes import DType
+from advisor.layers.eager.parts import (
+    activation,
+    dropout,
+    fused_norm,
+    hidden,
+    in_fp32,
+    linear,
+    pointwise,
+    with_weight_gradients,
+)
+from advisor.layers.eager.transformers import norm as transformers_norm
+from advisor.layers.operators import Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+from advisor.models.spec import PositionEmbedding, TransformerImpl
+
+
+@lru_cache(maxsize=4096)
+def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Operator, ...]:
+    """Lookup, learned positions added, dropout.
+
+    transformers makes cos and sin of a microbatch here, which all its layers share and keep
+    [1, seq_length, kv_channels]; torchtitan's frequencies are a buffer of the model.
+    """
+    model = shape.model
+    output = hidden(shape, "embedding_output")
+    tables: tuple[Tensor, ...] = ()
+    makes_tables = model.transformer_impl is TransformerImpl.TRANSFORMERS
+    if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
+        size = (1, shape.local_seq, model.kv_channels)
+        tables = tuple(Tensor(f"rope_{name}", size, shape.dtype) for name in ("cos", "sin"))
+    lookup = pointwise("embedding", Module.EMBEDDING, (), output, saved=tables)
+    lookup = with_weight_gradients(replace(lookup, weights=weights))
+    _, dropped = dropout(
+        shape, "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
+    )
+    return (lookup, *dropped)
+
+
+@lru_cache(maxsize=4096)
+def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
+    """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary]."""
+    source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
+    huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
+    norm = transformers_norm if huggingface else fused_norm
+    logits = activation(shape, "logits", weight.shape[0])
+    return (
+        norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed),
+        linear(shape, "output", Module.OUTPUT_LAYER, normed, logits, bias=False),
+    )
+
+
+@lru_cache(maxsize=4096)
+def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+    """Logits in fp32, log_softmax, which keeps its output, and the loss.
+
+    The 16-bit logits and their fp32 copy are held by variables until the loss is there.
+    """
+    logits = activation(shape, "logits", vocabulary)
+    copy = in_fp32(logits, "logits.fp32")
+    probs = in_fp32(logits, "log_softmax")
+    loss = Tensor("loss", (1,), DType.FP32)
+    nll = pointwise("nll_loss", Module.LOSS, (probs,), loss)
+    return (
+        pointwise("logits.float", Module.LOSS, (logits,), copy),
+        pointwise("log_softmax", Module.LOSS, (copy,), probs, saved=(probs,)),
+        replace(nll, forward_holds=(logits, copy)),
+    )

@@ -1,0 +1,184 @@
+"""What eager torch layers are made of: each operator is one kernel, or a few whose temporaries die.
+
+Tensors are batch first, [micro_batch_size, seq_length, width]. A weight gradient is a tensor of its
+own that stays until the layer's backward is through (autograd's accumulation, or FSDP's
+reduce-scatter of the whole layer).
+"""
+
+from dataclasses import replace
+
+from advisor.dtypes import DType
+from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+from advisor.models.spec import Activation, Normalization
+
+
+def activation(shape: RankShape, name: str, *width: int, dtype: DType | None = None) -> Tensor:
+    """[micro_batch_size, seq_length, width]."""
+    return Tensor(name, (shape.micro_batch_size, shape.local_seq, *width), dtype or shape.dtype)
+
+
+def hidden(shape: RankShape, name: str, dtype: DType | None = None) -> Tensor:
+    """[micro_batch_size, seq_length, hidden_size]."""
+    return activation(shape, name, shape.model.hidden_size, dtype=dtype)
+
+
+def in_fp32(tensor: Tensor, name: str) -> Tensor:
+    """A copy of `tensor` in fp32."""
+    return Tensor(name, tensor.shape, DType.FP32)
+
+
+def linear(
+    shape: RankShape,
+    name: str,
+    module: Module,
+    source: Tensor,
+    output: Tensor,
+    *,
+    bias: bool,
+    holds: tuple[Tensor, ...] = (),
+) -> Operator:
+    """nn.Linear: keeps its input; its weight is [out_features, in_features].
+
+    holds: tensors that variables of the calling function keep alive until it returns.
+    """
+    width, depth = output.shape[-1], source.shape[-1]
+    weights = [Weight(f"{name}.weight", (width, depth), in_linear=True)]
+    if bias:
+        weights.append(Weight(f"{name}.bias", (width,)))
+    operator = Operator(
+        name=name,
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=(source,),
+        weights=tuple(weights),
+        gemm=Gemm(shape.tokens, width, depth),
+        forward_holds=holds,
+    )
+    return with_weight_gradients(operator)
+
+
+def with_weight_gradients(operator: Operator) -> Operator:
+    """`operator` whose weights get gradients of their own, in the type of its output."""
+    itemsize = operator.outputs[0].dtype.itemsize
+    gradients = sum(weight.num_elements for weight in operator.weights) * itemsize
+    return replace(operator, weight_gradient_bytes=gradients)
+
+
+def pointwise(
+    name: str,
+    module: Module,
+    inputs: tuple[Tensor, ...],
+    output: Tensor,
+    *,
+    saved: tuple[Tensor, ...] = (),
+    forward_workspace: int = 0,
+    backward_workspace: int = 0,
+) -> Operator:
+    """An elementwise kernel, or several with `forward_workspace` bytes of temporaries at once."""
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=(output,),
+        saved=saved, forward_workspace=forward_workspace, backward_workspace=backward_workspace,
+    )  # fmt: skip
+
+
+def residual(
+    name: str,
+    module: Module,
+    branch: Tensor,
+    skip: Tensor,
+    output: Tensor,
+    holds: tuple[Tensor, ...] = (),
+) -> Operator:
+    """skip + branch: keeps nothing, and hands its gradient on to both.
+
+    holds: the layer's input, which the caller's variable keeps alive until the layer returns.
+    """
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=(branch, skip),
+        outputs=(output,), gradient_passed_to=frozenset({branch.name, skip.name}),
+        forward_holds=holds,
+    )  # fmt: skip
+
+
+def dropout(
+    shape: RankShape, name: str, module: Module, source: Tensor, probability: float
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """`source` after nn.Dropout, which keeps a 1-byte mask (native_dropout); nothing at 0."""
+    if probability == 0:
+        return source, ()
+    output = Tensor(name, source.shape, source.dtype)
+    mask = Tensor(f"{name}.mask", source.shape, DType.BOOL)
+    return output, (pointwise(name, module, (source,), output, saved=(mask,)),)
+
+
+def fused_norm(
+    shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor
+) -> Operator:
+    """nn.RMSNorm and nn.LayerNorm on a GPU: keep the input and fp32 statistics of each row.
+
+    Source: torch 2.13 derivatives.yaml (_fused_rms_norm, native_layer_norm).
+    """
+    layer_norm = shape.model.normalization is Normalization.LAYER_NORM
+    statistics = ("mean", "rstd") if layer_norm else ("rstd",)
+    rows, width = (*source.shape[:-1], 1), source.shape[-1]
+    kept = tuple(Tensor(f"{name}.{statistic}", rows, DType.FP32) for statistic in statistics)
+    weights = [Weight(f"{name}.weight", (width,))]
+    if layer_norm:
+        weights.append(Weight(f"{name}.bias", (width,)))
+    operator = pointwise(name, module, (source,), output, saved=(source, *kept))
+    return with_weight_gradients(replace(operator, weights=tuple(weights)))
+
+
+def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
+    """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded.
+
+    Keeps q, k, v, the output [micro_batch_size, seq_length, heads x kv_channels] and the fp32
+    log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
+    """
+    width = shape.local_heads * shape.model.kv_channels
+    output = activation(shape, "core_attention_out", width)
+    rows = (shape.micro_batch_size, shape.local_heads, shape.local_seq)
+    lse = Tensor("softmax_lse", rows, DType.FP32)
+    return Operator(
+        name="core_attention",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.ATTENTION,
+        inputs=(query, key, value),
+        outputs=(output,),
+        saved=(query, key, value, output, lse),
+        attention_flops=2 * shape.tokens * shape.seq_length * width,
+    )
+
+
+def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> Operator:
+    """x cos + rotate_half(x) sin in 16 bit; keeps `tables`, where a layer makes its own.
+
+    Two products, or a product and the rotated halves, live beside what is read and written.
+    """
+    outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
+    size = query.num_bytes
+    return Operator(
+        name="rotary", module=Module.ROTARY, unit=ComputeUnit.BANDWIDTH, inputs=(query, key),
+        outputs=outputs, saved=tables, forward_workspace=2 * size,
+        backward_workspace=size * 3 // 2, extra_forward_bytes=7 * size,
+        extra_backward_bytes=7 * size,
+    )  # fmt: skip
+
+
+def by_head(shape: RankShape, tensor: Tensor, heads: int) -> Tensor:
+    """`tensor` as [micro_batch_size, seq_length, heads, kv_channels]."""
+    return Tensor(tensor.name, (*tensor.shape[:2], heads, shape.model.kv_channels), tensor.dtype)
+
+
+def nonlinearity(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:
+    """silu and gelu keep their input; squared ReLU keeps the ReLU's output."""
+    if activation is not Activation.SQUARED_RELU:
+        return [pointwise("activation", Module.ACTIVATION, (source,), output, saved=(source,))]
+    relu = Tensor("relu_out", source.shape, source.dtype)
+    return [
+        pointwise("relu", Module.ACTIVATION, (source,), relu, saved=(relu,)),
+        pointwise("square", Module.ACTIVATION, (relu,), output, saved=(relu,)),
+    ]

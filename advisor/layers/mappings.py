@@ -1,0 +1,55 @@
+"""Tensors that change how TP ranks hold them.
+
+Source: megatron-core 0.16.1 tensor_parallel/mappings.py.
+"""
+
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Group,
+    Module,
+    Operator,
+    Tensor,
+)
+from advisor.layers.shape import RankShape
+
+
+def cuts_sequence(shape: RankShape) -> bool:
+    """Whether each TP rank holds its own tokens outside the tensor-parallel region."""
+    return shape.sequence_parallel and shape.tp > 1
+
+
+def gather_width(module: Module, part: Tensor, whole: Tensor) -> Operator:
+    """All-gather of the last dimension: into the first, and a copy puts it together; each rank
+    takes its part of the gradient (_GatherFromModelParallelRegion)."""
+    gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes)
+    return Operator(
+        name=f"gather_{whole.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(part,),
+        outputs=(whole,), forward_collectives=(gather,), forward_workspace=whole.num_bytes,
+    )  # fmt: skip
+
+
+def scatter_sequence(
+    shape: RankShape, module: Module, whole: Tensor, part: Tensor, *others: Tensor
+) -> Operator:
+    """Each rank takes its tokens of `whole` as `part`; the gradient is gathered
+    (_ScatterToSequenceParallelRegion). `others` are further views of `whole`."""
+    gathered = part.num_bytes * shape.tp
+    gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered)
+    return Operator(
+        name=f"scatter_{part.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(whole,),
+        outputs=(part, *others), backward_collectives=(gather,),
+        backward_workspace=gathered if others else 0,
+    )  # fmt: skip
+
+
+def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
+    """All-gather of the first dimension; the gradient is reduced and scattered
+    (_GatherFromSequenceParallelRegion)."""
+    kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
+    return Operator(
+        name=f"gather_{part.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(part,),
+        outputs=(whole,), forward_collectives=(forward,), backward_collectives=(backward,),
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""Parameters and gradients that come and go with the layers, where data-parallel ranks share them.
+
+FSDP2 gathers one group of parameters at a time and reduces its gradients when the group has gone
+back. Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py
+(run on fake tensors and a fake process group in tests/oracles).
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from advisor.dtypes import DType
+from advisor.layers.ends import embedding_weights, output_weights
+from advisor.layers.shape import RankShape
+from advisor.memory.static import StaticMemory, layer_elements, num_elements
+
+_ADAM_MOMENTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
+    its input alone; and what it leaves behind when it has gone back: its gradient shards, less
+    gathered parameters that it then frees."""
+
+    entry: int = 0
+    forward: int = 0
+    backward: int = 0
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingSet:
+    """What is gathered or reduced while each block of a model runs; last_layer is the one whose
+    backward comes first. step: bytes when the optimizer runs."""
+
+    embedding: Beside = Beside()
+    first_layer: Beside = Beside()
+    layer: Beside = Beside()
+    last_layer: Beside = Beside()
+    head: Beside = Beside()
+    loss: Beside = Beside()
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How FSDP2 is applied.
+
+    ranks: over which parameters are cut. reshards: whether a group is freed after its forward and
+    gathered again for its backward. root_holds_ends: embedding, final norm and output layer are the
+    root's group, which is never freed between the passes; else two groups of their own.
+    reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
+    there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
+    """
+
+    ranks: int
+    reshards: bool = True
+    root_holds_ends: bool = False
+    reduce_dtype: DType = DType.FP32
+    accumulates: bool = False
+    accumulates_whole: bool = False
+
+    def gathered(self, elements: int) -> int:
+        """Bytes of a group's parameters in 16 bit."""
+        return elements * DType.BF16.itemsize
+
+    def reduced(self, elements: int) -> int:
+        """Bytes of the input of a group's reduce-scatter."""
+        return elements * self.reduce_dtype.itemsize
+
+    def shard(self, elements: int) -> int:
+        """Bytes of a group's fp32 parameters, or of their gradients, on one rank."""
+        return -(-elements // self.ranks) * DType.FP32.itemsize
+
+
+def fsdp_static(elements: int, sharding: Sharding) -> StaticMemory:
+    """fp32 shards of the parameters and of Adam's moments; gathered 16-bit parameters that stay.
+
+    Gradients are counted where they outlive a microbatch; else they come with the backward.
+    """
+    gradients = sharding.shard(elements) if sharding.accumulates else 0
+    if sharding.accumulates_whole:
+        gradients = sharding.reduced(elements)
+    stays = 0 if sharding.reshards else sharding.gathered(elements)
+    return StaticMemory(
+        weights=sharding.shard(elements) + stays,
+        gradients=gradients,
+        optimizer=_ADAM_MOMENTS * sharding.shard(elements),
+    )
+
+
+def stream_pools(shape: RankShape, sharding: Sharding) -> int:
+    """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
+
+    All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's
+    caching allocator gives a block back to the stream that it came from alone: the largest group's
+    buffers, and the gradient shards, which the reduce-scatter stream writes.
+    """
+    ends = (
+        num_elements(embedding_weights(shape)),
+        num_elements(
+            output_weights(shape, holds_embedding=shape.model.share_embeddings_and_output_weights)
+        ),
+    )
+    layer, model = layer_elements(shape), shape.model
+    largest = max(layer, sum(ends) if sharding.root_holds_ends else max(ends))
+    shards = 0 if sharding.accumulates else sharding.shard(model.num_layers * layer + sum(ends))
+    return sharding.gathered(largest) + sharding.reduced(largest) + shards
+
+
+@lru_cache(maxsize=1024)
+def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
+    """Beside each block.
+
+    Forward: the gathered parameters of a group, and the all-gather's output, which is freed when
+    the next group's is there. Backward: its own, the all-gather of the group that goes back next,
+    and the reduce-scatter's input of the group that went back before.
+    """
+    layer = layer_elements(shape)
+    embedding = num_elements(embedding_weights(shape))
+    tied = shape.model.share_embeddings_and_output_weights
+    head = num_elements(output_weights(shape, holds_embedding=tied))
+    if sharding.root_holds_ends or tied:
+        found = _root_holds_ends(layer, embedding, head, sharding)
+    else:
+        found = _groups_of_their_own(layer, embedding, head, sharding)
+    elements = shape.model.num_layers * layer + embedding + head
+    return replace(
+        _with_left(found, layer, embedding, head, sharding),
+        step=0 if sharding.accumulates else sharding.shard(elements),
+    )
+
+
+def _layer(sharding: Sharding, layer: int, below: int, above: int) -> Beside:
+    """A layer beside the all-gather of `below` elements and the reduce-scatter of `above`.
+
+    When it enters its forward, the last group's all-gather output is there as well.
+    """
+    gathered, reduced = sharding.gathered(layer), sharding.reduced(above)
+    if not sharding.reshards:
+        return Beside(entry=2 * gathered, forward=gathered, backward=reduced)
+    return Beside(
+        entry=3 * gathered,
+        forward=2 * gathered,
+        backward=gathered + sharding.gathered(below) + reduced,
+    )
+
+
+def _more(beside: Beside, forward: int, backward: int) -> Beside:
+    return replace(
+        beside, entry=beside.entry + forward, forward=beside.forward + forward,
+        backward=beside.backward + backward,
+    )  # fmt: skip
+
+
+def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
+    """torchtitan: tok_embeddings is a group, norm and output are one that is not freed between the
+    passes (apply_fsdp)."""
+    gathers = 1 if sharding.reshards else 0
+    first, last = sharding.gathered(embedding), sharding.gathered(head) * gathers
+    return WorkingSet(
+        embedding=Beside(
+            forward=first * (1 + gathers),
+            backward=max(first * gathers + sharding.reduced(layer), sharding.reduced(embedding)),
+        ),
+        first_layer=_layer(sharding, layer, embedding, layer),
+        layer=_layer(sharding, layer, layer, layer),
+        last_layer=_layer(sharding, layer, layer, head),
+        head=Beside(forward=last + sharding.gathered(head),
+                    backward=last + sharding.gathered(layer) * gathers),
+        loss=Beside(forward=last, backward=last),
+    )  # fmt: skip
+
+
+def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
+    """The root's group is gathered from the first forward to the last backward; the gradient of the
+    output layer waits there for the embedding's."""
+    ends = embedding + head
+    gathers = 1 if sharding.reshards else 0
+    root = sharding.gathered(ends) * gathers
+    waiting = root + sharding.gathered(head)
+    return WorkingSet(
+        embedding=Beside(
+            forward=root + sharding.gathered(ends),
+            backward=max(waiting + sharding.reduced(layer),
+                         sharding.gathered(head) + sharding.reduced(ends)),
+        ),
+        first_layer=_more(_layer(sharding, layer, 0, layer), root, waiting),
+        layer=_more(_layer(sharding, layer, layer, layer), root, waiting),
+        last_layer=_more(_layer(sharding, layer, layer, 0), root, waiting),
+        head=Beside(forward=root + sharding.gathered(layer),
+                    backward=root + sharding.gathered(layer) * gathers),
+        loss=Beside(forward=root, backward=root),
+    )  # fmt: skip
+
+
+def _with_left(
+    found: WorkingSet, layer: int, embedding: int, head: int, sharding: Sharding
+) -> WorkingSet:
+    groups = {
+        "embedding": embedding, "first_layer": layer, "layer": layer, "last_layer": layer,
+        "head": head,
+    }  # fmt: skip
+    return replace(
+        found,
+        **{
+            name: replace(getattr(found, name), left=_left(elements, sharding))
+            for name, elements in groups.items()
+        },
+    )
+
+
+def _left(elements: int, sharding: Sharding) -> int:
+    shards = 0 if sharding.accumulates else sharding.shard(elements)
+    return shards - (0 if sharding.reshards else sharding.gathered(elements))

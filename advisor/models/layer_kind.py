@@ -1,0 +1,52 @@
+"""What kinds of layers a model is made of: its mixer of tokens, and its feed-forward part."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Mixer(StrEnum):
+    """How the tokens of a layer see each other."""
+
+    FULL = "full_attention"
+    SLIDING_WINDOW = "sliding_window_attention"
+
+    __hash__ = str.__hash__
+
+
+class FeedForward(StrEnum):
+    """What follows the mixer."""
+
+    DENSE = "mlp"
+    MOE = "moe"
+
+    __hash__ = str.__hash__
+
+
+class Role(StrEnum):
+    """What a member of a model chunk is."""
+
+    LAYER = "transformer_layer"
+    FINAL_LAYERNORM = "final_layernorm"
+    MULTI_TOKEN_PREDICTION = "mtp"
+
+    __hash__ = str.__hash__
+
+
+class LayerKind(NamedTuple):
+    """Layers of one kind run the same operators: they are computed once.
+
+    role: a transformer layer of the decoder, or what a model with multi-token prediction has after
+    the last one: the final norm, and then the layers that predict further tokens.
+    high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
+
+    A named tuple, because chunks of many layers are keys of caches: it hashes fastest.
+    """
+
+    mixer: Mixer = Mixer.FULL
+    feed_forward: FeedForward = FeedForward.DENSE
+    high_precision: bool = False
+    role: Role = Role.LAYER
+
+
+DENSE = LayerKind()
+"""Attention over the whole sequence and a dense MLP."""

@@ -1,0 +1,128 @@
+"""What eager blocks keep: exact bytes of a toy, tensor by tensor."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.layers.ends import embedding_operators, head_groups, head_operators
+from advisor.layers.operators import Module
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.liveness import footprint
+from advisor.models.spec import (
+    Activation,
+    ModelSpec,
+    Normalization,
+    PositionEmbedding,
+    TransformerImpl,
+)
+from advisor.recompute import kept_tensors
+
+LLAMA = ModelSpec(
+    name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=96, num_attention_heads=4,
+    num_query_groups=2, kv_channels=16, vocab_size=100, max_position_embeddings=64,
+    make_vocab_size_divisible_by=1,
+)  # fmt: skip
+GPT = replace(
+    LLAMA, num_query_groups=4, normalization=Normalization.LAYER_NORM, activation=Activation.GELU,
+    add_bias_linear=True, position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1,
+)  # fmt: skip
+TORCH, TRANSFORMERS = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
+TOKENS = 2 * 16
+
+
+def shape(model: ModelSpec, impl: TransformerImpl) -> RankShape:
+    return RankShape(model=replace(model, transformer_impl=impl), seq_length=16, micro_batch_size=2)
+
+
+def kept(model: ModelSpec, impl: TransformerImpl) -> dict[str, int]:
+    found = kept_tensors(transformer_layer(shape(model, impl)), ())
+    return {name: tensor.num_bytes for name, tensor in found.items()}
+
+
+def test_a_llama_block_of_torch_modules() -> None:
+    """Bytes a token: input, norm outputs, q, attention and residual 64 wide in 16 bit; k and v 32;
+    two rstd and four heads' log-sum-exp in fp32; w1, silu, w3 and their product 96."""
+    assert sum(kept(LLAMA, TORCH).values()) == TOKENS * (
+        2 * (6 * 64 + 2 * 32 + 4 * 96) + 4 * (2 + 4)
+    )
+
+
+def test_a_llama_layer_of_transformers_keeps_fp32_copies_instead_of_inputs() -> None:
+    found = kept(LLAMA, TRANSFORMERS)
+    assert "layer_input" not in found
+    assert "after_attention" not in found
+    assert found["input_layernorm.fp32"] == TOKENS * 64 * 4
+    assert sum(found.values()) == TOKENS * (
+        4 * 2 * 64 + 2 * (6 * 64 + 2 * 32 + 4 * 96) + 4 * (2 + 4)
+    )
+
+
+def test_gelu_new_keeps_four_tensors() -> None:
+    plain, written_out = kept(GPT, TORCH), kept(GPT, TRANSFORMERS)
+    assert {"gelu.tanh", "gelu.half", "gelu.one_plus_tanh"} <= written_out.keys()
+    assert written_out["c_attn_out"] == plain["wq_out"] + plain["wk_out"] + plain["wv_out"]
+    assert sum(written_out.values()) - sum(plain.values()) == TOKENS * 2 * 3 * 96
+
+
+def test_dropout_keeps_masks_of_one_byte() -> None:
+    without = replace(GPT, hidden_dropout=0.0)
+    for impl in (TORCH, TRANSFORMERS):
+        masks = sum(kept(GPT, impl).values()) - sum(kept(without, impl).values())
+        assert masks == 2 * TOKENS * 64
+
+
+def test_squared_relu_keeps_the_relu() -> None:
+    for impl in (TORCH, TRANSFORMERS):
+        found = kept(replace(GPT, activation=Activation.SQUARED_RELU), impl)
+        assert found["relu_out"] == TOKENS * 96 * 2
+        assert "gelu.tanh" not in found
+
+
+@pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
+def test_head_norms_are_over_channels(impl: TransformerImpl) -> None:
+    layer = transformer_layer(shape(replace(LLAMA, qk_layernorm=True), impl))
+    norms = [operator for operator in layer if operator.module is Module.QK_LAYERNORM]
+    assert [operator.inputs[0].shape for operator in norms] == [(2, 16, 4, 16), (2, 16, 2, 16)]
+    assert all(sum(w.num_elements for w in operator.weights) == 16 for operator in norms)
+
+
+@pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
+@pytest.mark.parametrize("model", [LLAMA, GPT])
+def test_parameters_and_flops_do_not_depend_on_who_wrote_the_layer(
+    model: ModelSpec, impl: TransformerImpl
+) -> None:
+    ours = transformer_layer(shape(model, impl))
+    megatron = transformer_layer(
+        RankShape(model=replace(model, transformer_impl=TransformerImpl.LOCAL), seq_length=16,
+                  micro_batch_size=2)
+    )  # fmt: skip
+    flops = [sum(operator.forward_flops for operator in layer) for layer in (ours, megatron)]
+    assert flops[0] == flops[1]
+    elements = [sum(w.num_elements for o in layer for w in o.weights) for layer in (ours, megatron)]
+    assert elements[0] == elements[1]
+
+
+def test_weight_gradients_stay_until_the_layer_has_gone_back() -> None:
+    layer = transformer_layer(shape(LLAMA, TORCH))
+    weights = sum(w.num_elements for operator in layer for w in operator.weights)
+    assert sum(operator.weight_gradient_bytes for operator in layer) == 2 * weights
+    found = footprint(layer, ())
+    assert found.backward.num_bytes > found.kept + 2 * TOKENS * 64
+
+
+def test_transformers_makes_rotary_tables_once_a_microbatch() -> None:
+    (lookup,) = embedding_operators(shape(LLAMA, TRANSFORMERS))
+    assert sum(tensor.num_bytes for tensor in lookup.saved) == 2 * 16 * 16 * 2
+    assert embedding_operators(shape(LLAMA, TORCH))[0].saved == ()
+
+
+@pytest.mark.parametrize("impl", [TORCH, TRANSFORMERS])
+def test_the_loss_keeps_log_probabilities_in_fp32(impl: TransformerImpl) -> None:
+    groups = dict(head_groups(shape(LLAMA, impl)))
+    assert list(groups) == ["head", "loss"]
+    assert head_operators(shape(LLAMA, impl)) == groups["head"] + groups["loss"]
+    found = footprint(groups["loss"], ())
+    assert found.kept == TOKENS * 100 * 4
+    assert found.forward.num_bytes == TOKENS * 100 * (2 + 4 + 4) + 4
+    assert found.backward.num_bytes == TOKENS * 100 * 12
