@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.dtypes import Precision
+from advisor.frameworks.megatron.attention_flags import attention_overrides
+from advisor.frameworks.megatron.expert_flags import expert_overrides
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
@@ -22,6 +24,7 @@ _MIXED_PRECISION: Final = {
     Precision.FP8_CURRENT: "bf16_with_fp8_current_scaling_mixed",
     Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
     Precision.MXFP8: "bf16_with_mxfp8_mixed",
+    Precision.NVFP4: "bf16_with_nvfp4_mixed",
 }
 
 
@@ -55,6 +58,10 @@ def _offload(setting: RecomputeSetting) -> Iterator[str]:
     if setting.offload_modules:
         yield "fine_grained_activation_offloading=true"
         yield f"offload_modules=[{','.join(setting.offload_modules)}]"
+    if setting.cpu_offloading_num_layers:
+        yield "cpu_offloading=true"
+        yield "cpu_offloading_weights=false"
+        yield f"cpu_offloading_num_layers={setting.cpu_offloading_num_layers}"
 
 
 def bridge_layout_overrides(job: Job, revision: Revision) -> str:
@@ -75,6 +82,8 @@ def _model(job: Job, revision: Revision) -> Iterator[str]:
     yield f"context_parallel_size={layout.context_parallel_size}"
     yield f"pipeline_model_parallel_size={layout.pipeline_model_parallel_size}"
     yield f"virtual_pipeline_model_parallel_size={vpp if vpp > 1 else 'null'}"
+    yield from expert_overrides(job.model, layout)
+    yield from attention_overrides(job.model)
     impl, modules = job.config.cuda_graph_impl, job.config.cuda_graph_modules
     if impl is CudaGraphImpl.FULL_ITERATION and str(impl) not in revision.cuda_graph_impls:
         impl, modules = CudaGraphImpl.LOCAL, ("full_iteration",)

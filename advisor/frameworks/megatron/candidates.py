@@ -1,10 +1,12 @@
 """Which recompute settings are worth evaluating for a job, and which are listed as rejected."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import combinations
+from typing import Final
 
 from advisor.answer import Rejection
+from advisor.frameworks.megatron.plan import has_effect
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect
 from advisor.frameworks.megatron.setting import (
@@ -16,38 +18,92 @@ from advisor.frameworks.megatron.setting import (
     selective,
 )  # fmt: skip
 from advisor.job import Job
-from advisor.models.spec import TransformerImpl
+from advisor.models.spec import ModelSpec
+from advisor.pipeline import most_layers_of_chunk
 
-_ACTING = ("core_attn", "mlp")
+_ORDER: Final = (
+    "core_attn", "mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe",
+    "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc",
+)  # fmt: skip
+_ALL_SUBSETS: Final = 3
+"""Labels up to which every set of them is tried."""
+
+# Sets that published recipes and guides use (configs/recipe; Megatron Bridge 067f987, NeMo
+# 8cfedd72, Megatron-LM model zoo).
+_PUBLISHED: Final = (
+    ("core_attn", "mlp"),
+    ("core_attn", "moe_act"),
+    ("core_attn", "mla_up_proj", "moe_act"),
+    ("core_attn", "shared_experts", "moe"),
+    ("core_attn", "moe_act", "gdn_norm_out"),
+    ("mlp", "mla_up_proj"),
+    ("mlp", "mla_up_proj", "moe"),
+    ("mlp", "layernorm", "mla_up_proj", "moe"),
+    ("mlp", "layernorm", "mla_up_proj", "moe_act"),
+    ("layernorm", "moe_act"),
+    ("layernorm", "moe"),
+    ("layernorm", "moe_act", "moe"),
+    ("layernorm", "mla_up_proj", "moe_act"),
+    ("layernorm", "moe_act", "shared_experts"),
+    ("moe_act", "mhc"),
+    ("mla_up_proj", "mhc"),
+    ("mla_up_proj", "moe_act", "mhc"),
+)
+# By what a byte that they free costs: norms and activations first, GEMMs and all-to-alls last.
+_CHEAPEST_FIRST: Final = (
+    "layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", "shared_experts", "mlp",
+)  # fmt: skip
 
 
 def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     """Every legal setting that differs from the others in what it keeps or replays.
 
-    No recompute; selective with every set of modules that act on a dense layer; uniform by every
-    number of checkpoints (the smallest N that gives it: a larger N replays more at once and keeps
-    as much); block by every number of layers short of the whole chunk, which is uniform 1; full
-    settings also with distribute_saved_activations where tensor parallelism leaves the layer input
-    whole. A chunk is num_layers / PP / VPP.
+    No recompute; selective with sets of the modules that act on some layer of the model (see
+    label_sets); uniform by every number of checkpoints (the smallest N that gives it: a larger N
+    replays more at once and keeps as much); block by every number of layers short of the whole
+    chunk, which is uniform 1; full settings also with distribute_saved_activations where tensor
+    parallelism leaves the layer input whole. A chunk is num_layers / PP / VPP.
     """
     layout = job.layout
     shardable = layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel
-    layers = layout.layers_per_chunk(job.model.num_layers)
-    local = job.model.transformer_impl is TransformerImpl.LOCAL
-    settings = _settings(layers, local, shardable, revision.uniform_must_divide)
+    layers = most_layers_of_chunk(job.model, layout)
+    labels = acting_labels(job.model)
+    settings = _settings(layers, labels, shardable, revision.uniform_must_divide)
     return tuple(setting for setting in settings if not check(setting, job, revision))
+
+
+@lru_cache(maxsize=256)
+def acting_labels(model: ModelSpec) -> tuple[str, ...]:
+    """Labels that replay anything in some layer of `model`, whatever the release."""
+    return tuple(label for label in _ORDER if has_effect(selective(label), model))
+
+
+def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Sets of `labels` that are worth a try: all of up to three labels; of more, each alone, the
+    published ones, and the cheap ones added one after the other.
+
+    >>> label_sets(("core_attn", "mlp"))
+    (('core_attn',), ('mlp',), ('core_attn', 'mlp'))
+    """
+    if len(labels) <= _ALL_SUBSETS:
+        sizes = range(1, len(labels) + 1)
+        return tuple(subset for size in sizes for subset in combinations(labels, size))
+    single = tuple((label,) for label in labels)
+    published = tuple(names for names in _PUBLISHED if set(names) <= set(labels))
+    cheap = [label for label in _CHEAPEST_FIRST if label in labels]
+    added = tuple(_ordered(cheap[:count]) for count in range(2, len(cheap) + 1))
+    return tuple(dict.fromkeys((*single, *published, *added)))
+
+
+def _ordered(labels: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(labels, key=_ORDER.index))
 
 
 @lru_cache(maxsize=1024)
 def _settings(
-    layers: int, local: bool, shardable: bool, must_divide: bool
+    layers: int, labels: tuple[str, ...], shardable: bool, must_divide: bool
 ) -> tuple[RecomputeSetting, ...]:
-    labels = (*_ACTING, "layernorm") if local else _ACTING
-    subsets = (
-        selective(*subset)
-        for size in range(1, len(labels) + 1)
-        for subset in combinations(labels, size)
-    )
+    subsets = (selective(*names) for names in label_sets(labels))
     whole = tuple(_full_settings(layers, must_divide, distribute=False))
     shared = tuple(_full_settings(layers, must_divide, distribute=True)) if shardable else ()
     return (NONE, *subsets, *whole, *shared)
@@ -80,9 +136,9 @@ def all_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:
     Every recompute module of every release alone, selective with an empty list, uniform numbers
     that do not divide the chunk, and distribute_saved_activations where it is refused.
     """
-    layers = job.layout.layers_per_chunk(job.model.num_layers)
-    local = job.model.transformer_impl is TransformerImpl.LOCAL
-    regular = _settings(layers, local, shardable=False, must_divide=False)
+    layers = most_layers_of_chunk(job.model, job.layout)
+    labels = acting_labels(job.model)
+    regular = _settings(layers, labels, shardable=False, must_divide=False)
     tried = (
         *regular,
         selective(),

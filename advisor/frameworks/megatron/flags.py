@@ -9,12 +9,16 @@ import shlex
 from collections.abc import Iterator
 
 from advisor.dtypes import DType, Precision
+from advisor.frameworks.megatron.attention_flags import attention_flags
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
-from advisor.frameworks.megatron.raw import FP8_RECIPES
+from advisor.frameworks.megatron.expert_flags import expert_flags
+from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job
+from advisor.job import CudaGraphImpl, Job, JobConfig
+from advisor.layout import ParallelLayout
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from advisor.pipeline import most_layers_of_chunk
 
 __all__ = [
     "bridge_layout_overrides", "bridge_overrides", "environment", "layout_flags",
@@ -50,6 +54,8 @@ def _offload(setting: RecomputeSetting) -> Iterator[str]:
     if setting.offload_modules:
         yield "--fine-grained-activation-offloading"
         yield from ("--offload-modules", *setting.offload_modules)
+    if setting.cpu_offloading_num_layers:
+        yield from ("--cpu-offloading-num-layers", str(setting.cpu_offloading_num_layers))
 
 
 def layout_flags(job: Job, revision: Revision) -> str:
@@ -78,8 +84,35 @@ def _degrees(job: Job) -> Iterator[str]:
     yield from ("--context-parallel-size", str(layout.context_parallel_size))
     yield from ("--pipeline-model-parallel-size", str(layout.pipeline_model_parallel_size))
     if layout.virtual_pipeline_model_parallel_size > 1:
-        layers = layout.layers_per_chunk(job.model.num_layers)
+        yield from _virtual_stages(job)
+    yield from _uneven_split(layout)
+    yield from expert_flags(job.model, layout)
+    yield from attention_flags(job.model)
+
+
+def _virtual_stages(job: Job) -> Iterator[str]:
+    layout = job.layout
+    if layout.splits_evenly:
+        layers = most_layers_of_chunk(job.model, layout)
         yield from ("--num-layers-per-virtual-pipeline-stage", str(layers))
+    elif not layout.pipeline_model_parallel_layout:
+        chunks = str(layout.virtual_pipeline_model_parallel_size)
+        yield from ("--num-virtual-stages-per-pipeline-rank", chunks)
+
+
+def _uneven_split(layout: ParallelLayout) -> Iterator[str]:
+    if layout.num_layers_in_first_pipeline_stage is not None:
+        first = str(layout.num_layers_in_first_pipeline_stage)
+        yield from ("--decoder-first-pipeline-num-layers", first)
+    if layout.num_layers_in_last_pipeline_stage is not None:
+        last = str(layout.num_layers_in_last_pipeline_stage)
+        yield from ("--decoder-last-pipeline-num-layers", last)
+    if layout.account_for_embedding_in_pipeline_split:
+        yield "--account-for-embedding-in-pipeline-split"
+    if layout.account_for_loss_in_pipeline_split:
+        yield "--account-for-loss-in-pipeline-split"
+    if layout.pipeline_model_parallel_layout:
+        yield from ("--pipeline-model-parallel-layout", layout.pipeline_model_parallel_layout)
 
 
 def _optimizer(job: Job) -> Iterator[str]:
@@ -114,6 +147,38 @@ def _precision(job: Job) -> Iterator[str]:
         yield "--grad-reduce-in-bf16"
     if config.precision.is_fp8:
         yield from ("--fp8-format", "hybrid", "--fp8-recipe", FP8_RECIPES[config.precision])
+    if config.precision is Precision.NVFP4:
+        yield from ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")
+    if config.fp8_param_gather:
+        yield "--fp8-param-gather"
+    yield from _sixteen_bit_layers(job)
+    yield from _optimizer_types(config)
+
+
+def _sixteen_bit_layers(job: Job) -> Iterator[str]:
+    model = job.model
+    if model.first_last_layers_bf16 and job.config.precision.is_quantized:
+        yield "--first-last-layers-bf16"
+        yield from ("--num-layers-at-start-in-bf16", str(model.num_layers_at_start_in_bf16))
+        yield from ("--num-layers-at-end-in-bf16", str(model.num_layers_at_end_in_bf16))
+
+
+def _optimizer_types(config: JobConfig) -> Iterator[str]:
+    if not config.use_precision_aware_optimizer:
+        return
+    yield "--use-precision-aware-optimizer"
+    for option in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+        dtype = getattr(config, option)
+        if dtype is not DType.FP32:
+            yield from (f"--{option.replace('_', '-')}", _TYPE_NAMES[dtype])
+    if config.optimizer_cpu_offload:
+        yield "--optimizer-cpu-offload"
+        yield from ("--optimizer-offload-fraction", f"{config.optimizer_offload_fraction:g}")
+        if config.overlap_cpu_optimizer_d2h_h2d:
+            yield "--overlap-cpu-optimizer-d2h-h2d"
+
+
+_TYPE_NAMES = {DType.FP16: "fp16", DType.BF16: "bf16", DType.FLOAT8: "fp8"}
 
 
 def _implementation(job: Job) -> Iterator[str]:

@@ -4,12 +4,17 @@ Source: megatron-core 0.16.1 transformer/transformer_block.py (_checkpointed_for
 transformer_layer.py, attention.py; run there through tests/oracles.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 
+from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.layers.moe.layer import MOE_MODULES
+from advisor.layers.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import RecomputePlan, ReplayRun, Segment
+from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
 
 _MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
 _ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's arguments (attention.py)
@@ -17,46 +22,73 @@ _ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's argume
 
 @lru_cache(maxsize=4096)
 def chunk_plan(
-    setting: RecomputeSetting, model: ModelSpec, num_layers: int, sequence_parallel: bool
+    setting: RecomputeSetting,
+    model: ModelSpec,
+    layers: tuple[LayerKind, ...],
+    sequence_parallel: bool,
 ) -> RecomputePlan:
-    """Segments of a chunk of `num_layers` layers under `setting`.
+    """Segments of a chunk of `layers` under `setting`.
 
     uniform N checkpoints every N layers (the last checkpoint may hold fewer); block N checkpoints
-    the first min(N, num_layers) layers of THIS chunk one by one. Selective applies to every layer.
+    the first min(N, layers) layers of THIS chunk one by one. Selective applies to every layer.
+    Layers of multi-token prediction are counted in neither: uniform 1 replays each, block none.
     """
     if setting.granularity is Granularity.FULL:
         shards = setting.distribute_saved_activations and not sequence_parallel
-        return RecomputePlan(_full_segments(setting, num_layers, shards))
-    return RecomputePlan((Segment(num_layers, runs=selective_runs(setting, model)),))
+        decoder = tuple(kind for kind in layers if kind.role is Role.LAYER)
+        others = (_whole(setting, kind) for kind in layers[len(decoder) :])
+        return RecomputePlan(merged((*_full_segments(setting, decoder, shards), *others)))
+    return RecomputePlan(merged(_layer_segments(setting, model, layers)))
+
+
+def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
+    """What stands behind the decoder under full recompute (multi_token_prediction.py): a layer that
+    predicts a further token is one checkpoint, around all but its embedding."""
+    predicts = kind.role is Role.MULTI_TOKEN_PREDICTION
+    if not predicts or setting.method is Method.BLOCK:
+        return Segment((kind,))
+    return Segment((kind,), runs=(ReplayRun(EVERYTHING - {Module.EMBEDDING}),))
+
+
+def _layer_segments(
+    setting: RecomputeSetting, model: ModelSpec, layers: tuple[LayerKind, ...]
+) -> Iterator[Segment]:
+    """One segment a layer, with its runs and what it offloads."""
+    for number, kind in enumerate(layers):
+        offloaded = offloaded_modules(setting, model, kind)
+        if number < setting.cpu_offloading_num_layers:
+            offloaded = EVERYTHING
+        yield Segment((kind,), runs=selective_runs(setting, model, kind), offloaded=offloaded)
 
 
 def _full_segments(
-    setting: RecomputeSetting, num_layers: int, shards_input: bool
-) -> tuple[Segment, ...]:
+    setting: RecomputeSetting, layers: tuple[LayerKind, ...], shards_input: bool
+) -> Iterator[Segment]:
+    """Segments one by one."""
     wanted = setting.num_layers or 1
-    if setting.method is Method.UNIFORM:
-        even, rest = divmod(num_layers, wanted)
-        sizes = [(wanted, even)] * (even > 0) + [(rest, 1)] * (rest > 0)
-        return tuple(
-            Segment(size, whole=True, shards_input=shards_input, copies=copies)
-            for size, copies in sizes
-        )
-    replayed = min(wanted, num_layers)
-    checkpoints = Segment(1, whole=True, shards_input=shards_input, copies=replayed)
-    if num_layers == replayed:
-        return (checkpoints,)
-    return (checkpoints, Segment(num_layers - replayed))
+    replayed, size = len(layers), wanted
+    if setting.method is Method.BLOCK:
+        replayed, size = min(wanted, len(layers)), 1
+    for start in range(0, replayed, size):
+        yield Segment(layers[start : start + size], whole=True, shards_input=shards_input)
+    for kind in layers[replayed:]:
+        yield Segment((kind,))
 
 
 @lru_cache(maxsize=1024)
-def selective_runs(setting: RecomputeSetting, model: ModelSpec) -> tuple[ReplayRun, ...]:
-    """Runs of one dense layer; labels that act on nothing in it give none.
+def selective_runs(
+    setting: RecomputeSetting, model: ModelSpec, kind: LayerKind = DENSE
+) -> tuple[ReplayRun, ...]:
+    """Runs of one layer; labels that act on nothing in it give none.
 
-    core_attn and mlp are plain checkpoints; layernorm discards outputs, and acts on the local spec
-    alone: on Transformer Engine's dense spec the norms are fused into the linear layers, so that a
-    checkpoint around the MLP replays its norm as well.
+    core_attn, mlp, moe and shared_experts are plain checkpoints; layernorm, mla_up_proj and moe_act
+    discard their outputs. Under Transformer Engine the norms of dense layers are fused into the
+    linear layers, so that layernorm finds but the input norm of multi-latent attention and the norm
+    before experts, and a checkpoint around the MLP or the up-projections replays their norms too.
     """
-    runs = []
+    if kind.role is Role.FINAL_LAYERNORM:
+        return ()
+    runs: list[ReplayRun] = []
     modules = setting.effective_modules
     if "core_attn" in modules:
         runs.append(
@@ -65,22 +97,48 @@ def selective_runs(setting: RecomputeSetting, model: ModelSpec) -> tuple[ReplayR
             )
         )
     local = model.transformer_impl is TransformerImpl.LOCAL
-    if "mlp" in modules:
+    has_experts = kind.feed_forward is FeedForward.MOE
+    if has_experts:
+        runs += _expert_runs(modules, model)
+    elif "mlp" in modules:
         fused_norm = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
         runs.append(ReplayRun(_MLP_MODULES | fused_norm))
-    if "layernorm" in modules and local:
-        runs += [
-            _discarding(Module.INPUT_LAYERNORM, replayed_before=Module.LINEAR_PROJ),
-            _discarding(Module.PRE_MLP_LAYERNORM, replayed_before=Module.LINEAR_FC2),
-        ]
+    latent = model.multi_latent_attention
+    if "mla_up_proj" in modules and latent:
+        fused_norm = frozenset() if local else frozenset({Module.QK_LAYERNORM})
+        up_projections = fused_norm | {Module.QKV_UP_PROJ}
+        runs.append(_discarding(up_projections, replayed_before=Module.CORE_ATTENTION))
+    if "layernorm" in modules and (local or latent):
+        norm = frozenset({Module.INPUT_LAYERNORM})
+        runs.append(_discarding(norm, replayed_before=Module.LINEAR_PROJ))
+    if "layernorm" in modules and (local or has_experts):
+        norm = frozenset({Module.PRE_MLP_LAYERNORM})
+        last = Module.COMBINE if has_experts else Module.LINEAR_FC2
+        runs.append(_discarding(norm, replayed_before=last))
     return tuple(runs)
 
 
-def _discarding(module: Module, *, replayed_before: Module) -> ReplayRun:
-    """One norm whose output is dropped; a hook on its branch's output writes it again."""
-    return ReplayRun(frozenset({module}), discards_output=True, replayed_before=replayed_before)
+def _expert_runs(modules: tuple[str, ...], model: ModelSpec) -> Iterator[ReplayRun]:
+    """Runs inside a MoE layer (moe_layer.py, experts.py). A checkpoint around the whole of it holds
+    the others' modules too; they are replayed within its replay, which is not counted apart."""
+    if "moe" in modules:
+        yield ReplayRun(MOE_MODULES)
+        return
+    if "shared_experts" in modules and model.moe_shared_expert_intermediate_size:
+        yield ReplayRun(SHARED_MODULES)
+    if "moe_act" in modules and model.moe_grouped_gemm:
+        activation = frozenset({Module.EXPERT_ACTIVATION})
+        yield _discarding(activation, replayed_before=Module.EXPERT_FC2)
+
+
+def _discarding(modules: frozenset[Module], *, replayed_before: Module) -> ReplayRun:
+    """Modules whose output is dropped; a hook on a later output writes it again."""
+    return ReplayRun(modules, discards_output=True, replayed_before=replayed_before)
 
 
 def has_effect(setting: RecomputeSetting, model: ModelSpec) -> bool:
     """Whether `setting` replays anything in this model."""
-    return setting.granularity is Granularity.FULL or bool(selective_runs(setting, model))
+    kinds = dict.fromkeys(model.layer_kinds)
+    return setting.granularity is Granularity.FULL or any(
+        selective_runs(setting, model, kind) for kind in kinds
+    )

@@ -4,14 +4,11 @@ Every rule is stated on this type. A ranked setting with its job is lowered into
 fills it from flags or YAML. None means: not given, or (for the model's shape) not known.
 """
 
+import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, NamedTuple
 
-from advisor.dtypes import Precision
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job
+from advisor.frameworks.megatron.setting import Granularity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +16,8 @@ class RawSettings:
     """Fields of TransformerConfig under their own names and with their own defaults (0.19.2).
 
     Beside them: recompute_activations and checkpoint_activations, shorthands of Megatron-LM's
-    command line, and expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF.
+    command line, expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, and three keys of
+    NeMo 1 (mcore_gpt says whether its own transformer or Megatron Core's trains).
     """
 
     recompute_granularity: str | None = None
@@ -35,6 +33,7 @@ class RawSettings:
     fine_grained_activation_offloading: bool = False
     offload_modules: tuple[str, ...] = ()
     fine_grained_offloading_max_inflight_offloads: int | None = None
+    moe_paged_stash: bool = False
     use_transformer_engine_op_fuser: bool = False
     cuda_graph_impl: str = "none"
     cuda_graph_modules: tuple[str, ...] = ()
@@ -42,8 +41,11 @@ class RawSettings:
     enable_cuda_graph: bool = False
     external_cuda_graph: bool = False
     expandable_segments: bool = False
+    mcore_gpt: bool = True
+    num_micro_batches_with_partial_activation_checkpoints: int | None = None
+    activations_checkpoint_layers_per_pipeline: int | None = None
     fp8: str | None = None
-    fp8_recipe: str = "delayed"
+    fp8_recipe: str | None = None
     fp8_param: bool = False
     fp8_output_proj: bool = False
     fp8_quantizer_factory: str | None = None
@@ -58,15 +60,37 @@ class RawSettings:
     sequence_parallel: bool = False
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
+    overlap_moe_expert_parallel_comm: bool = False
+    delay_wgrad_compute: bool = False
+    defer_embedding_wgrad_compute: bool = False
+    mtp_num_layers: int | None = None
     transformer_impl: str = "transformer_engine"
     attention_backend: str = "auto"
     multi_latent_attention: bool = False
     experimental_attention_variant: str | None = None
     enable_mhc_connections: bool = False
+    mhc_recompute_layer_num: int | None = None
     num_moe_experts: int | None = None
+    moe_layer_freq: str = "1"
+    moe_ffn_hidden_size: int | None = None
     moe_grouped_gemm: bool = False
     moe_shared_expert_intermediate_size: int | None = None
     moe_shared_expert_overlap: bool = False
+    moe_token_dispatcher_type: str = "allgather"
+    moe_flex_dispatcher_backend: str = "deepep"
+    moe_expert_capacity_factor: float | None = None
+    moe_pad_expert_input_to_capacity: bool = False
+    moe_router_topk: int = 2
+    moe_router_pre_softmax: bool = False
+    moe_router_score_function: str = "softmax"
+    moe_router_load_balancing_type: str = "aux_loss"
+    moe_router_enable_expert_bias: bool = False
+    moe_router_padding_for_fp8: bool = False
+    moe_router_padding_for_quantization: bool = False
+    moe_input_jitter_eps: float | None = None
     num_layers: int | None = None
     num_attention_heads: int | None = None
     num_query_groups: int | None = None
@@ -85,6 +109,34 @@ class RawSettings:
     def effective_modules(self) -> tuple[str, ...]:
         """Modules after Megatron's promotion of None to core_attn, whatever the granularity."""
         return ("core_attn",) if self.recompute_modules is None else self.recompute_modules
+
+    @property
+    def recomputed_modules(self) -> tuple[str, ...]:
+        """What selective recompute acts on after both of Megatron's promotions: an unset list is
+        core_attn, and moe_layer_recompute makes it selective and appends moe."""
+        if self.full or not (self.selective or self.moe_layer_recompute):
+            return ()
+        added = self.moe_layer_recompute and "moe" not in self.effective_modules
+        return (*self.effective_modules, "moe") if added else self.effective_modules
+
+    @property
+    def delayed_scaling(self) -> bool:
+        """Whether fp8 runs with per-tensor delayed scaling, the recipe of an unset fp8_recipe."""
+        return bool(self.fp8) and self.fp8_recipe in (None, "delayed")
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer is a mixture of experts."""
+        return (self.num_moe_experts or 0) > 1
+
+    @property
+    def has_dense_mlp(self) -> bool:
+        """Whether any layer has a dense MLP: a moe_layer_freq other than 1, or a 0 in its list."""
+        pattern = self.moe_layer_freq
+        every = pattern.strip() == "1" or (
+            not pattern.strip().isdigit() and not re.search(r"\b0\b", pattern)
+        )
+        return not (self.has_experts and every)
 
     @property
     def layers_per_chunk(self) -> int | None:
@@ -138,88 +190,3 @@ def graphs_of(raw: RawSettings, revision: Revision) -> Graphs:
         impl = "full_iteration"
         modules = tuple(module for module in modules if module != "full_iteration")
     return Graphs(impl, modules)
-
-
-class JobFacts(NamedTuple):
-    """The part of a job that rules read; a tuple because its hash is what a search pays for."""
-
-    num_layers: int
-    num_attention_heads: int
-    num_query_groups: int
-    hidden_dropout: float
-    attention_dropout: float
-    add_bias_linear: bool
-    transformer_impl: str
-    attention_backend: str
-    tensor_model_parallel_size: int
-    sequence_parallel: bool
-    pipeline_model_parallel_size: int
-    virtual_pipeline_model_parallel_size: int
-    precision: Precision
-    cuda_graph_impl: CudaGraphImpl
-    cuda_graph_modules: tuple[str, ...]
-    expandable_segments: bool
-
-
-def job_facts(job: Job) -> JobFacts:
-    """The facts of `job` that decide whether a setting is legal."""
-    model, layout, config = job.model, job.layout, job.config
-    return JobFacts(
-        model.num_layers, model.num_attention_heads, model.num_query_groups, model.hidden_dropout,
-        model.attention_dropout, model.add_bias_linear, model.transformer_impl,
-        model.attention_backend,
-        layout.tensor_model_parallel_size, layout.sequence_parallel,
-        layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size,
-        config.precision, config.cuda_graph_impl, config.cuda_graph_modules,
-        config.expandable_segments,
-    )  # fmt: skip
-
-
-FP8_RECIPES: Final = {
-    Precision.FP8_DELAYED: "delayed", Precision.FP8_CURRENT: "tensorwise",
-    Precision.FP8_BLOCKWISE: "blockwise", Precision.MXFP8: "mxfp8",
-}  # fmt: skip
-"""``fp8_recipe`` of each 8-bit precision (megatron-core enums.py, Fp8Recipe)."""
-
-
-@lru_cache(maxsize=16384)
-def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> RawSettings:
-    """What `revision`'s configuration gets to see of a setting and its job."""
-    impl, modules = _graph_fields(facts, revision)
-    granularity = setting.granularity
-    return RawSettings(
-        recompute_granularity=None if granularity is Granularity.NONE else str(granularity),
-        recompute_method=None if setting.method is None else str(setting.method),
-        recompute_num_layers=setting.num_layers,
-        recompute_modules=setting.modules,
-        distribute_saved_activations=setting.distribute_saved_activations,
-        fine_grained_activation_offloading=bool(setting.offload_modules),
-        offload_modules=setting.offload_modules,
-        cuda_graph_impl=impl if revision.cuda_graph_impls else "none",
-        cuda_graph_modules=modules,
-        enable_cuda_graph=not revision.cuda_graph_impls and impl == "local",
-        external_cuda_graph=not revision.cuda_graph_impls and impl == "transformer_engine",
-        expandable_segments=facts.expandable_segments,
-        fp8="hybrid" if facts.precision.is_fp8 else None,
-        fp8_recipe=FP8_RECIPES.get(facts.precision, "delayed"),
-        hidden_dropout=facts.hidden_dropout,
-        attention_dropout=facts.attention_dropout,
-        add_bias_linear=facts.add_bias_linear,
-        tensor_model_parallel_size=facts.tensor_model_parallel_size,
-        sequence_parallel=facts.sequence_parallel,
-        pipeline_model_parallel_size=facts.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=facts.virtual_pipeline_model_parallel_size,
-        transformer_impl=facts.transformer_impl,
-        attention_backend=facts.attention_backend,
-        num_layers=facts.num_layers,
-        num_attention_heads=facts.num_attention_heads,
-        num_query_groups=facts.num_query_groups,
-    )
-
-
-def _graph_fields(facts: JobFacts, revision: Revision) -> tuple[str, tuple[str, ...]]:
-    """Before 0.18 a graph of the whole iteration is spelt local with scope full_iteration."""
-    whole = facts.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION
-    if whole and "full_iteration" not in revision.cuda_graph_impls:
-        return "local", ("full_iteration",)
-    return str(facts.cuda_graph_impl), facts.cuda_graph_modules

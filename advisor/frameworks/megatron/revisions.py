@@ -1,6 +1,6 @@
 """What each release of megatron-core accepts, and which one stands behind a framework's version.
 
-Read in the wheels megatron-core 0.13.1 to 0.19.2 (transformer/transformer_config.py, enums.py) and
+Read in the wheels megatron-core 0.11.0 to 0.19.2 (transformer/transformer_config.py, enums.py) and
 in NVIDIA/Megatron-LM main at d98e8a6 (0.20, unreleased); Megatron Bridge's pins in its pyproject
 files at v0.2 to v0.6.0 and main 067f987.
 """
@@ -45,7 +45,8 @@ class Revision:
 
     version: the framework's own (megatron-core's for Megatron-LM). core: the release of
     megatron-core, `read_at` the patch whose source the line numbers refer to. cuda_graph_impls is
-    empty where the field does not exist yet (enable_cuda_graph and external_cuda_graph then).
+    empty where the field does not exist yet (enable_cuda_graph and external_cuda_graph then), and
+    so are recompute_modules (0.11: selective is core attention) and offload_modules.
     uniform_must_divide: `uniform` crashes unless N divides the layers of a model chunk.
     """
 
@@ -64,17 +65,28 @@ class Revision:
     @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
-        if self.framework is Framework.MEGATRON_BRIDGE:
-            return f"Megatron Bridge {self.version} (megatron-core {self.core})"
-        return f"megatron-core {self.core}"
+        if self.framework is Framework.MEGATRON_LM:
+            return f"megatron-core {self.core}"
+        return f"{_TITLES[self.framework]} {self.version} (megatron-core {self.core})"
+
+    @property
+    def promotions(self) -> tuple[str, ...]:
+        """What the release runs beyond what is written, and what it makes of odd numbers."""
+        said = ["selective with recompute_modules unset is core_attn"]
+        if self.at_least(0, 12):
+            said.append("moe_layer_recompute is selective with moe added to the list")
+        remainder = "crashes unless N divides the chunk" if self.uniform_must_divide else "may end "
+        said.append(f"uniform N {remainder}" + ("" if self.uniform_must_divide else "in fewer"))
+        said.append("block N beyond the chunk is the whole chunk")
+        return tuple(said)
 
     def at_least(self, major: int, minor: int) -> bool:
         """Whether the megatron-core release is this one or newer."""
         return self.number >= (major, minor)
 
 
-_MODULES_0_13: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
-_MODULES_0_14: Final = (*_MODULES_0_13, "shared_experts")
+_MODULES_0_12: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+_MODULES_0_14: Final = (*_MODULES_0_12, "shared_experts")
 _MODULES_0_19: Final = (*_MODULES_0_14, "gdn_norm_out")
 _MODULES_MAIN: Final = (*_MODULES_0_19, "gdp_in_proj", "gdp_qkv", "mhc")
 _OFFLOAD_0_16: Final = (
@@ -109,7 +121,9 @@ def _core(
 
 
 MEGATRON_CORE: Final = (
-    _core((0, 13), "0.13.1", _MODULES_0_13),
+    _core((0, 11), "0.11.0", (), scopes=()),
+    _core((0, 12), "0.12.3", _MODULES_0_12),
+    _core((0, 13), "0.13.1", _MODULES_0_12),
     _core((0, 14), "0.14.0", _MODULES_0_14, scopes=_SCOPES_0_15),
     _core((0, 15), "0.15.3", _MODULES_0_14, impls=_IMPLS_0_15, scopes=_SCOPES_0_15),
     _core((0, 16), "0.16.1", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_15, scopes=_SCOPES_0_16),
@@ -135,12 +149,33 @@ MEGATRON_BRIDGE: Final = tuple(
 )
 """Releases of Megatron Bridge, oldest first, with the megatron-core that each pins."""
 
-_DEFAULTS: Final = {Framework.MEGATRON_LM: "0.19", Framework.MEGATRON_BRIDGE: "0.6"}
+_TITLES: Final = {Framework.MEGATRON_BRIDGE: "Megatron Bridge", Framework.NEMO: "NeMo"}
+
+NEMO: Final = tuple(
+    replace(_BY_CORE[core], framework=Framework.NEMO, version=version)
+    for version, core in (("1", "0.11"), ("2", "0.14"))
+)
+"""NeMo 1 and NeMo 2. Neither pins a megatron-core (nemo_toolkit 2.5.3 asks for any): 0.14 is the
+one of its last releases' time, and 0.11 the last without a list of modules, which NeMo 1 lacks."""
+
+_RELEASES: Final = {
+    Framework.MEGATRON_LM: MEGATRON_CORE,
+    Framework.MEGATRON_BRIDGE: MEGATRON_BRIDGE,
+    Framework.NEMO: NEMO,
+}
+_DEFAULTS: Final = {
+    Framework.MEGATRON_LM: "0.19", Framework.MEGATRON_BRIDGE: "0.6", Framework.NEMO: "2",
+}  # fmt: skip
 _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
 
 
+def releases(framework: Framework) -> tuple[Revision, ...]:
+    """Every release of `framework` that is known, oldest first."""
+    return _RELEASES[framework]
+
+
 def default_version(framework: Framework) -> str:
-    """The newest release: megatron-core 0.19, Megatron Bridge 0.6."""
+    """The newest release: megatron-core 0.19, Megatron Bridge 0.6, NeMo 2."""
     return _DEFAULTS[framework]
 
 
@@ -148,15 +183,17 @@ def default_version(framework: Framework) -> str:
 def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
     """The revision behind `version_text`; empty means the newest release.
 
-    Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``. Raises UserError on a
-    version that is not in the table, naming those that are.
+    Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``; of NeMo ``2`` or ``2.5``.
+    Raises UserError on a version that is not in the table, naming those that are.
     """
-    known = MEGATRON_BRIDGE if framework is Framework.MEGATRON_BRIDGE else MEGATRON_CORE
+    known = releases(framework)
     text = version_text.strip().lower() or default_version(framework)
     match = _VERSION.fullmatch(text)
     name = f"{int(match.group(1))}.{int(match.group(2))}" if match else text
     if framework is Framework.MEGATRON_LM and name == "0.20":
         name = "main"
+    if framework is Framework.NEMO:  # one scheme of keys for 1.x, another for 2.x
+        name = name.removeprefix("v").partition(".")[0]
     for revision in known:
         if revision.version == name:
             return revision
@@ -168,8 +205,12 @@ def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
 
 def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:
     """Versions of `framework` that accept `module`, oldest first; empty for an unknown label."""
-    known = MEGATRON_BRIDGE if framework is Framework.MEGATRON_BRIDGE else MEGATRON_CORE
-    return tuple(r.version for r in known if module in r.recompute_modules)
+    return tuple(r.version for r in releases(framework) if module in r.recompute_modules)
+
+
+def versions_with_offload_module(module: str, framework: Framework) -> tuple[str, ...]:
+    """Versions of `framework` that offload `module`, oldest first; empty for an unknown label."""
+    return tuple(r.version for r in releases(framework) if module in r.offload_modules)
 
 
 def known_recompute_modules() -> tuple[str, ...]:

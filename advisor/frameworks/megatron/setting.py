@@ -1,6 +1,6 @@
 """Megatron's recompute settings: the five fields of TransformerConfig and their short spelling."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
 
@@ -29,6 +29,8 @@ class RecomputeSetting:
 
     `modules` None means unset, which Megatron promotes to ("core_attn",) at finalisation, while an
     empty tuple recomputes nothing. `num_layers` and `method` belong to full recompute.
+    `offload_modules` is fine-grained activation offloading; `cpu_offloading_num_layers` offloads
+    whole layers (cpu_offloading), 0 none.
     """
 
     granularity: Granularity = Granularity.NONE
@@ -37,6 +39,7 @@ class RecomputeSetting:
     num_layers: int | None = None
     distribute_saved_activations: bool = False
     offload_modules: tuple[str, ...] = ()
+    cpu_offloading_num_layers: int = 0
 
     @property
     def effective_modules(self) -> tuple[str, ...]:
@@ -44,6 +47,14 @@ class RecomputeSetting:
         if self.granularity is not Granularity.SELECTIVE:
             return ()
         return ("core_attn",) if self.modules is None else self.modules
+
+    @property
+    def promoted(self) -> "RecomputeSetting":
+        """This setting as Megatron runs it: the modules written out, an empty list as none."""
+        modules = tuple(sorted(self.effective_modules))
+        if self.granularity is not Granularity.SELECTIVE or modules:
+            return replace(self, modules=modules or None)
+        return replace(self, granularity=Granularity.NONE, modules=None)
 
     @property
     def spec(self) -> str:
@@ -55,6 +66,8 @@ class RecomputeSetting:
             text += f":{self.method}:{self.num_layers}"
         if self.offload_modules:
             text += "+offload=" + ",".join(self.offload_modules)
+        if self.cpu_offloading_num_layers:
+            text += f"+cpu_offloading={self.cpu_offloading_num_layers}"
         if self.distribute_saved_activations:
             text += "+distribute_saved_activations"
         return text
@@ -79,9 +92,10 @@ def full(method: Method, num_layers: int, *, distribute: bool = False) -> Recomp
     )  # fmt: skip
 
 
-class _Common(TypedDict):
+class _Common(TypedDict, total=False):
     distribute_saved_activations: bool
     offload_modules: tuple[str, ...]
+    cpu_offloading_num_layers: int
 
 
 def parse_setting(text: str) -> RecomputeSetting:
@@ -92,8 +106,7 @@ def parse_setting(text: str) -> RecomputeSetting:
     """
     head, *suffixes = text.strip().split("+")
     fields = head.split(":")
-    offload, distribute = _parse_suffixes(text, suffixes)
-    common = _Common(distribute_saved_activations=distribute, offload_modules=offload)
+    common = _parse_suffixes(text, suffixes)
     match fields:
         case ["none"]:
             return RecomputeSetting(granularity=Granularity.NONE, **common)
@@ -110,20 +123,22 @@ def parse_setting(text: str) -> RecomputeSetting:
     raise UserError("--recompute", text, "is no recompute setting", f"write {_FORMS}")
 
 
-def _parse_suffixes(text: str, suffixes: list[str]) -> tuple[tuple[str, ...], bool]:
-    offload: tuple[str, ...] = ()
-    distribute = False
+def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
+    found = _Common()
     for suffix in suffixes:
-        if suffix.startswith("offload="):
-            offload = tuple(name for name in suffix.removeprefix("offload=").split(",") if name)
-        elif suffix == "distribute_saved_activations":
-            distribute = True
-        else:
-            raise UserError(
-                "--recompute", text, f"+{suffix} is not known",
-                "+offload=MODULES or +distribute_saved_activations",
-            )  # fmt: skip
-    return offload, distribute
+        match suffix.partition("="):
+            case ("offload", "=", names):
+                found["offload_modules"] = tuple(name for name in names.split(",") if name)
+            case ("cpu_offloading", "=", number):
+                found["cpu_offloading_num_layers"] = _parse_number(text, number)
+            case ("distribute_saved_activations", "", ""):
+                found["distribute_saved_activations"] = True
+            case _:
+                raise UserError(
+                    "--recompute", text, f"+{suffix} is not known",
+                    "+offload=MODULES, +cpu_offloading=LAYERS or +distribute_saved_activations",
+                )  # fmt: skip
+    return found
 
 
 def _parse_method(text: str, method: str) -> Method:
@@ -136,5 +151,5 @@ def _parse_method(text: str, method: str) -> Method:
 def _parse_number(text: str, number: str) -> int:
     if not number.isdigit() or int(number) < 1:
         raise UserError("--recompute", text, f"{number} is no positive number of layers",
-                        "write e.g. full:block:8")  # fmt: skip
+                        "write e.g. full:block:8 or none+cpu_offloading=8")  # fmt: skip
     return int(number)

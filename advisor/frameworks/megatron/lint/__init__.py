@@ -1,5 +1,11 @@
 """`advise lint`: checks the recompute settings of a training script or configuration."""
 
-from advisor.frameworks.megatron.lint.report import Level, LintReport, lint_target, render
+from advisor.frameworks.megatron.lint.report import (
+    Level,
+    LintReport,
+    level_of,
+    lint_target,
+    understood,
+)
 
-__all__ = ["Level", "LintReport", "lint_target", "render"]
+__all__ = ["Level", "LintReport", "level_of", "lint_target", "understood"]

@@ -6,14 +6,25 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
-from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION, put_mixed_precision
+from advisor.frameworks.megatron.lint.performance import is_performance_script, put_script_option
+from advisor.frameworks.megatron.lint.yaml_config import (
+    MIXED_PRECISION,
+    NEMO_KEYS,
+    put_mixed_precision,
+)
 from advisor.job import Framework
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
-_OVERRIDE: Final = re.compile(r"\+{0,2}(model|mixed_precision)(?:\.(\w+))?=(.*)", re.DOTALL)
+_OVERRIDE: Final = re.compile(
+    r"\+{0,2}(?:recipe\.|training\.)?"
+    r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
+    re.DOTALL,
+)
+_OF_NEMO_2: Final = ("model.config", "trainer.strategy")
+_SHORTHAND: Final = "--recompute-activations"
 _PUNCTUATION: Final = frozenset("();|&<>")
 
 
@@ -69,6 +80,7 @@ def _value(match: re.Match[str], variables: dict[str, str]) -> str:
 def read_tokens(words: Sequence[str]) -> Given:
     """Options among already split words."""
     given = Given()
+    script = is_performance_script(words)
     position = 0
     while position < len(words):
         option, equals, inline = words[position].partition("=")
@@ -78,6 +90,9 @@ def read_tokens(words: Sequence[str]) -> Given:
             _put_override(given, override)
             continue
         following = [inline] if equals else list(_arguments(words[position:]))
+        if script:
+            put_script_option(given, option, following)
+            continue
         if option == _PER_STAGE and following and following[0].isdigit():
             given.layers_per_virtual_stage = int(following[0])
         name = field_of(option)
@@ -98,6 +113,8 @@ def _put_option(given: Given, name: str, option: str, following: list[str]) -> N
     kind = KINDS[name]
     if kind is Kind.SWITCH:
         given.put(name, True, option)
+        if following and option.startswith(_SHORTHAND):  # the words a reader may put behind it
+            given.stray.append(f"{option} {following[0]}")
     elif kind is Kind.LIST:
         given.put(name, " ".join(following) if "$" in "".join(following) else following, option)
     elif following:
@@ -105,12 +122,18 @@ def _put_option(given: Given, name: str, option: str, following: list[str]) -> N
 
 
 def _put_override(given: Given, override: re.Match[str]) -> None:
-    """``model.FIELD=VALUE`` or ``mixed_precision=NAME`` of Megatron Bridge."""
-    given.framework = Framework.MEGATRON_BRIDGE
-    section, name, value = override.group(1), override.group(2), override.group(3)
+    """``model.FIELD=VALUE`` or ``mixed_precision=NAME`` of Megatron Bridge, ``model.config.FIELD``
+    of NeMo 2, ``model.activations_checkpoint_…`` of NeMo 1."""
+    section, name, value = override.groups()
+    if section in _OF_NEMO_2:
+        given.framework, given.version = Framework.NEMO, "2"
+    elif (name or "").startswith(NEMO_KEYS):
+        given.framework, given.version = Framework.NEMO, "1"
+    elif given.framework is not Framework.NEMO:
+        given.framework = Framework.MEGATRON_BRIDGE
     if section == MIXED_PRECISION and name is None:
         put_mixed_precision(given, value)
         return
     name = RENAMED.get(name or "", name or "")
-    if section == "model" and name in KINDS:
-        given.put(name, value, f"model.{name}")
+    if section != MIXED_PRECISION and name in KINDS:
+        given.put(name, value, f"{section}.{name}")

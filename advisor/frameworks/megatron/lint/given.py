@@ -32,6 +32,9 @@ KINDS: Final = {f.name: _kind(f.type) for f in fields(RawSettings)}
 RENAMED: Final = {
     "fp8_format": "fp8", "fp4_format": "fp4", "fp8_param_gather": "fp8_param",
     "num_experts": "num_moe_experts", "cuda_graph_scope": "cuda_graph_modules",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
 }  # fmt: skip
 """Options and fields of other releases whose name is not the field's."""
@@ -45,21 +48,34 @@ _LEGAL: Final[dict[str, object]] = {
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
     "tensor_model_parallel_size": 2,
+    "virtual_pipeline_model_parallel_size": 2,
+    "expert_model_parallel_size": 2,
+    "num_moe_experts": 8,
+    "moe_token_dispatcher_type": "alltoall",
 }
+
+
+_OF_RECIPES: Final[dict[str, object]] = {
+    "hidden_dropout": 0.0, "attention_dropout": 0.0, "moe_token_dispatcher_type": "alltoall",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class Given:
-    """Fields read so far; `framework` is whose configuration this is.
+    """Fields read so far; `framework` is whose configuration this is, `version` which of its
+    releases it is written for, where the keys tell.
 
     spellings: options as written, for those whose spelling changed between releases.
+    stray: a switch with the word behind it, which the program takes for an unknown argument.
     unresolved: fields whose value is a shell variable that the text does not set.
     layers_per_virtual_stage: --num-layers-per-virtual-pipeline-stage, which becomes VPP.
     """
 
     framework: Framework = Framework.MEGATRON_LM
+    version: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     spellings: set[str] = field(default_factory=set)
+    stray: list[str] = field(default_factory=list)
     unresolved: list[str] = field(default_factory=list)
     layers_per_virtual_stage: int | None = None
 
@@ -75,9 +91,9 @@ class Given:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
         values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
-        if self.framework is Framework.MEGATRON_BRIDGE:
+        if self.framework is not Framework.MEGATRON_LM:
             # A recipe sets them; only a resolved configuration shows what to.
-            values = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **values}
+            values = {**_OF_RECIPES, **values}
         if values.get("recompute_activations"):
             values["recompute_granularity"] = "selective"
         per_stage = self.layers_per_virtual_stage
@@ -97,7 +113,7 @@ def convert(name: str, value: object, where: str) -> object:
     if kind is Kind.SWITCH:
         return value if isinstance(value, bool) else str(value).lower() in _TRUE
     if kind is Kind.TEXT:
-        return str(value)
+        return None if value is False else str(value)
     try:
         return kind.value(str(value))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The findings of `advise lint`, with levels, and their printing."""
+"""The findings of `advise lint`, with levels."""
 
 import os
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ class Level(StrEnum):
 
 
 def level_of(finding: Finding) -> Level:
-    """ERROR for what is refused, crashes or hangs; WARNING for what does or buys nothing."""
+    """ERROR for what is refused, crashes or hangs; WARNING for what does or buys nothing, or runs
+    more than is written."""
     if finding.verdict.illegal:
         return Level.ERROR
-    wasteful = finding.verdict in (Verdict.NO_EFFECT, Verdict.BUYS_NOTHING)
-    return Level.WARNING if wasteful else Level.NOTE
+    return Level.NOTE if finding.verdict is Verdict.NOTE else Level.WARNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +56,16 @@ class LintReport:
 def lint_target(target: str | Sequence[str], framework_version: str | None = None) -> LintReport:
     """Check a file (shell script or YAML), a command line, or its already split words.
 
-    The framework is read off the input: Megatron Bridge for a `model:` mapping or `model.X=Y`,
-    Megatron-LM otherwise; `framework_version` is that framework's, the newest release by default.
+    The framework is read off the input: NeMo for activations_checkpoint_* and `model.config.X`,
+    Megatron Bridge for any other `model:` mapping or `model.X=Y`, Megatron-LM otherwise;
+    `framework_version` is that framework's, by default the one that the keys tell or the newest.
     Raises UserError where the input cannot be read or holds no setting of Megatron.
     """
     given, name = _read(target)
     if not given.values and not given.unresolved:
         raise UserError("lint", name, "holds no setting of Megatron",
                         "give flags, a launch script or a YAML configuration")  # fmt: skip
-    revision = resolve_revision(given.framework, framework_version or "")
+    revision = resolve_revision(given.framework, framework_version or given.version)
     settings, launcher_findings = _as_launched(given, revision)
     found = (*launcher_findings, *find(settings, revision))
     order = list(Level)
@@ -105,6 +106,14 @@ def _as_launched(given: Given, revision: Revision) -> tuple[RawSettings, list[Fi
         _note("shell_variable", f"the value of {where} is a shell variable and is not checked",
               "lint the flags as they are run", "")
         for where in given.unresolved
+    ]  # fmt: skip
+    findings += [
+        Finding(
+            rule="stray_word", verdict=Verdict.REFUSED, authority=Authority.LAUNCHER,
+            reason=f"{words}: the option takes no value", fix="drop the word behind it",
+            source="argparse", raises="SystemExit: unrecognized arguments",
+        )
+        for words in given.stray
     ]  # fmt: skip
     if revision.framework is Framework.MEGATRON_LM:
         findings += _spelling_findings(given, revision)
@@ -149,25 +158,13 @@ def _note(rule: str, reason: str, fix: str, source: str) -> Finding:
     )  # fmt: skip
 
 
-def render(report: LintReport) -> str:
-    """One line a finding, ``LEVEL rule  reason  fix  [source]``, after a line on what was read."""
-    lines = [f"{report.target}: {_understood(report.settings)}, {report.revision.label}"]
-    for finding in report.findings:
-        head = f"{level_of(finding):<7} {finding.rule}"
-        source = f"[{finding.source}]" if finding.source else ""
-        lines.append(
-            "  ".join(part for part in (head, finding.reason, finding.fix, source) if part)
-        )
-    if not report.findings:
-        lines.append("OK      nothing to report")
-    return "\n".join(lines)
-
-
-def _understood(settings: RawSettings) -> str:
+def understood(settings: RawSettings) -> str:
     """The recompute fields in a few words, as Megatron understands them."""
-    if settings.selective:
-        return f"selective recompute of {', '.join(settings.effective_modules) or 'nothing'}"
+    if settings.selective or settings.moe_layer_recompute:
+        return f"selective recompute of {', '.join(settings.recomputed_modules) or 'nothing'}"
     if settings.recompute_granularity is None:
         return "no recompute"
     method, number = settings.recompute_method, settings.recompute_num_layers
-    return f"{settings.recompute_granularity} recompute, {method} {number}"
+    how = "no method" if method is None else method
+    many = "no number of layers" if number is None else f"{number} layer{'s' * (number != 1)}"
+    return f"{settings.recompute_granularity} recompute, {how}, {many}"

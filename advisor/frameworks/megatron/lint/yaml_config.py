@@ -6,10 +6,12 @@ from typing import Any, Final
 import yaml
 
 from advisor.errors import UserError
-from advisor.frameworks.megatron.lint.given import KINDS, Given, Kind, field_of
+from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
 from advisor.job import Framework
 
 MIXED_PRECISION: Final = "mixed_precision"
+NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")
+"""How keys begin that NeMo 1 alone has."""
 _RECIPES: Final = (
     ("fp8_delayed", "delayed"), ("fp8_current", "tensorwise"), ("fp8_subchannel", "blockwise"),
     ("mxfp8", "mxfp8"),
@@ -22,7 +24,8 @@ def read_yaml(text: str, source: str) -> Given:
     """Fields of a YAML text; UserError where it is no YAML or holds nothing of Megatron.
 
     MODEL_ARGS: options as keys (tests/functional_tests/.../model_config.yaml of Megatron-LM).
-    model: a mapping of fields, as Bridge writes its resolved configuration. Otherwise fields at
+    model: a mapping of fields, as Bridge writes its resolved configuration; with
+    activations_checkpoint_* it is NeMo 1's, with `config` inside NeMo 2's. Otherwise fields at
     the top, or under language_model (Megatron-LM's --yaml-cfg).
     """
     try:
@@ -58,7 +61,12 @@ def _model_args(options: Mapping[str, Any], environment: object) -> Given:
 
 def _bridge(tree: Mapping[str, Any]) -> Given:
     given = Given(framework=Framework.MEGATRON_BRIDGE)
-    _put_fields(given, tree["model"])
+    model = tree["model"]
+    if any(str(key).startswith(NEMO_KEYS) for key in model):
+        given.framework, given.version = Framework.NEMO, "1"
+    elif isinstance(model.get("config"), Mapping):
+        given.framework, given.version, model = Framework.NEMO, "2", model["config"]
+    _put_fields(given, model)
     precision = tree.get(MIXED_PRECISION)
     if isinstance(precision, Mapping):
         _put_fields(given, {k: precision[k] for k in ("fp8", "fp8_recipe") if k in precision})
@@ -78,7 +86,7 @@ def put_mixed_precision(given: Given, name: str) -> None:
 
 def _put_fields(given: Given, fields: Mapping[str, Any]) -> None:
     for name, value in fields.items():
-        field = "cuda_graph_modules" if name == "cuda_graph_scope" else name
+        field = RENAMED.get(name, name)
         plain = _plain(value)
         # A resolved configuration lists both spellings; the unused one is null or empty.
         if field not in KINDS or (name == "cuda_graph_scope" and not plain):

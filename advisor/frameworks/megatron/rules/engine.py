@@ -4,42 +4,75 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.answer import Rejection
-from advisor.frameworks.megatron.raw import JobFacts, RawSettings, job_facts, lower
+from advisor.frameworks.megatron.lowering import JobFacts, job_facts, lower
+from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import (
+    connections,
+    experts,
+    fields,
     graphs,
+    graphs_experts,
     graphs_recompute,
     inert,
+    labels,
     launchers,
     layout_precision,
+    nemo,
     offload,
+    overlap,
     recompute,
     training,
 )  # fmt: skip
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
-from advisor.frameworks.megatron.rules.sources import source_of
+from advisor.frameworks.megatron.rules.sources import source_of, stated_in
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Framework, Job
 
 RULES: Final[tuple[Rule, ...]] = (
+    *fields.RULES,
     *layout_precision.RULES,
+    *experts.SHAPE_RULES,
     *offload.LAYER_RULES,
     *recompute.RULES,
+    *connections.RULES,
     *offload.MODULE_RULES,
+    *experts.ROUTER_RULES,
     *graphs.RULES,
+    *graphs_experts.RULES,
     *graphs_recompute.RULES,
+    *overlap.RULES,
     *launchers.RULES,
+    *nemo.RULES,
     *training.RULES,
     *inert.RULES,
+    *labels.RULES,
 )
 """Every rule; TransformerConfig's come first and in its own order."""
 
 
+def in_force(rule: Rule, revision: Revision) -> bool:
+    """Whether `rule` can fire in `revision`: its framework asks it, and the release states it."""
+    if rule in connections.RULES:
+        return revision.at_least(0, 20)
+    return _concerns(rule, revision) and stated_in(rule.id, revision)
+
+
+_OWN: Final = {
+    Framework.MEGATRON_LM: Authority.LAUNCHER,
+    Framework.MEGATRON_BRIDGE: Authority.BRIDGE,
+    Framework.NEMO: Authority.NEMO,
+}
+"""Whose rules a framework adds to those of TransformerConfig and of the training step."""
+
+
+def _concerns(rule: Rule, revision: Revision) -> bool:
+    return rule.authority not in _OWN.values() or rule.authority is _OWN[revision.framework]
+
+
 def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
-    """Every rule that fires on `raw`, in the order of RULES; the other launcher's are left out."""
-    lm = revision.framework is Framework.MEGATRON_LM
-    foreign = Authority.BRIDGE if lm else Authority.LAUNCHER
-    found = (_apply(rule, raw, revision) for rule in RULES if rule.authority is not foreign)
+    """Every rule that fires on `raw`, in the order of RULES; other launchers' are left out."""
+    found = (_apply(rule, raw, revision) for rule in RULES if _concerns(rule, revision))
     return tuple(finding for finding in found if finding is not None)
 
 

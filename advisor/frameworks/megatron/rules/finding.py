@@ -21,8 +21,10 @@ class Verdict(StrEnum):
     """Accepted and ignored."""
     BUYS_NOTHING = "buys nothing"
     """Accepted and obeyed, and the cost brings next to no memory."""
+    PROMOTED = "promoted"
+    """Accepted, and more runs than anybody wrote."""
     NOTE = "note"
-    """Accepted; what it means is not what is written."""
+    """Accepted; good to know."""
 
     @property
     def illegal(self) -> bool:
@@ -36,6 +38,7 @@ class Authority(StrEnum):
     CONFIG = "TransformerConfig"
     LAUNCHER = "Megatron-LM arguments"
     BRIDGE = "Megatron Bridge"
+    NEMO = "NeMo"
     TRAINING = "training step"
 
 

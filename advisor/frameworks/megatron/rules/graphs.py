@@ -51,16 +51,10 @@ def cuda_graph_modules(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def cuda_graph_impl(raw: RawSettings, revision: Revision) -> Problem | None:
-    """cuda_graph_impl must be known to the release; the field exists from 0.15 on."""
+    """cuda_graph_impl must be known to the release."""
     impl = raw.cuda_graph_impl
-    if impl == "none" or impl in revision.cuda_graph_impls:
+    if impl == "none" or not revision.cuda_graph_impls or impl in revision.cuda_graph_impls:
         return None
-    if not revision.cuda_graph_impls:
-        return Problem(
-            f"{revision.label} has no cuda_graph_impl",
-            "use --enable-cuda-graph (local) or --external-cuda-graph (transformer_engine)",
-            "TypeError: no such field: cuda_graph_impl",
-        )
     old_spelling = "cuda_graph_impl local with cuda_graph_scope full_iteration"
     return Problem(
         f"cuda_graph_impl = {impl}: not accepted by {revision.label}",
@@ -109,33 +103,6 @@ def cuda_graph_cpu_offloading(raw: RawSettings, revision: Revision) -> Problem |
     )
 
 
-def cuda_graph_moe_modules(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Captured MoE modules: moe or moe_router, not both, and only in a MoE model."""
-    graphs = graphs_of(raw, revision)
-    if not graphs.on or graphs.impl == "full_iteration" or not revision.at_least(0, 16):
-        return None
-    modules = set(graphs.modules)
-    if graphs.impl == "local" and modules & {"moe_router", "moe_preprocess"}:
-        modules |= {"moe_router", "moe_preprocess"}
-    if {"moe", "moe_router"} <= modules:
-        return Problem(
-            "the graph captures both moe and moe_router", "drop one of the two",
-            f"AssertionError: {revision.cuda_graph_field} must not contain both moe and moe_router",
-        )  # fmt: skip
-    if "moe_preprocess" in modules and "moe_router" not in modules:
-        return Problem(
-            "the graph captures moe_preprocess without moe_router", "add moe_router",
-            "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
-        )  # fmt: skip
-    if (raw.num_moe_experts or 0) > 1 or not modules & {"moe", "moe_router"}:
-        return None
-    return Problem(
-        f"the graph captures {names(sorted(modules & {'moe', 'moe_router'}))} of a dense model",
-        "capture attn and mlp, or leave the list empty for the whole layer",
-        "AssertionError: moe cuda graph is only supported for MoE.",
-    )
-
-
 RULES: Final = tuple(
     Rule(check.__name__, Verdict.REFUSED, Authority.CONFIG, check)
     for check in (
@@ -144,7 +111,6 @@ RULES: Final = tuple(
         cuda_graph_impl,
         cuda_graph_full_iteration,
         cuda_graph_cpu_offloading,
-        cuda_graph_moe_modules,
     )
 )
 """In the order in which Megatron checks them."""

@@ -11,12 +11,13 @@ _LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
 
 def cuda_graph_any_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
     """Up to 0.15 CUDA graphs exclude recompute, but for TE graphs of attn with selective (0.15)."""
-    if revision.at_least(0, 16) or raw.recompute_granularity is None:
+    recomputes = raw.recompute_granularity is not None or raw.moe_layer_recompute
+    if revision.at_least(0, 16) or not recomputes:
         return None
     graphs = graphs_of(raw, revision)
     if revision.at_least(0, 15):
         attn_only = graphs.impl == "transformer_engine" and graphs.modules == ("attn",)
-        applies = graphs.on and not (attn_only and raw.selective)
+        applies = graphs.on and not (attn_only and not raw.full)
     else:
         applies = raw.enable_cuda_graph
     if not applies:
@@ -31,9 +32,9 @@ def cuda_graph_any_recompute(raw: RawSettings, revision: Revision) -> Problem | 
 def cuda_graph_attn_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
     """In 0.15 a TE graph of attn excludes recompute inside attention."""
     graphs = graphs_of(raw, revision)
-    if revision.number != (0, 15) or not raw.selective or graphs.modules != ("attn",):
+    if revision.number != (0, 15) or graphs.modules != ("attn",):
         return None
-    inside = [m for m in raw.effective_modules if m in ("core_attn", "mla_up_proj")]
+    inside = [m for m in raw.recomputed_modules if m in ("core_attn", "mla_up_proj")]
     if graphs.impl != "transformer_engine" or not inside:
         return None
     return Problem(
@@ -95,6 +96,19 @@ def cuda_graph_hidden_dropout(raw: RawSettings, revision: Revision) -> Problem |
     )
 
 
+def cuda_graph_router_jitter(raw: RawSettings, revision: Revision) -> Problem | None:
+    """moe recomputed inside a graph excludes moe_input_jitter_eps."""
+    captured = graphs_of(raw, revision).captures("moe")
+    if raw.moe_input_jitter_eps is None or not captured or not _replays(raw, revision, "moe"):
+        return None
+    return Problem(
+        f"moe is recomputed inside a CUDA graph and moe_input_jitter_eps = "
+        f"{raw.moe_input_jitter_eps:g}",
+        "drop moe_input_jitter_eps, or moe",
+        "AssertionError: moe_input_jitter_eps is not supported with graphed moe recomputation.",
+    )
+
+
 def cuda_graph_offload(raw: RawSettings, revision: Revision) -> Problem | None:
     """Module offload goes with TE or full-iteration graphs; checked from 0.18 on."""
     graphs = graphs_of(raw, revision)
@@ -110,11 +124,16 @@ def cuda_graph_offload(raw: RawSettings, revision: Revision) -> Problem | None:
             "set fine_grained_offloading_max_inflight_offloads to 0 or more",
             "AssertionError: fine_grained_offloading_max_inflight_offloads must be a non-negative",
         )
-    if "moe" not in graphs.modules:
+    if "moe" in graphs.modules:
+        return Problem(
+            "offload_modules with a graph that captures moe", "drop one of the two",
+            "AssertionError: Token-drop MoE is temporarily not supported with activation",
+        )  # fmt: skip
+    if raw.cuda_graph_warmup_steps > 0:
         return None
     return Problem(
-        "offload_modules with a graph that captures moe", "drop one of the two",
-        "AssertionError: Token-drop MoE is temporarily not supported with activation offloading.",
+        "offload_modules with cuda_graph_warmup_steps = 0", "set cuda_graph_warmup_steps 3",
+        "AssertionError: cuda_graph_warmup_steps must be greater than 0 when enabling",
     )  # fmt: skip
 
 
@@ -149,7 +168,7 @@ def _local_graph_offload(
 
 def _replays(raw: RawSettings, revision: Revision, module: str) -> bool:
     """Whether selective recompute covers `module`; older releases refuse graphs before this."""
-    return raw.selective and revision.at_least(0, 16) and module in raw.effective_modules
+    return revision.at_least(0, 16) and module in raw.recomputed_modules
 
 
 RULES: Final = tuple(
@@ -161,6 +180,7 @@ RULES: Final = tuple(
         cuda_graph_router_recompute,
         cuda_graph_attention_dropout,
         cuda_graph_hidden_dropout,
+        cuda_graph_router_jitter,
         cuda_graph_offload,
     )
 )

@@ -142,7 +142,7 @@ def bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
 def fp8_recompute_te_version(raw: RawSettings, revision: Revision) -> Problem | None:
     """layernorm or moe_act recompute with fp8 needs Transformer Engine 2.6."""
     labels = {"layernorm", "moe_act"} & set(raw.effective_modules)
-    if not raw.fp8 or not raw.selective or not labels or raw.fp8_recipe == "delayed":
+    if not raw.fp8 or not raw.selective or not labels or raw.delayed_scaling:
         return None
     if not revision.at_least(0, 14):
         return None

@@ -21,6 +21,17 @@ def sequence_parallel_needs_tp(raw: RawSettings, revision: Revision) -> Problem 
     )
 
 
+def deferred_wgrad_needs_pipeline(raw: RawSettings, revision: Revision) -> Problem | None:
+    """defer_embedding_wgrad_compute needs a pipeline."""
+    if not raw.defer_embedding_wgrad_compute or raw.pipeline_model_parallel_size > 1:
+        return None
+    return Problem(
+        "defer_embedding_wgrad_compute with pipeline_model_parallel_size = 1",
+        "drop defer_embedding_wgrad_compute",
+        "ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is not",
+    )
+
+
 def attention_heads_divide_by_tp(raw: RawSettings, revision: Revision) -> Problem | None:
     """num_attention_heads must be a multiple of tensor_model_parallel_size."""
     heads, tp = raw.num_attention_heads, raw.tensor_model_parallel_size
@@ -49,9 +60,22 @@ def query_groups_match_tp(raw: RawSettings, revision: Revision) -> Problem | Non
     )
 
 
+def gated_delta_net_context_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Gated-delta-net attention excludes context parallelism in 0.16 and 0.17."""
+    gdn = raw.experimental_attention_variant == "gated_delta_net"
+    concerned = revision.number in ((0, 16), (0, 17))
+    if not gdn or not concerned or raw.context_parallel_size == 1:
+        return None
+    return Problem(
+        f"gated_delta_net with context_parallel_size = {raw.context_parallel_size}",
+        "use context_parallel_size 1, or megatron-core 0.18",
+        "AssertionError: Gated delta net does not support context parallel for now",
+    )
+
+
 def fp8_delayed_bf16_layers(raw: RawSettings, revision: Revision) -> Problem | None:
     """Delayed scaling cannot keep the first and last layers in bf16."""
-    if not (raw.fp8 and raw.first_last_layers_bf16 and raw.fp8_recipe == "delayed"):
+    if not (raw.delayed_scaling and raw.first_last_layers_bf16):
         return None
     return Problem(
         "first_last_layers_bf16 with fp8_recipe = delayed",
@@ -111,7 +135,7 @@ def fp8_output_proj(raw: RawSettings, revision: Revision) -> Problem | None:
     if raw.fp8_recipe == "mxfp8":
         return None
     return Problem(
-        f"fp8_output_proj with fp8_recipe = {raw.fp8_recipe}",
+        f"fp8_output_proj with fp8_recipe = {raw.fp8_recipe or 'delayed'}",
         "use fp8_recipe mxfp8, or drop fp8_output_proj",
         "ValueError: fp8_output_proj requires fp8_recipe='mxfp8'",
     )
@@ -131,8 +155,10 @@ RULES: Final = tuple(
     Rule(check.__name__, Verdict.REFUSED, Authority.CONFIG, check)
     for check in (
         sequence_parallel_needs_tp,
+        deferred_wgrad_needs_pipeline,
         attention_heads_divide_by_tp,
         query_groups_match_tp,
+        gated_delta_net_context_parallel,
         fp8_delayed_bf16_layers,
         fp8_bf16_layer_counts,
         fp8_custom_recipe,

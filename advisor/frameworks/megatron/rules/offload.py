@@ -3,7 +3,7 @@
 from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
 from advisor.units import nearest_names
 
@@ -44,17 +44,6 @@ def cpu_offloading_recompute(raw: RawSettings, revision: Revision) -> Problem | 
     )
 
 
-def offload_unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
-    """fine_grained_activation_offloading exists from 0.16 on."""
-    if not raw.fine_grained_activation_offloading or revision.offload_modules:
-        return None
-    return Problem(
-        f"{revision.label} has no fine_grained_activation_offloading",
-        "use megatron-core 0.16 or newer, or drop the offload",
-        "TypeError: no such field: fine_grained_activation_offloading",
-    )
-
-
 def offload_with_cpu_offloading(raw: RawSettings, revision: Revision) -> Problem | None:
     """Offload of modules excludes offload of whole layers."""
     if not _offloads(raw, revision) or not raw.cpu_offloading:
@@ -86,9 +75,17 @@ def offload_modules(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     return Problem(
         f"offload_modules {names(unknown)}: not accepted by {revision.label}",
-        nearest_names(unknown[0], revision.offload_modules),
+        where_offloaded(unknown[0], revision),
         "AssertionError: Invalid choices for offload_modules: {",
     )
+
+
+def where_offloaded(module: str, revision: Revision) -> str:
+    """The releases that offload `module`, or the nearest names that this one does."""
+    versions = versions_with_offload_module(module, revision.framework)
+    if versions:
+        return f"{module} needs version {' or '.join(versions)}"
+    return nearest_names(module, revision.offload_modules)
 
 
 def offload_attn_proj(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -108,7 +105,7 @@ def offload_inside_moe(raw: RawSettings, revision: Revision) -> Problem | None:
     if not _offloads(raw, revision) or not revision.at_least(0, 19):
         return None
     inside = [m for m in _INSIDE_MOE if m in raw.offload_modules]
-    if not inside or not raw.selective or "moe" not in raw.effective_modules:
+    if not inside or "moe" not in raw.recomputed_modules:
         return None
     return Problem(
         f"offload_modules has {names(inside)} inside the MoE layer that is recomputed",
@@ -138,6 +135,25 @@ def offload_fused_group_mlp(raw: RawSettings, revision: Revision) -> Problem | N
     )
 
 
+def paged_stash(raw: RawSettings, revision: Revision) -> Problem | None:
+    """moe_paged_stash excludes cpu_offloading and offload inside the experts."""
+    if not raw.moe_paged_stash or not revision.at_least(0, 18):
+        return None
+    if raw.cpu_offloading:
+        return Problem(
+            "moe_paged_stash with cpu_offloading", "drop one of the two",
+            "ValueError: moe_paged_stash cannot be enabled with cpu_offloading.",
+        )  # fmt: skip
+    inside = [m for m in _INSIDE_MOE if m in raw.offload_modules]
+    if not inside:
+        return None
+    return Problem(
+        f"moe_paged_stash covers {names(inside)}, which offload_modules has as well",
+        f"drop {names(inside)} from offload_modules",
+        "ValueError: When moe_paged_stash is enabled, offload_modules must not include",
+    )
+
+
 def _offloads(raw: RawSettings, revision: Revision) -> bool:
     return raw.fine_grained_activation_offloading and bool(revision.offload_modules)
 
@@ -151,13 +167,13 @@ LAYER_RULES: Final = tuple(
 MODULE_RULES: Final = tuple(
     Rule(check.__name__, Verdict.REFUSED, Authority.CONFIG, check)
     for check in (
-        offload_unknown_field,
         offload_with_cpu_offloading,
         offload_needs_modules,
         offload_modules,
         offload_attn_proj,
         offload_inside_moe,
         offload_fused_group_mlp,
+        paged_stash,
     )
 )
 """Offload of modules: Megatron checks it after the recompute fields."""

@@ -47,8 +47,8 @@ def full_needs_method(raw: RawSettings, revision: Revision) -> Problem | None:
 
 
 def full_needs_num_layers(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Full recompute needs recompute_num_layers."""
-    if not raw.full or raw.recompute_num_layers is not None:
+    """Full recompute needs recompute_num_layers (but in NeMo 1's own transformer)."""
+    if not raw.full or raw.recompute_num_layers is not None or not raw.mcore_gpt:
         return None
     return Problem(
         "recompute_granularity = full without recompute_num_layers",
@@ -82,7 +82,7 @@ def distribute_with_sequence_parallel(raw: RawSettings, revision: Revision) -> P
 
 def recompute_modules(raw: RawSettings, revision: Revision) -> Problem | None:
     """Every recompute module must be known to the release."""
-    if not raw.selective:
+    if not raw.selective or not revision.recompute_modules:
         return None
     unknown = [m for m in raw.effective_modules if m not in revision.recompute_modules]
     if not unknown:
@@ -140,22 +140,11 @@ def gdn_norm_out_needs_gdn(raw: RawSettings, revision: Revision) -> Problem | No
     )
 
 
-def mhc_needs_connections(raw: RawSettings, revision: Revision) -> Problem | None:
-    """mhc needs enable_mhc_connections."""
-    known = "mhc" in revision.recompute_modules
-    if not known or not _recomputes(raw, "mhc") or raw.enable_mhc_connections:
-        return None
-    return Problem(
-        "recompute_modules has mhc and enable_mhc_connections is off",
-        "drop mhc",
-        "ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
-    )
-
-
 def shared_experts_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
     """shared_experts recompute excludes moe_shared_expert_overlap."""
     overlap = raw.moe_shared_expert_overlap and raw.moe_shared_expert_intermediate_size is not None
-    if not overlap or not _recomputes(raw, "shared_experts"):
+    known = "shared_experts" in revision.recompute_modules
+    if not overlap or not known or not _recomputes(raw, "shared_experts"):
         return None
     return Problem(
         "recompute_modules has shared_experts and moe_shared_expert_overlap is on",
@@ -165,9 +154,9 @@ def shared_experts_overlap(raw: RawSettings, revision: Revision) -> Problem | No
 
 
 def fp8_layernorm_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
-    """layernorm and moe_act recompute exclude delayed scaling; in 0.13 any fp8."""
+    """layernorm and moe_act recompute exclude delayed scaling; in 0.13 any fp8 (0.12: no check)."""
     labels = [m for m in ("moe_act", "layernorm") if _recomputes(raw, m)]
-    if not raw.fp8 or not labels:
+    if not raw.fp8 or not labels or not revision.at_least(0, 13):
         return None
     if not revision.at_least(0, 14):
         return Problem(
@@ -175,7 +164,7 @@ def fp8_layernorm_recompute(raw: RawSettings, revision: Revision) -> Problem | N
             f"drop {names(labels)}, or use megatron-core 0.14 with another recipe than delayed",
             "ValueError: moe_act and layernorm recompute cannot work with fp8.",
         )
-    if raw.fp8_recipe != "delayed":
+    if not raw.delayed_scaling:
         return None
     return Problem(
         f"recompute of {names(labels)} with fp8_recipe = delayed",
@@ -185,8 +174,8 @@ def fp8_layernorm_recompute(raw: RawSettings, revision: Revision) -> Problem | N
 
 
 def moe_layer_recompute_with_full(raw: RawSettings, revision: Revision) -> Problem | None:
-    """The deprecated moe_layer_recompute excludes full recompute."""
-    if not raw.moe_layer_recompute or not raw.full:
+    """The deprecated moe_layer_recompute excludes full recompute (from 0.12 on)."""
+    if not raw.moe_layer_recompute or not raw.full or not revision.at_least(0, 12):
         return None
     return Problem(
         "moe_layer_recompute with recompute_granularity = full",
@@ -212,7 +201,6 @@ RULES: Final = tuple(
         moe_act_needs_grouped_gemm,
         mla_up_proj_needs_mla,
         gdn_norm_out_needs_gdn,
-        mhc_needs_connections,
         shared_experts_overlap,
         fp8_layernorm_recompute,
         moe_layer_recompute_with_full,

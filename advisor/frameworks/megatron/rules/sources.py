@@ -46,7 +46,6 @@ _CONFIG_LINES: Final[dict[str, tuple[int, ...]]] = {
     "cuda_graph_modules": (0, 0, 0, 1712, 1954, 2217, 2441),
     "cuda_graph_full_iteration": (0, 0, 0, 1738, 1980, 2237, 2461),
     "cuda_graph_cpu_offloading": (1171, 1268, 1395, 1722, 1964, 2243, 2467),
-    "cuda_graph_moe_modules": (0, 0, 0, 1743, 1985, 2260, 2484),
     "cuda_graph_any_recompute": (1173, 1270, 1402, 0, 0, 0, 0),
     "cuda_graph_attn_recompute": (0, 0, 1406, 0, 0, 0, 0),
     "cuda_graph_full_recompute": (0, 0, 0, 1781, 2023, 2298, 2522),
@@ -54,8 +53,40 @@ _CONFIG_LINES: Final[dict[str, tuple[int, ...]]] = {
     "cuda_graph_attention_dropout": (0, 0, 0, 1805, 2047, 2321, 2545),
     "cuda_graph_hidden_dropout": (0, 0, 0, 1812, 2054, 2329, 2553),
     "cuda_graph_offload": (0, 0, 0, 0, 0, 2348, 2616),
+    "deferred_wgrad_needs_pipeline": (369, 372, 372, 424, 421, 439, 544),
+    "gated_delta_net_context_parallel": (0, 0, 0, 983, 1115, 0, 0),
+    "expert_parallel_needs_experts": (704, 739, 808, 1048, 1180, 1326, 1468),
+    "experts_are_positive": (707, 742, 811, 1051, 1231, 1389, 1531),
+    "expert_size_needs_experts": (716, 751, 820, 1060, 1240, 0, 0),
+    "flex_dispatcher_padding": (725, 760, 829, 1078, 1258, 1455, 1604),
+    "shared_expert_size": (731, 766, 835, 1085, 1265, 1462, 1639),
+    "shared_expert_overlap_dispatcher": (739, 774, 843, 1093, 1273, 1471, 1648),
+    "capacity_needs_auxiliary_loss": (747, 792, 866, 1116, 1296, 1494, 1671),
+    "padding_needs_capacity": (753, 804, 883, 1133, 1313, 1511, 1688),
+    "expert_bias_under_etp": (0, 0, 1303, 1590, 1832, 2057, 2281),
+    "router_bias_needs_sigmoid": (1104, 1201, 1307, 1594, 1836, 2064, 2288),
+    "router_padding": (1124, 1221, 1327, 1623, 1865, 2094, 2318),
+    "single_expert_softmax": (1140, 1237, 1343, 1640, 1882, 2111, 2335),
+    "paged_stash": (0, 0, 0, 0, 0, 1684, 1905),
+    "cuda_graph_router_modules": (0, 0, 0, 1745, 1987, 2262, 2486),
+    "cuda_graph_experts_of_dense": (0, 0, 0, 1754, 1996, 2271, 2495),
+    "cuda_graph_mlp_of_experts": (0, 0, 0, 1760, 2002, 2277, 2501),
+    "cuda_graph_dropless": (0, 0, 0, 1769, 2011, 2286, 2510),
+    "cuda_graph_router_jitter": (0, 0, 0, 1823, 2065, 2347, 2571),
+    "expert_overlap_needs_chunks": (0, 1304, 1447, 1858, 2100, 2405, 2675),
+    "expert_overlap_needs_experts": (0, 1310, 1453, 1864, 2106, 2411, 2681),
+    "expert_overlap_dispatcher": (0, 1314, 1457, 1868, 2110, 2415, 2685),
+    "expert_overlap_full_recompute": (0, 1318, 1461, 1872, 2114, 2419, 2689),
+    "expert_overlap_moe_recompute": (0, 0, 0, 0, 2123, 2428, 2698),
+    "expert_overlap_shared_experts": (0, 1333, 1476, 1887, 2132, 2437, 2707),
+    "expert_overlap_mtp": (0, 1336, 1479, 1890, 2135, 2440, 2712),
+    "expert_overlap_graphs": (0, 0, 0, 1903, 2148, 2448, 2743),
+    "delayed_wgrad_needs_overlap": (0, 1342, 1485, 1911, 2156, 2456, 2751),
 }
-_OTHER_FILES: Final = {"sequence_parallel_needs_tp": "model_parallel_config.py"}
+_OTHER_FILES: Final = {
+    "sequence_parallel_needs_tp": "model_parallel_config.py",
+    "deferred_wgrad_needs_pipeline": "model_parallel_config.py",
+}
 
 # Line of the assert in megatron/training/arguments.py of the wheels 0.17.1, 0.18.2, 0.19.2; the
 # older wheels do not ship that file.
@@ -69,6 +100,17 @@ _ARGUMENT_LINES: Final[dict[str, tuple[int, ...]]] = {
     "checkpoint_activations": (492, 599, 583),
     "recompute_activations": (498, 605, 589),
 }
+
+
+def stated_in(rule: str, revision: Revision) -> bool:
+    """Whether the release states the rule: its column of the table above is not 0. The releases
+    before and after those that were looked up are like the first and the last of them."""
+    lines = _CONFIG_LINES.get(rule)
+    if lines is None:
+        return True
+    oldest, newest = (0, 13), (0, 19)
+    column = min(max(revision.number, oldest), newest)[1] - oldest[1]
+    return lines[column] > 0
 
 
 def source_of(rule: str, revision: Revision) -> str:

@@ -9,6 +9,7 @@ from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, 
 _LOOP: Final = (
     "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward, 0.19.2 recompute.py"
 )
+_MTP: Final = "megatron-core 0.16.1 multi_token_prediction.py:842-857"
 _BIASED_MLP: Final = (
     "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; run there"
 )
@@ -41,6 +42,30 @@ def uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
+def mtp_uniform_layers(raw: RawSettings, revision: Revision) -> Problem | None:
+    """With MTP layers, uniform takes recompute_num_layers 1 only (from 0.14 on)."""
+    number = raw.recompute_num_layers
+    uniform = raw.full and raw.recompute_method == "uniform" and number not in (None, 1)
+    if not uniform or not raw.mtp_num_layers or not revision.at_least(0, 14):
+        return None
+    return Problem(
+        f"uniform recompute with recompute_num_layers = {number} in a model with MTP layers",
+        "use recompute_num_layers 1",
+        "AssertionError: recompute_num_layers must be 1 for MTP recompute",
+    )
+
+
+def mtp_block(raw: RawSettings, revision: Revision) -> Problem | None:
+    """block recomputes no MTP layer; up to 0.13 nothing does."""
+    covered = revision.at_least(0, 14) and raw.recompute_method != "block"
+    if not raw.full or not raw.mtp_num_layers or covered:
+        return None
+    return Problem(
+        "the MTP layers are not recomputed and keep all their activations",
+        "use uniform with recompute_num_layers 1 (megatron-core 0.14 or newer)",
+    )
+
+
 def mlp_recompute_with_bias(raw: RawSettings, revision: Revision) -> Problem | None:
     """mlp recompute with add_bias_linear never ends on Megatron's own layers.
 
@@ -69,10 +94,8 @@ def mlp_recompute_with_bias_under_te(raw: RawSettings, revision: Revision) -> Pr
 
 
 def _recomputes_biased_mlp(raw: RawSettings) -> bool:
-    dense = raw.num_moe_experts is None
-    return (
-        raw.selective and "mlp" in raw.effective_modules and raw.add_bias_linear is True and dense
-    )
+    biased = raw.add_bias_linear is True and raw.has_dense_mlp
+    return biased and "mlp" in raw.recomputed_modules
 
 
 RULES: Final = (
@@ -83,6 +106,8 @@ RULES: Final = (
         "uniform_must_divide", Verdict.CRASHES, Authority.TRAINING, uniform_must_divide,
         "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
     ),
+    Rule("mtp_uniform_layers", Verdict.CRASHES, Authority.TRAINING, mtp_uniform_layers, _MTP),
+    Rule("mtp_block", Verdict.NOTE, Authority.TRAINING, mtp_block, _MTP),
     Rule(
         "mlp_recompute_with_bias", Verdict.HANGS, Authority.TRAINING, mlp_recompute_with_bias,
         _BIASED_MLP,

@@ -42,6 +42,8 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
         "--fp8-recipe", type=str, default="delayed",
         choices=("tensorwise", "delayed", "mxfp8", "blockwise", "custom"),
     )  # fmt: skip
+    new.add_argument("--fp4-format", dest="fp4", type=str, choices=("e2m1",))
+    new.add_argument("--fp4-recipe", type=str, default="nvfp4", choices=("nvfp4", "custom"))
     new.add_argument(
         "--transformer-impl", type=str, default="transformer_engine",
         choices=("local", "transformer_engine", "inference_optimized"),

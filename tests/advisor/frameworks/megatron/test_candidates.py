@@ -1,16 +1,20 @@
 import pytest
 
 from advisor.frameworks.megatron.candidates import (
+    acting_labels,
     all_settings,
     enumerate_settings,
+    label_sets,
     rejected_settings,
     uniform_numbers,
 )
 from advisor.frameworks.megatron.plan import chunk_plan, has_effect
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, without_effect
-from advisor.frameworks.megatron.setting import NONE
+from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.job import Framework
+from advisor.models.layer_kind import DENSE
+from advisor.recipes import load_recipes, recipe_models
 
 LM = Framework.MEGATRON_LM
 V16, V19 = resolve_revision(LM, "0.16"), resolve_revision(LM, "0.19")
@@ -86,7 +90,10 @@ def test_every_candidate_is_legal_and_acts(impl, precision, graphs, make_job) ->
 
 def test_candidates_differ_in_what_they_keep(make_job) -> None:
     job = make_job()
-    plans = [chunk_plan(setting, job.model, 24, False) for setting in enumerate_settings(job, V19)]
+    plans = [
+        chunk_plan(setting, job.model, (DENSE,) * 24, False)
+        for setting in enumerate_settings(job, V19)
+    ]
     assert len(set(plans)) == len(plans)
 
 
@@ -124,3 +131,32 @@ def test_rejections_follow_the_job(make_job) -> None:
     local = make_job(transformer_impl="local", precision="fp8_delayed")
     fp8 = {r.setting.spec: r.rule for r in rejected_settings(local, V19)}
     assert fp8["selective:layernorm"] == "fp8_layernorm_recompute"
+
+
+def test_of_many_labels_the_published_sets_come_before_invented_ones() -> None:
+    labels = ("core_attn", "mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe")
+    sets = label_sets(labels)
+    assert sets[: len(labels)] == tuple((label,) for label in labels)
+    assert len(sets) == len(set(map(frozenset, sets))) <= 25
+    assert {("mlp", "mla_up_proj"), ("layernorm", "moe_act", "moe")} <= set(sets)
+    assert all(set(names) <= set(labels) for names in sets)
+    assert ("mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts") in sets
+
+
+def test_every_set_of_labels_that_a_recipe_ships_is_tried() -> None:
+    """But for those that repeat what another label of the set covers already."""
+    shipped = {
+        frozenset(parse_setting(recipe.shipped_recompute).effective_modules)
+        for model in recipe_models()
+        for recipe in load_recipes(model)
+    }
+    labels = ("core_attn", "mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe")
+    tried = set(map(frozenset, label_sets(labels)))
+    redundant = {s for s in shipped if {"moe", "moe_act"} <= s or {"core_attn", "moe"} <= s}
+    assert shipped - tried - redundant <= {frozenset()}
+
+
+@pytest.mark.parametrize("model", ["transformer_engine", "local"])
+def test_the_labels_that_act_are_those_of_the_layers(model: str, make_job) -> None:
+    labels = acting_labels(make_job(transformer_impl=model).model)
+    assert labels == ("core_attn", "mlp", *(["layernorm"] if model == "local" else []))

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.flags import (
     megatron_lm_flags,
 )
 from advisor.frameworks.megatron.lint import lint_target
+from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
 from advisor.job import Framework
@@ -236,24 +237,30 @@ def test_bridge_layout_overrides(make_job) -> None:
 # What we print, our own reader takes back, and finds nothing wrong with
 
 
-@pytest.mark.parametrize("framework", list(Framework))
-def test_lint_accepts_what_is_printed(framework, make_job) -> None:
+PRINTED = [
+    (Framework.MEGATRON_LM, "", megatron_lm_flags, layout_flags),
+    (Framework.MEGATRON_BRIDGE, "", bridge_overrides, bridge_layout_overrides),
+    (Framework.NEMO, "2", nemo_overrides, nemo_layout_overrides),
+    (Framework.NEMO, "1", nemo_overrides, nemo_layout_overrides),
+]
+
+
+@pytest.mark.parametrize(("framework", "version", "spell", "spell_layout"), PRINTED)
+def test_lint_accepts_what_is_printed(framework, version, spell, spell_layout, make_job) -> None:
     job = make_job(
         tensor_model_parallel_size=2, pipeline_model_parallel_size=2, transformer_impl="local",
         attention_backend="unfused",
     )  # fmt: skip
-    revision = resolve_revision(framework, "")
-    lm = framework is Framework.MEGATRON_LM
+    revision = resolve_revision(framework, version)
     for setting in enumerate_settings(job, revision):
-        spell = megatron_lm_flags if lm else bridge_overrides
-        layout = layout_flags if lm else bridge_layout_overrides
-        text = f"{layout(job, revision)} {spell(setting, job, revision)}"
+        text = f"{spell_layout(job, revision)} {spell(setting, job, revision)}"
         report = lint_target(text)
         assert not report.illegal, (text, report.findings)
-        assert report.revision.framework is framework
+        assert report.revision is revision
         read = report.settings
         assert (read.recompute_granularity or "none") == str(setting.granularity)
         assert read.recompute_num_layers == setting.num_layers
         assert read.distribute_saved_activations == setting.distribute_saved_activations
+        assert read.tensor_model_parallel_size == read.pipeline_model_parallel_size == 2
         if setting.granularity is Granularity.SELECTIVE:
-            assert read.recompute_modules == setting.modules
+            assert read.effective_modules == setting.modules

@@ -3,10 +3,14 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import UserError
-from advisor.frameworks.megatron.lint import Level, LintReport, lint_target, render
+from advisor.frameworks.megatron.lint import (
+    LintReport,
+    level_of,
+    lint_target,
+    understood,
+)
 from advisor.frameworks.megatron.lint.command_line import tokens
 from advisor.frameworks.megatron.lint.given import field_of
-from advisor.frameworks.megatron.lint.report import level_of
 from advisor.job import Framework
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
@@ -33,7 +37,7 @@ def found(report: LintReport) -> list[str]:
         (f"{SELECTIVE} core_attn", ["WARNING core_attn_under_flash"], 1),
         (f"{SELECTIVE} core_attn --attention-backend unfused", [], 0),
         ("--recompute-granularity selective --attention-backend unfused",
-         ["NOTE promoted_core_attn"], 0),
+         ["WARNING promoted_core_attn"], 1),
         ("--recompute-activations --recompute-modules mlp", ["NOTE recompute_activations"], 0),
         ("--checkpoint-activations", ["ERROR checkpoint_activations"], 1),
         ("--recompute-modules mlp", ["WARNING modules_without_selective"], 1),
@@ -281,18 +285,78 @@ def test_a_value_of_the_wrong_type_names_its_option() -> None:
         lint_target(f"{FULL} block --recompute-num-layers four")
 
 
-def test_errors_come_first_and_lines_have_level_rule_reason_fix_source() -> None:
-    report = lint_target("--recompute-activations --recompute-modules core_attn bogus")
-    lines = render(report).splitlines()
-    assert lines[0] == ("command line: selective recompute of core_attn, bogus, megatron-core 0.19")
-    assert [line.split()[0] for line in lines[1:]] == ["ERROR", "WARNING", "NOTE"]
-    level, rule, reason, fix, source = (part for part in lines[1].split("  ") if part)
-    assert (level, rule.strip()) == ("ERROR", "recompute_modules")
-    assert reason == "recompute_modules bogus: not accepted by megatron-core 0.19"
-    assert fix.startswith("one of") or fix.startswith("did you mean")
-    assert source == "[megatron-core 0.19.2 transformer_config.py:1778]"
-    assert Level.ERROR == "ERROR"
+@pytest.mark.parametrize(
+    ("flags", "understood_as"),
+    [
+        (FULL, "full recompute, no method, no number of layers"),
+        (f"{FULL} uniform", "full recompute, uniform, no number of layers"),
+        ("--recompute-granularity full --recompute-num-layers 2", "full recompute, no method, 2"),
+        (f"{FULL} block --recompute-num-layers 1", "full recompute, block, 1 layer,"),
+        ("--moe-layer-recompute --num-experts 8", "selective recompute of core_attn, moe,"),
+    ],
+)
+def test_what_was_understood_is_said_in_words(flags: str, understood_as: str) -> None:
+    said = f"{understood(lint_target(flags).settings)},"
+    assert understood_as in said
+    assert "None" not in said
 
 
-def test_nothing_to_report_is_said() -> None:
-    assert render(lint_target(f"{SELECTIVE} mlp")).splitlines()[1] == "OK      nothing to report"
+def test_moe_layer_recompute_runs_more_than_it_says() -> None:
+    report = lint_target("--moe-layer-recompute --num-experts 8 --attention-backend unfused")
+    assert found(report) == ["WARNING promoted_moe_layer"]
+    assert "core_attn, moe" in report.findings[0].reason
+    assert report.exit_code == 1
+
+
+def test_labels_that_the_model_lacks_are_said_to_do_nothing() -> None:
+    moe = "--num-experts 8 --moe-grouped-gemm"
+    assert found(lint_target(f"{SELECTIVE} mlp {moe}")) == ["WARNING mlp_without_dense_layers"]
+    assert found(lint_target(f"{SELECTIVE} mlp {moe} --moe-layer-freq ([0]*1+[1]*9)".split())) == []
+    assert found(lint_target(f"{SELECTIVE} shared_experts {moe}")) == [
+        "WARNING shared_experts_without_any"
+    ]
+    assert found(lint_target(f"{SELECTIVE} moe_act {moe} --transformer-impl local")) == [
+        "WARNING moe_act_on_local"
+    ]
+    assert found(lint_target(f"{SELECTIVE} moe moe_act {moe}")) == ["NOTE parts_of_recomputed_moe"]
+    router = "--cuda-graph-impl transformer_engine --cuda-graph-modules moe_router"
+    assert found(lint_target(f"{SELECTIVE} layernorm {moe} {router}")) == [
+        "NOTE layernorm_under_router_graph"
+    ]
+    preprocess = f"{router} moe_preprocess --moe-token-dispatcher-type alltoall"
+    assert found(lint_target(f"{SELECTIVE} layernorm {moe} {preprocess}")) == []
+
+
+SCRIPT_RUN = "python scripts/performance/run_script.py -m llama -mr llama3_70b -g h100 -ng 32 "
+
+
+@pytest.mark.parametrize(
+    ("options", "findings"),
+    [
+        ("--recompute_modules mlp", []),
+        ("--recompute_modules core_attn,layernorm",
+         ["WARNING core_attn_under_flash", "WARNING layernorm_on_te"]),
+        ("--recompute_modules mlp,bogus", ["ERROR recompute_modules"]),
+        ("-rl 5", []),
+        ("-rl 5 --cuda_graph_impl transformer_engine --cuda_graph_scope mlp",
+         ["ERROR cuda_graph_full_recompute"]),
+        ("--cuda_graph_impl local --cuda_graph_scope full_iteration -rl 5", []),
+        ("-rl 5 --recompute_modules mlp",
+         ["ERROR selective_num_layers", "WARNING method_with_selective"]),
+        ("--recompute_modules mlp -rl 5",
+         ["ERROR selective_num_layers", "WARNING method_with_selective"]),
+        ("-ol 4 -pp 4", ["ERROR cpu_offloading_pipeline"]),
+        ("-ol 4 -rl 2", ["ERROR cpu_offloading_recompute"]),
+    ],
+)  # fmt: skip
+def test_options_of_bridge_s_performance_scripts(options: str, findings: list[str]) -> None:
+    report = lint_target(SCRIPT_RUN + options)
+    assert report.revision.framework is Framework.MEGATRON_BRIDGE
+    assert found(report) == findings
+
+
+def test_a_word_behind_the_shorthand_is_an_unknown_argument() -> None:
+    report = lint_target("--recompute-activations selective --attention-backend unfused")
+    assert "ERROR stray_word" in found(report)
+    assert report.exit_code == 1
+    assert "ERROR stray_word" not in found(lint_target("--recompute-activations"))

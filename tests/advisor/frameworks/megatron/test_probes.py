@@ -1,4 +1,4 @@
-"""Our verdict against what the real TransformerConfig of eight releases did with each setting.
+"""Our verdict against what the real TransformerConfig of ten releases did with each setting.
 
 The table's header names its source. The message that a rule claims must be how the real one starts.
 """
@@ -11,11 +11,15 @@ import pytest
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import first_refusal
+from advisor.frameworks.megatron.rules import RULES, find, first_refusal
+from advisor.frameworks.megatron.rules.engine import in_force
 from advisor.job import Framework
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
-VERSIONS = ("0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2", "main")
+VERSIONS = (
+    "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2",
+    "main",
+)  # fmt: skip
 BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
 MOE: dict[str, Any] = {"num_moe_experts": 8, "moe_grouped_gemm": True}
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -35,9 +39,7 @@ def unset(**more: Any) -> dict[str, Any]:
 
 
 def off(*modules: str, **more: Any) -> dict[str, Any]:
-    values = {"fine_grained_activation_offloading": True, "offload_modules": modules, **more}
-    # The probes gave the graphs of a whole iteration no bound on what is in flight.
-    return values
+    return {"fine_grained_activation_offloading": True, "offload_modules": modules, **more}
 
 
 def cpu(layers: int, **more: Any) -> dict[str, Any]:
@@ -46,6 +48,13 @@ def cpu(layers: int, **more: Any) -> dict[str, Any]:
 
 def fp8(recipe: str, **more: Any) -> dict[str, Any]:
     return {"fp8": "hybrid", "fp8_recipe": recipe, **more}
+
+
+def overlap(**more: Any) -> dict[str, Any]:
+    return {
+        "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2,
+        "moe_token_dispatcher_type": "alltoall", **MOE, **more,
+    }  # fmt: skip
 
 
 def graph(impl: str, *modules: str, **more: Any) -> dict[str, Any]:
@@ -96,7 +105,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mod_moe_act": sel("moe_act", **MOE),
     "moe_act_no_gg": sel("moe_act", num_moe_experts=8),
     "shared_overlap": sel(
-        "shared_experts", moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64
+        "shared_experts", moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64,
+        moe_token_dispatcher_type="alltoall",
     ),
     **{f"fp8_{r}_layernorm": sel("layernorm", **fp8(r))
        for r in ("delayed", "tensorwise", "blockwise", "mxfp8")},
@@ -133,6 +143,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "cg_te_router_off": graph(TE, "attn", **off("core_attn"), **MOE),
     "cg_local_off": graph("local", **off("core_attn"), **MOE),
     "cg_scope_fulliter_local_full": graph("local", "full_iteration", **full()),
+    "cg_te_moe_nodrop": graph(TE, "moe", **MOE),
+    "a2a_ok": overlap(),
+    "a2a_full": overlap(**full()),
+    "a2a_moe": overlap(**sel("moe")),
+    "a2a_moe_act": overlap(**sel("moe_act")),
+    "a2a_shared_overlap": overlap(
+        moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64
+    ),
+    "a2a_pp_no_vpp": overlap(pipeline_model_parallel_size=2),
     "sp_tp1": {"sequence_parallel": True},
 }  # fmt: skip
 
@@ -165,7 +184,19 @@ def test_same_verdict_as_the_real_configuration(probe: str, version: str) -> Non
     assert real.partition(": ")[2].startswith(message), (real, claimed)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_rule_that_fires_is_listed_as_in_force(version: str) -> None:
+    revision = resolve_revision(Framework.MEGATRON_LM, version)
+    by_id = {rule.id: rule for rule in RULES}
+    for settings in SETTINGS.values():
+        for finding in find(RawSettings(**{**BASE, **settings}), revision):
+            assert in_force(by_id[finding.rule], revision), finding.rule
+
+
 def test_the_promotion_is_the_one_the_real_configuration_made() -> None:
-    for version in VERSIONS:
+    for version in VERSIONS[1:]:
         promoted = ", ".join(f"'{m}'" for m in RawSettings().effective_modules)
         assert ROWS["sel_unset"][version] == f"ok modules=[{promoted}] gran=selective"
+        layer = RawSettings(moe_layer_recompute=True).recomputed_modules
+        modules = ", ".join(f"'{m}'" for m in layer)
+        assert ROWS["moe_layer_recompute"][version] == f"ok modules=[{modules}] gran=selective"

@@ -53,9 +53,11 @@ def test_a_version_of_bridge_stands_on_the_core_that_it_pins(version: str, core:
     assert (revision.framework, revision.core) == (BRIDGE, core)
 
 
-@pytest.mark.parametrize("text", ["0.12", "1.0", "latest", "16", "0.16.1.1.1"])
+@pytest.mark.parametrize("text", ["0.10", "1.0", "latest", "16", "0.16.1.1.1"])
 def test_an_unknown_version_names_the_known_ones(text: str) -> None:
-    with pytest.raises(UserError, match=r"0\.13, 0\.14, 0\.15, 0\.16, 0\.17, 0\.18, 0\.19, main"):
+    with pytest.raises(
+        UserError, match=r"0\.11, 0\.12, 0\.13, 0\.14, 0\.15, 0\.16, 0\.17, 0\.18, 0\.19, main"
+    ):
         resolve_revision(LM, text)
 
 
@@ -77,7 +79,7 @@ def test_a_revision_is_one_object() -> None:
 @pytest.mark.parametrize(
     ("module", "versions"),
     [
-        ("mlp", ("0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")),
+        ("mlp", ("0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")),
         ("shared_experts", ("0.14", "0.15", "0.16", "0.17", "0.18", "0.19", "main")),
         ("gdn_norm_out", ("0.19", "main")),
         ("mhc", ("main",)),
@@ -97,16 +99,21 @@ def test_modules_are_only_ever_added() -> None:
 def test_what_changed_with_which_release() -> None:
     by_core = {revision.core: revision for revision in MEGATRON_CORE}
     assert [c for c, r in by_core.items() if r.uniform_must_divide] == [
-        "0.13", "0.14", "0.15", "0.16",
+        "0.11", "0.12", "0.13", "0.14", "0.15", "0.16",
     ]  # fmt: skip
-    assert [c for c, r in by_core.items() if not r.cuda_graph_impls] == ["0.13", "0.14"]
+    assert [c for c, r in by_core.items() if not r.recompute_modules] == ["0.11"]
+    assert [c for c, r in by_core.items() if not r.cuda_graph_impls] == [
+        "0.11", "0.12", "0.13", "0.14",
+    ]  # fmt: skip
     assert [c for c, r in by_core.items() if "full_iteration" in r.cuda_graph_impls] == [
         "0.18", "0.19", "main",
     ]  # fmt: skip
     assert [c for c, r in by_core.items() if r.cuda_graph_field == "cuda_graph_modules"] == [
         "0.18", "0.19", "main",
     ]  # fmt: skip
-    assert [c for c, r in by_core.items() if not r.offload_modules] == ["0.13", "0.14", "0.15"]
+    assert [c for c, r in by_core.items() if not r.offload_modules] == [
+        "0.11", "0.12", "0.13", "0.14", "0.15",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("module", ["core_attn", "mlp", "moe", "shared_experts"])

@@ -1,0 +1,50 @@
+"""Which modules' saved tensors Megatron sends to the host.
+
+Source, read and not run: megatron-core 0.16.1 transformer/attention.py, transformer_layer.py,
+moe/experts.py, pipeline_parallel/fine_grained_activation_offload.py; transformer_block.py for
+cpu_offloading, which offloads everything that the first layers of a chunk save.
+"""
+
+from functools import lru_cache
+
+from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.layers.operators import Module
+from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.models.spec import ModelSpec, TransformerImpl
+
+EVERYTHING = frozenset(Module)
+"""What cpu_offloading takes of a layer."""
+
+_REGIONS: dict[str, frozenset[Module]] = {
+    "attn_norm": frozenset({Module.INPUT_LAYERNORM}),
+    "qkv_linear": frozenset({Module.LINEAR_QKV}),
+    "core_attn": frozenset({Module.CORE_ATTENTION}),
+    "attn_proj": frozenset({Module.LINEAR_PROJ}),
+    "mlp_norm": frozenset({Module.PRE_MLP_LAYERNORM}),
+}
+
+
+_LATENT_QKV = frozenset({Module.QKV_DOWN_PROJ, Module.QK_LAYERNORM, Module.QKV_UP_PROJ})
+
+
+@lru_cache(maxsize=1024)
+def offloaded_modules(
+    setting: RecomputeSetting, model: ModelSpec, kind: LayerKind
+) -> frozenset[Module]:
+    """Modules of a layer whose saved tensors leave the device under fine-grained offloading.
+
+    Transformer Engine fuses the norms of dense layers into the linear layers that follow: there is
+    no norm of its own to offload, and qkv_linear takes the input norm along. Multi-latent attention
+    has an input norm of its own, and its region qkv_linear ends with the up-projections.
+    """
+    regions = {name: _REGIONS.get(name, frozenset()) for name in setting.offload_modules}
+    if model.multi_latent_attention and "qkv_linear" in regions:
+        regions["qkv_linear"] = _LATENT_QKV
+    if model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE:
+        if not model.multi_latent_attention:
+            regions.pop("attn_norm", None)
+        if kind.feed_forward is FeedForward.DENSE:
+            regions.pop("mlp_norm", None)
+        if "qkv_linear" in regions and not model.multi_latent_attention:
+            regions["qkv_linear"] |= _REGIONS["attn_norm"]
+    return frozenset().union(*regions.values())

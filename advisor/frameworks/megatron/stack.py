@@ -1,0 +1,211 @@
+"""Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from advisor.answer import Rejection
+from advisor.dtypes import DType
+from advisor.errors import UserError
+from advisor.frameworks.base import FixedMemory, StaticWords
+from advisor.frameworks.megatron.bridge import (
+    assumed_overrides,
+    bridge_layout_overrides,
+    bridge_overrides,
+)
+from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
+from advisor.frameworks.megatron.flags import (
+    assumed_flags,
+    environment,
+    layout_flags,
+    megatron_lm_flags,
+)
+from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
+from advisor.job import Framework, Job, JobConfig
+from advisor.layers.shape import RankShape
+from advisor.layout import ParallelLayout
+from advisor.memory.resident import quantized_elements, stage_buffers
+from advisor.memory.static import (
+    StaticMemory,
+    gradient_copies,
+    stage_elements,
+    stage_expert_elements,
+    static_memory,
+)
+from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.pipeline import ModelChunk
+from advisor.recompute import RecomputePlan, Setting
+
+_WORDS: Final = StaticWords(
+    weights=("16-bit weights", "2 bytes a parameter"),
+    gradients=("main gradients", "contiguous gradient buffer"),
+    optimizer=("fp32 master weights and Adam moments", "12 bytes a parameter over the shards"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Megatron:
+    """One of the three; the others' flags are those of their own newest release."""
+
+    framework: Framework
+
+    @property
+    def family(self) -> tuple[Framework, ...]:
+        """All three: they take the same settings."""
+        return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO
+
+    @property
+    def runs_presets(self) -> bool:
+        """They are Megatron's."""
+        return True
+
+    @property
+    def none(self) -> Setting:
+        """No recompute."""
+        return NONE
+
+    def version(self, text: str) -> str:
+        """The release that `text` means."""
+        return resolve_revision(self.framework, text).version
+
+    def words(self, job: Job) -> str:
+        """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
+        revision = self._revision(job)
+        core = f"Megatron Core {revision.core}"
+        if not self._is_lm:
+            name = "NeMo" if self.framework is Framework.NEMO else "Megatron Bridge"
+            core = f"{name} {revision.version} ({core})"
+        local = job.model.transformer_impl is TransformerImpl.LOCAL
+        return f"{core} with {'local layers' if local else 'Transformer Engine'}"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """Unchanged; Megatron has no layers of other frameworks, and its own core attention none of
+        multi-latent attention."""
+        if not model.transformer_impl.is_megatron:
+            raise UserError(
+                "model.transformer_impl", model.transformer_impl, f"is none of {self.framework}",
+                "transformer_engine or local",
+            )  # fmt: skip
+        unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+        local = model.transformer_impl is TransformerImpl.LOCAL
+        if model.multi_latent_attention and local and unfused:
+            raise UserError(
+                "model.transformer_impl", model.transformer_impl,
+                "has a core attention that takes no head dimensions of latent attention "
+                "(dot_product_attention.py)", "use transformer_engine",
+            )  # fmt: skip
+        return model, config
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """Degrees decide; a sharding of other frameworks is refused."""
+        if given.get("data_parallel_sharding") is not None:
+            raise UserError(
+                "layout.data_parallel_sharding", given["data_parallel_sharding"],
+                f"{self.framework} shards by use_distributed_optimizer", "leave it out",
+            )  # fmt: skip
+        return None
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """All degrees."""
+        return None
+
+    def parse(self, text: str) -> Setting:
+        """A SPEC of Megatron."""
+        return parse_setting(text)
+
+    def candidates(self, job: Job) -> tuple[Setting, ...]:
+        """See candidates.enumerate_settings."""
+        return enumerate_settings(job, self._revision(job))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """See candidates.rejected_settings."""
+        return rejected_settings(job, self._revision(job))
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """The rules that refuse it."""
+        return check(_own(setting), job, self._revision(job))
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """The rules that say something of it."""
+        return notes(_own(setting), job, self._revision(job))
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """See plan.chunk_plan."""
+        return chunk_plan(_own(setting), shape.model, layers, job.layout.sequence_parallel)
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
+        config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
+        for elements, shards in _gradient_buffers(shape, chunks, job.layout):
+            static += static_memory(
+                elements, shards, config.main_grads_dtype, config.optimizer_bytes
+            )
+        stays = 1 - config.offloaded_fraction
+        static = replace(static, optimizer=int(stays * static.optimizer))
+        if config.fp8_param_gather:  # the 8-bit copies, which the buffers count, are the weights
+            narrow = quantized_elements(shape, chunks) * DType.BF16.itemsize
+            static = replace(static, weights=static.weights - narrow)
+        buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
+        copies = gradient_copies(static, config)
+        return FixedMemory(static=static, words=_WORDS, buffers=buffers, optimizer_step=copies)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of the command line, or overrides."""
+        write = {
+            Framework.MEGATRON_LM: megatron_lm_flags, Framework.NEMO: nemo_overrides,
+        }.get(self.framework, bridge_overrides)  # fmt: skip
+        return write(_own(setting), job, self._revision(job))
+
+    def assumed_flags(self, job: Job) -> str:
+        """See flags.assumed_flags, bridge.assumed_overrides; NeMo's recipes have their own."""
+        if self.framework is Framework.NEMO:
+            return ""
+        return assumed_flags(job, self._revision(job)) if self._is_lm else assumed_overrides(job)
+
+    def layout_flags(self, job: Job) -> str:
+        """Degrees and batch, and what else the framework takes from the command line."""
+        write = {
+            Framework.MEGATRON_LM: layout_flags, Framework.NEMO: nemo_layout_overrides,
+        }.get(self.framework, bridge_layout_overrides)  # fmt: skip
+        return write(job, self._revision(job))
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """See flags.environment."""
+        return environment(_own(setting), job, self._revision(job))
+
+    @property
+    def _is_lm(self) -> bool:
+        return self.framework is Framework.MEGATRON_LM
+
+    def _revision(self, job: Job) -> Revision:
+        """The job's release of its own framework; the newest one of the other framework."""
+        own = job.config.framework is self.framework
+        return resolve_revision(self.framework, job.config.framework_version if own else "")
+
+
+def _gradient_buffers(
+    shape: RankShape, chunks: tuple[ModelChunk, ...], layout: ParallelLayout
+) -> Iterator[tuple[int, int]]:
+    """Parameters of each gradient buffer, and the shards of their optimizer: the routed experts'
+    are apart under expert parallelism."""
+    experts = 0
+    if layout.expert_model_parallel_size > 1:
+        experts = stage_expert_elements(shape, chunks)
+        yield experts, layout.expert_optimizer_shards
+    yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
+
+
+def _own(setting: Setting) -> RecomputeSetting:
+    assert isinstance(setting, RecomputeSetting), f"{setting!r} is no setting of Megatron"
+    return setting

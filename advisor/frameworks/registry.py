@@ -1,0 +1,31 @@
+"""Which Stack stands behind each name of `--framework`; each is imported when it is asked for."""
+
+from functools import cache
+
+from advisor.frameworks.base import Stack
+from advisor.job import Framework
+
+
+@cache
+def stack_of(framework: Framework) -> Stack:
+    """The framework's Stack."""
+    match framework:
+        case Framework.TORCHTITAN:
+            from advisor.frameworks.torchtitan.stack import TorchTitan
+
+            return TorchTitan()
+        case Framework.FSDP2:
+            from advisor.frameworks.torch.stack import Fsdp2
+
+            return Fsdp2()
+        case Framework.DEEPSPEED:
+            from advisor.frameworks.deepspeed.stack import DeepSpeed
+
+            return DeepSpeed()
+        case Framework.HUGGINGFACE:
+            from advisor.frameworks.huggingface.stack import HuggingFace
+
+            return HuggingFace()
+    from advisor.frameworks.megatron.stack import Megatron
+
+    return Megatron(framework)

@@ -1,0 +1,65 @@
+"""Weights, gradients, optimizer states and buffers of a rank under FSDP2."""
+
+from typing import Final
+
+from advisor.frameworks.base import FixedMemory, StaticWords
+from advisor.job import Job
+from advisor.layers.shape import RankShape
+from advisor.layout import DataParallelSharding
+from advisor.memory.resident import NamedBytes, cublas_workspaces
+from advisor.memory.static import stage_elements
+from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
+from advisor.models.spec import PositionEmbedding, TransformerImpl
+from advisor.pipeline import ModelChunk
+
+_COMPLEX64_BYTES: Final = 8
+_WORDS: Final = StaticWords(
+    weights=("fp32 shards of the parameters, and 16-bit ones that stay gathered",
+             "torch distributed/fsdp"),
+    gradients=("gradients of earlier microbatches", "torch distributed/fsdp"),
+    optimizer=("Adam moments", "8 bytes a parameter over the ranks (fused Adam: no temporaries)"),
+)  # fmt: skip
+
+
+def fsdp_memory(
+    job: Job,
+    shape: RankShape,
+    chunks: tuple[ModelChunk, ...],
+    *,
+    root_holds_ends: bool,
+    syncs_every_microbatch: bool = True,
+) -> FixedMemory:
+    """Memory beside the activations. Between microbatches gradients are shards, or whole where
+    they are reduced with the last microbatch alone."""
+    sharding = Sharding(
+        ranks=job.layout.data_parallel_size,
+        reshards=job.layout.data_parallel_sharding is DataParallelSharding.FULL,
+        root_holds_ends=root_holds_ends,
+        reduce_dtype=job.config.main_grads_dtype,
+        accumulates=job.num_microbatches > 1,
+        accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
+    )
+    return FixedMemory(
+        static=fsdp_static(stage_elements(shape, chunks), sharding),
+        words=_WORDS,
+        buffers=torch_buffers(job, shape),
+        pools=(
+            NamedBytes(
+                "communication streams' caches",
+                stream_pools(shape, sharding),
+                "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
+            ),
+        ),
+        working_set=fsdp_working_set(shape, sharding),
+    )
+
+
+def torch_buffers(job: Job, shape: RankShape) -> tuple[NamedBytes, ...]:
+    """cuBLAS workspaces, and torchtitan's rotary frequencies [seq_length, kv_channels / 2]."""
+    terms = [cublas_workspaces(job.gpu.compute_capability)]
+    model = shape.model
+    rope = model.position_embedding_type is PositionEmbedding.ROPE
+    if rope and model.transformer_impl is TransformerImpl.TORCH:
+        size = shape.seq_length * model.kv_channels // 2 * _COMPLEX64_BYTES
+        terms.append(NamedBytes("rotary frequencies", size, "torchtitan precompute_freqs_cis"))
+    return tuple(terms)

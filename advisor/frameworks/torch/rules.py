@@ -1,0 +1,159 @@
+"""What a job must be for the PyTorch stacks; what they refuse or ignore, each with its source."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from advisor.answer import Rejection
+from advisor.dtypes import Precision
+from advisor.errors import UserError
+from advisor.frameworks.torch.setting import Granularity, TorchSetting
+from advisor.job import Framework, Job, JobConfig
+from advisor.layout import DataParallelSharding, ParallelLayout
+from advisor.models.attention import SoftmaxType
+from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
+
+_ONE: Final = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size", "context_parallel_size",
+    "expert_model_parallel_size", "expert_tensor_parallel_size",
+)  # fmt: skip
+_CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One reason against a setting."""
+
+    rule: str
+    reason: str
+    fix: str
+    source: str
+
+    def rejection(self, setting: TorchSetting) -> Rejection:
+        """The reason as the reports list it."""
+        return Rejection(
+            setting=setting, rule=self.rule, reason=self.reason, fix=self.fix, source=self.source
+        )
+
+
+_MEGATRON_ATTENTION: Final = (
+    ("multi_latent_attention", False), ("mtp_num_layers", None), ("window_size", None),
+    ("softmax_type", SoftmaxType.VANILLA),
+)  # fmt: skip
+"""Options of a model that only Megatron's layers have here, with their defaults."""
+
+
+def configured(
+    framework: Framework,
+    model: ModelSpec,
+    config: JobConfig,
+    impl: TransformerImpl,
+    given: frozenset[str],
+) -> tuple[ModelSpec, JobConfig]:
+    """Model and job as eager torch runs them: 16 bit, dense, vocabulary not padded.
+
+    The layers are those of `impl` unless the user chose another eager one.
+    """
+    if config.precision is not Precision.BF16:
+        raise UserError("job.precision", config.precision,
+                        f"is not modelled for {framework}", "use bf16")  # fmt: skip
+    if model.num_moe_experts is not None:
+        raise UserError("--framework", framework, "has no model of layers with experts here",
+                        "use megatron_lm, or a dense model")  # fmt: skip
+    for field, default in _MEGATRON_ATTENTION:
+        if getattr(model, field) != default:
+            raise UserError("--framework", framework, f"has no model of {field} here",
+                            "use megatron_lm")  # fmt: skip
+    if "transformer_impl" in given:
+        if model.transformer_impl.is_megatron:
+            raise UserError("model.transformer_impl", model.transformer_impl,
+                            f"is Megatron's, not that of {framework}",
+                            "torch or transformers")  # fmt: skip
+        impl = model.transformer_impl
+    multiple = 1
+    if "make_vocab_size_divisible_by" in given:
+        multiple = model.make_vocab_size_divisible_by
+    model = replace(
+        model, transformer_impl=impl, gradient_accumulation_fusion=False,
+        cross_entropy_fusion=CrossEntropyFusion.NONE, make_vocab_size_divisible_by=multiple,
+    )  # fmt: skip
+    return model, replace(config, create_attention_mask=False)
+
+
+def data_parallel_layout(
+    framework: Framework,
+    given: dict[str, Any],
+    num_gpus: int,
+    shardings: tuple[DataParallelSharding, ...],
+) -> ParallelLayout:
+    """All GPUs are data parallel; the first of `shardings` is the default."""
+    for name in _ONE:
+        if given.get(name, 1) != 1:
+            raise UserError(
+                f"layout.{name}", given[name], f"is not modelled for {framework}: data parallel "
+                "sharding only", "leave it out, or --framework megatron_lm",
+            )  # fmt: skip
+    if given.get("sequence_parallel"):
+        raise UserError("layout.sequence_parallel", True, "needs tensor parallelism, which is not "
+                        f"modelled for {framework}", "leave it out")  # fmt: skip
+    known = {field.name for field in fields(ParallelLayout)} & {
+        "data_parallel_size", "data_parallel_sharding", "sequence_parallel", *_ONE
+    }  # fmt: skip
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"layout.{name}", value, f"is an option of Megatron, not of "
+                            f"{framework}", "leave it out")  # fmt: skip
+    sharding = given.get("data_parallel_sharding") or shardings[0]
+    if sharding not in shardings:
+        raise UserError("layout.data_parallel_sharding", sharding,
+                        f"{framework} has no such sharding", " or ".join(shardings))  # fmt: skip
+    size = given.get("data_parallel_size", num_gpus)
+    return ParallelLayout(data_parallel_size=size, data_parallel_sharding=sharding)
+
+
+def refused_layout(job: Job) -> Problem | None:
+    """A remedy or a search may ask for degrees that these stacks have not."""
+    layout = job.layout
+    if all(getattr(layout, name) in (1, None) for name in _ONE):
+        return None
+    return Problem(
+        rule="layout.data_parallel_only", reason="only data-parallel layouts are modelled",
+        fix="TP, PP and CP 1", source="advisor",
+    )  # fmt: skip
+
+
+def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
+    """What torch itself refuses or what comes to nothing, whoever calls it."""
+    layers, segments = job.model.num_layers, setting.segments
+    if segments is not None and segments > layers:
+        yield Problem(
+            rule="checkpoint_sequential.segments",
+            reason=f"{segments} segments of {layers} blocks: range() arg 3 must not be zero",
+            fix=f"at most {layers}", source=f"{_CHECKPOINT} checkpoint_sequential",
+        )  # fmt: skip
+    if segments == 1:
+        yield Problem(
+            rule="checkpoint_sequential.last_segment",
+            reason="one segment checkpoints nothing: the last one is never checkpointed",
+            fix="at least 2", source=f"{_CHECKPOINT} checkpoint_sequential",
+        )  # fmt: skip
+    number = setting.num_layers
+    if number is not None and number > layers:
+        yield Problem(
+            rule="checkpoint.every_n_blocks",
+            reason=f"the model has {layers} blocks, fewer than {number}",
+            fix=f"at most {layers}", source="advisor",
+        )  # fmt: skip
+
+
+def foreign_word(
+    framework: Framework, setting: TorchSetting, known: tuple[Granularity, ...], source: str
+) -> Iterator[Problem]:
+    """A granularity that the framework has no option for."""
+    if setting.granularity not in known:
+        yield Problem(
+            rule="setting.unknown_to_framework",
+            reason=f"{framework} has no option for {setting.granularity}",
+            fix=f"one of {', '.join(known)}", source=source,
+        )  # fmt: skip

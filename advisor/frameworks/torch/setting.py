@@ -1,0 +1,157 @@
+"""Activation checkpointing as PyTorch and what is built on it spell it, in one short form."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from advisor.errors import UserError
+from advisor.units import nearest_names
+
+
+class Granularity(StrEnum):
+    """What is checkpointed.
+
+    full: every block. selective: every n-th block. sequential: torch's checkpoint_sequential over
+    so many segments. uniform: every n blocks share a checkpoint. op: every block, but for the
+    outputs of operators that a policy keeps. budget: what torch.compile's partitioner chooses.
+    """
+
+    NONE = "none"
+    FULL = "full"
+    SELECTIVE = "selective"
+    SEQUENTIAL = "sequential"
+    UNIFORM = "uniform"
+    OP = "op"
+    BUDGET = "budget"
+
+
+class OpPolicy(StrEnum):
+    """Which operators' outputs a selective checkpoint keeps.
+
+    save_attention: the attention kernel's. save_matmul: those of all linear layers. torchtitan:
+    attention's and every second linear layer's, the first one included.
+    """
+
+    SAVE_ATTENTION = "save_attention"
+    SAVE_MATMUL = "save_matmul"
+    TORCHTITAN = "torchtitan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchSetting:
+    """One setting. `num_layers` is the number behind selective and uniform, `segments` that of
+    sequential; use_reentrant None means the framework's own default."""
+
+    granularity: Granularity = Granularity.NONE
+    num_layers: int | None = None
+    segments: int | None = None
+    policy: OpPolicy | None = None
+    budget: float | None = None
+    use_reentrant: bool | None = None
+
+    @property
+    def promoted(self) -> "TorchSetting":
+        """Itself: nothing is unset."""
+        return self
+
+    @property
+    def spec(self) -> str:
+        """The short spelling, e.g. ``selective:2``, ``op:torchtitan`` or ``budget:0.5``."""
+        detail = (self.num_layers, self.segments, self.policy, self.budget)
+        shown = [f"{value:g}" if isinstance(value, float) else str(value)
+                 for value in detail if value is not None]  # fmt: skip
+        text = ":".join([str(self.granularity), *shown])
+        if self.use_reentrant is None:
+            return text
+        return text + ("+use_reentrant" if self.use_reentrant else "+no_reentrant")
+
+
+NONE: Final = TorchSetting()
+FULL: Final = TorchSetting(granularity=Granularity.FULL)
+_SUFFIXES: Final = {"use_reentrant": True, "no_reentrant": False}
+_FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
+
+
+def every(number: int) -> TorchSetting:
+    """Every `number`-th block."""
+    return TorchSetting(granularity=Granularity.SELECTIVE, num_layers=number)
+
+
+def sequential(segments: int) -> TorchSetting:
+    """checkpoint_sequential over `segments`."""
+    return TorchSetting(granularity=Granularity.SEQUENTIAL, segments=segments)
+
+
+def uniform(number: int) -> TorchSetting:
+    """A checkpoint around every `number` blocks."""
+    return TorchSetting(granularity=Granularity.UNIFORM, num_layers=number)
+
+
+def op(policy: OpPolicy) -> TorchSetting:
+    """A policy over operators."""
+    return TorchSetting(granularity=Granularity.OP, policy=policy)
+
+
+def budget(fraction: float) -> TorchSetting:
+    """A memory budget of torch.compile."""
+    return TorchSetting(granularity=Granularity.BUDGET, budget=fraction)
+
+
+def parse_setting(text: str) -> TorchSetting:
+    """Read SPEC; UserError on anything else than the forms of the command line.
+
+    >>> parse_setting("selective:2+use_reentrant").use_reentrant
+    True
+    """
+    head, *suffixes = text.strip().split("+")
+    setting = _parse_head(text, head)
+    for suffix in suffixes:
+        if suffix not in _SUFFIXES:
+            raise UserError("--recompute", text, f"+{suffix} is not known",
+                            "+use_reentrant or +no_reentrant")  # fmt: skip
+        if setting.granularity in (Granularity.NONE, Granularity.OP, Granularity.BUDGET):
+            raise UserError("--recompute", text, f"+{suffix} has nothing to act on",
+                            "leave it out")  # fmt: skip
+        setting = replace(setting, use_reentrant=_SUFFIXES[suffix])
+    return setting
+
+
+def _parse_head(text: str, head: str) -> TorchSetting:
+    match head.split(":"):
+        case ["none"]:
+            return NONE
+        case ["full"]:
+            return FULL
+        case ["selective", number]:
+            return every(_number(text, number))
+        case ["sequential", number]:
+            return sequential(_number(text, number))
+        case ["uniform", number]:
+            return uniform(_number(text, number))
+        case ["op", name]:
+            if name not in list(OpPolicy):
+                raise UserError("--recompute", text, f"no operator policy is called {name}",
+                                nearest_names(name, list(OpPolicy)))  # fmt: skip
+            return op(OpPolicy(name))
+        case ["budget", fraction]:
+            return budget(_fraction(text, fraction))
+    raise UserError("--recompute", text, "is no setting of this framework", f"write {_FORMS}")
+
+
+def _number(text: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
+        raise UserError("--recompute", text, f"{number} is no positive number",
+                        "write e.g. selective:2")  # fmt: skip
+    return int(number)
+
+
+def _fraction(text: str, fraction: str) -> float:
+    """torch: "The valid ranges for memory budget are 0 <= m <= 1"."""
+    try:
+        value = float(fraction)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise UserError("--recompute", text, f"{fraction} is no fraction from 0 to 1",
+                        "write e.g. budget:0.5")  # fmt: skip
+    return value

@@ -1,0 +1,232 @@
+"""What the PyTorch stacks have in common, and plain PyTorch with FSDP2 itself."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+from advisor.answer import Rejection
+from advisor.errors import UserError
+from advisor.frameworks.base import FixedMemory
+from advisor.frameworks.torch.memory import fsdp_memory
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.rules import (
+    Problem,
+    configured,
+    data_parallel_layout,
+    foreign_word,
+    refused_layout,
+    shared_problems,
+)
+from advisor.frameworks.torch.setting import (
+    FULL,
+    NONE,
+    Granularity,
+    OpPolicy,
+    TorchSetting,
+    every,
+    op,
+    parse_setting,
+    sequential,
+    uniform,
+)
+from advisor.frameworks.torch.snippet import snippet
+from advisor.job import Framework, Job, JobConfig
+from advisor.layers.shape import RankShape
+from advisor.layout import DataParallelSharding, ParallelLayout
+from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.pipeline import ModelChunk
+from advisor.recompute import RecomputePlan, Setting
+
+_BUDGET_NOTE: Final = (
+    "a guess: torch.compile's partitioner chooses what stays, and fuses; the peak lies between "
+    "those of budget:0 and budget:1"
+)
+
+
+class TorchStack:
+    """A stack that shards by data parallelism alone; subclasses say what differs."""
+
+    framework: ClassVar[Framework]
+    versions: ClassVar[tuple[str, ...]]
+    label: ClassVar[str]
+    impl: ClassVar[TransformerImpl] = TransformerImpl.TORCH
+    granularities: ClassVar[tuple[Granularity, ...]]
+    policies: ClassVar[tuple[OpPolicy, ...]] = ()
+    shardings: ClassVar[tuple[DataParallelSharding, ...]] = (
+        DataParallelSharding.FULL, DataParallelSharding.GRADIENTS,
+    )  # fmt: skip
+    source: ClassVar[str]
+
+    @property
+    def family(self) -> tuple[Framework, ...]:
+        """Itself alone: no other framework means the same by the same words."""
+        return (self.framework,)
+
+    @property
+    def runs_presets(self) -> bool:
+        """They are Megatron's."""
+        return False
+
+    @property
+    def none(self) -> Setting:
+        """No recompute."""
+        return NONE
+
+    def version(self, text: str) -> str:
+        """A known release, by its first two numbers or in full."""
+        wanted = text.strip().lower().removeprefix("v") or self.versions[-1]
+        for version in self.versions:
+            if wanted == version or wanted.startswith(f"{version}."):
+                return version
+        raise UserError("--framework-version", text, f"is no known version of {self.framework}",
+                        f"one of {', '.join(self.versions)}")  # fmt: skip
+
+    def words(self, job: Job) -> str:
+        """``torchtitan 0.2 with torch layers``."""
+        layers = f"{job.model.transformer_impl} layers"
+        return f"{self.label} {job.config.framework_version} with {layers}"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """See rules.configured."""
+        return configured(self.framework, model, config, self.impl, given)
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """All GPUs data parallel."""
+        return data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """One of every sharding."""
+        first = data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+        return (replace(first, data_parallel_sharding=sharding) for sharding in self.shardings)
+
+    def parse(self, text: str) -> Setting:
+        """A SPEC of the PyTorch stacks."""
+        return parse_setting(text)
+
+    def candidates(self, job: Job) -> tuple[Setting, ...]:
+        """All settings that are worth a try and legal; a budget is evaluated when it is asked for,
+        as what torch.compile makes of it is a guess."""
+        return tuple(setting for setting in self._tried(job) if not self.check(setting, job))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """Settings of the other stacks, and own ones that come to nothing, one reason each."""
+        found = (self.check(setting, job) for setting in _every_setting(job))
+        return tuple(reasons[0] for reasons in found if reasons)
+
+    def _tried(self, job: Job) -> Iterator[TorchSetting]:
+        """Settings in the framework's words."""
+        for setting in _every_setting(job):
+            own = setting.granularity in self.granularities
+            if own and (setting.policy is None or setting.policy in self.policies):
+                yield setting
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """Every rule against it."""
+        own = as_torch(setting)
+        layout = refused_layout(job)
+        found = [layout] if layout else [*self._problems(own, job)]
+        return tuple(problem.rejection(own) for problem in found)
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from foreign_word(self.framework, setting, self.granularities, self.source)
+        if setting.policy is not None and setting.policy not in self.policies:
+            yield Problem(
+                rule="op.unknown_policy", reason=f"{self.framework} has no policy {setting.policy}",
+                fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
+                source=self.source,
+            )  # fmt: skip
+        yield from shared_problems(setting, job)
+
+    def semantics(self, job: Job) -> Semantics:
+        """How checkpoints run in the job's version."""
+        return Semantics()
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Remarks; a budget is a guess."""
+        is_budget = as_torch(setting).granularity is Granularity.BUDGET
+        return (_BUDGET_NOTE,) if is_budget else ()
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """See plan.chunk_plan."""
+        return chunk_plan(as_torch(setting), shape, layers, self.semantics(job))
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """FSDP2 with embedding and head in the root's group."""
+        return fsdp_memory(job, shape, chunks, root_holds_ends=True)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """The setting as the framework reads it."""
+        raise NotImplementedError
+
+    def assumed_flags(self, job: Job) -> str:
+        """Nothing beside layout_flags."""
+        return ""
+
+    def layout_flags(self, job: Job) -> str:
+        """Nothing: part of setting_flags."""
+        return ""
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """The allocator's option."""
+        if not job.config.expandable_segments:
+            return ()
+        return ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+
+
+class Fsdp2(TorchStack):
+    """Plain PyTorch: checkpoint_wrapper on blocks, then fully_shard on blocks and model."""
+
+    framework = Framework.FSDP2
+    versions = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13")
+    label = "PyTorch FSDP2"
+    granularities = (
+        Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.SEQUENTIAL,
+        Granularity.OP, Granularity.BUDGET,
+    )  # fmt: skip
+    policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
+    source = "torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py"
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        if setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1:
+            yield Problem(
+                rule="checkpoint_sequential.with_fsdp2",
+                reason="a segment spans several FSDP groups, whose order of gathering in the "
+                "replay is not modelled",
+                fix="selective or full", source=self.source,
+            )  # fmt: skip
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Python: `blocks` are the model's transformer blocks."""
+        return snippet(as_torch(setting), job)
+
+
+def as_torch(setting: Setting) -> TorchSetting:
+    """The setting as one of the PyTorch stacks."""
+    assert isinstance(setting, TorchSetting), f"{setting!r} is no setting of a PyTorch stack"
+    return setting
+
+
+def _every_setting(job: Job) -> Iterator[TorchSetting]:
+    """What any of the stacks may be asked for, in the order of what it saves."""
+    layers = job.model.num_layers
+    yield NONE
+    yield FULL
+    for number in (2, 3, 4, 6, 8):
+        if number <= layers:
+            yield every(number)
+    yield from (op(policy) for policy in OpPolicy)
+    root = max(2, round(layers**0.5))  # Chen et al., arXiv 1604.06174: sqrt(N) segments
+    for number in dict.fromkeys((2, root, layers)):
+        if 1 < number <= layers:
+            yield sequential(number)
+    for number in (2, root):
+        if number <= layers:
+            yield uniform(number)

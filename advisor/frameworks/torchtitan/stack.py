@@ -1,0 +1,84 @@
+"""torchtitan: its modes by version, its rules, its FSDP2 groups, its command line.
+
+Source: torchtitan 0.1.0, 0.2.0, 0.2.2, 0.3.0 config/job_config.py,
+distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
+"""
+
+import shlex
+from collections.abc import Iterator
+
+from advisor.frameworks.base import FixedMemory
+from advisor.frameworks.torch.memory import fsdp_memory
+from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
+from advisor.frameworks.torch.stack import TorchStack, as_torch
+from advisor.frameworks.torchtitan.flags import job_flags, mode_flags
+from advisor.job import Framework, Job
+from advisor.layers.shape import RankShape
+from advisor.pipeline import ModelChunk
+from advisor.recompute import Checkpoint, Setting
+
+_COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
+
+
+class TorchTitan(TorchStack):
+    """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
+
+    framework = Framework.TORCHTITAN
+    versions = ("0.1", "0.2", "0.3")
+    label = "torchtitan"
+    granularities = (
+        Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP,
+        Granularity.BUDGET,
+    )  # fmt: skip
+    policies = (OpPolicy.TORCHTITAN,)
+    source = "torchtitan distributed/activation_checkpoint.py"
+
+    def semantics(self, job: Job) -> Semantics:
+        """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default.
+        aten.addmm is in the list of operators from 0.3 on."""
+        version = job.config.framework_version
+        hooked = Checkpoint.EARLY_STOP if version == "0.1" else Checkpoint.NON_REENTRANT
+        return Semantics(hooked=hooked, counts_addmm=version == "0.3")
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        version, granularity = job.config.framework_version, setting.granularity
+        if granularity is Granularity.SELECTIVE and version == "0.3":
+            yield Problem(
+                rule="selective_ac_option.layer_frequency",
+                reason="0.3 has no checkpoint of every n-th layer any more",
+                fix="op:torchtitan, or --framework-version 0.2",
+                source="torchtitan pull request 2357",
+            )  # fmt: skip
+        if granularity is Granularity.BUDGET and version == "0.1":
+            yield Problem(
+                rule="mode.memory_budget", reason="0.1 has no mode memory_budget",
+                fix="--framework-version 0.2", source="torchtitan 0.1.0 config",
+            )  # fmt: skip
+        if setting.use_reentrant:
+            yield Problem(
+                rule="checkpoint.reentrant", reason="all checkpoints are non-reentrant",
+                fix="leave +use_reentrant out", source=self.source,
+            )  # fmt: skip
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """A budget needs torch.compile."""
+        said = super().notes(setting, job)
+        is_budget = as_torch(setting).granularity is Granularity.BUDGET
+        return (*said, _COMPILE_NOTE) if is_budget else said
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """Embedding and head are groups of their own; the head's stays between the passes."""
+        return fsdp_memory(job, shape, chunks, root_holds_ends=False)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of the command line by version."""
+        return shlex.join(mode_flags(as_torch(setting), job.config.framework_version))
+
+    def layout_flags(self, job: Job) -> str:
+        """Batch, sequence and FSDP."""
+        return shlex.join(job_flags(job))

@@ -1,0 +1,189 @@
+"""NeMo 1 and 2: spelling, rules, and overrides that OmegaConf reads back to the same setting."""
+
+import shlex
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from advisor.errors import UserError
+from advisor.frameworks.megatron.bridge import bridge_overrides
+from advisor.frameworks.megatron.lint import lint_target
+from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import (
+    NONE,
+    Granularity,
+    Method,
+    RecomputeSetting,
+    parse_setting,
+)
+from advisor.job import Framework
+
+FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
+BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
+SPECS = (
+    "none", "selective:core_attn", "selective:core_attn,mlp", "selective:mlp,layernorm",
+    "full:uniform:1", "full:uniform:4", "full:block:8",
+    "full:block:2+distribute_saved_activations",
+)  # fmt: skip
+
+
+def merged(overrides: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's configuration after the overrides, as Hydra and NeMo merge them."""
+    lines = OmegaConf.from_dotlist(shlex.split(overrides))
+    tree = OmegaConf.to_container(OmegaConf.merge(recipe, lines))
+    assert isinstance(tree, dict)
+    return tree
+
+
+def as_setting(fields: dict[str, Any]) -> RecomputeSetting:
+    """The setting that fields of TransformerConfig spell."""
+    method = fields["recompute_method"]
+    modules = tuple(fields["recompute_modules"] or ())
+    return RecomputeSetting(
+        granularity=Granularity(fields["recompute_granularity"] or "none"),
+        modules=modules or None,
+        method=Method(method) if method else None,
+        num_layers=fields["recompute_num_layers"],
+        distribute_saved_activations=fields.get("distribute_saved_activations", False),
+    )
+
+
+# What a recipe may have set before: the overrides must win over all of it.
+RECIPE = {
+    "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 7,
+    "recompute_modules": ["moe_act"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_omegaconf_reads_bridge_and_nemo_2_back(spec: str, make_job) -> None:
+    setting, job = parse_setting(spec), make_job(tensor_model_parallel_size=2)
+    bridge = merged(bridge_overrides(setting, job, BRIDGE), {"model": dict(RECIPE)})
+    assert as_setting(_effective(bridge["model"])) == setting
+    nemo = merged(nemo_overrides(setting, job, SECOND), {"model": {"config": dict(RECIPE)}})
+    assert as_setting(_effective(nemo["model"]["config"])) == setting
+
+
+def _effective(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields that the granularity reads."""
+    selective = fields["recompute_granularity"] == "selective"
+    return fields if selective else {**fields, "recompute_modules": None}
+
+
+@pytest.mark.parametrize("spec", [s for s in SPECS if "mlp" not in s and "distribute" not in s])
+def test_omegaconf_reads_nemo_1_back(spec: str, make_job) -> None:
+    setting = parse_setting(spec)
+    tree = merged(nemo_overrides(setting, make_job(), FIRST), {"model": {}})["model"]
+    read = {
+        f"recompute_{name}": tree[f"activations_checkpoint_{name}"]
+        for name in ("granularity", "method", "num_layers")
+    }
+    if setting.granularity is Granularity.SELECTIVE:  # core attention, with the method it demands
+        assert read == {
+            "recompute_granularity": "selective", "recompute_method": "uniform",
+            "recompute_num_layers": None,
+        }  # fmt: skip
+        return
+    assert as_setting({**read, "recompute_modules": None}) == setting
+
+
+def test_the_spelling_of_both(make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    block = parse_setting("full:block:2")
+    assert nemo_overrides(block, job, FIRST) == (
+        "model.activations_checkpoint_granularity=full model.activations_checkpoint_method=block "
+        "model.activations_checkpoint_num_layers=2"
+    )
+    # nemo-run reads a list as a Python literal (nemo_run 0.11.1 cli_parser.py parse_list).
+    assert shlex.split(nemo_overrides(parse_setting("selective:mlp"), job, SECOND)) == [
+        "model.config.recompute_granularity=selective", 'model.config.recompute_modules=["mlp"]',
+        "model.config.recompute_method=null", "model.config.recompute_num_layers=null",
+    ]  # fmt: skip
+    offload = parse_setting("none+cpu_offloading=4")
+    assert "model.cpu_offloading_num_layers=4" in nemo_overrides(offload, job, FIRST)
+    assert "model.config.cpu_offloading_num_layers=4" in nemo_overrides(offload, job, SECOND)
+    assert "trainer.strategy.pipeline_model_parallel_size=2" in nemo_layout_overrides(job, SECOND)
+    assert "data.global_batch_size=32" in nemo_layout_overrides(job, SECOND)
+    assert "model.global_batch_size=32" in nemo_layout_overrides(job, FIRST)
+
+
+@pytest.mark.parametrize("text", ["1", "1.23", "1.23.0", "v1.20.0"])
+def test_every_nemo_1_is_one(text: str) -> None:
+    assert resolve_revision(Framework.NEMO, text) is FIRST
+
+
+def test_the_newest_nemo_is_2_and_3_is_not_known() -> None:
+    assert resolve_revision(Framework.NEMO, "") is SECOND is resolve_revision(Framework.NEMO, "2.5")
+    assert SECOND.label == "NeMo 2 (megatron-core 0.14)"
+    with pytest.raises(UserError, match="one of 1, 2"):
+        resolve_revision(Framework.NEMO, "3")
+
+
+def test_what_nemo_1_cannot_say_is_refused(make_job) -> None:
+    job = make_job(tensor_model_parallel_size=2)
+
+    def refused(spec: str) -> list[str]:
+        return [rejection.rule for rejection in check(parse_setting(spec), job, FIRST)]
+
+    assert refused("selective:mlp") == ["unknown_field"]
+    assert refused("full:uniform:1+distribute_saved_activations") == ["nemo_distribute"]
+    assert refused("selective:core_attn") == refused("full:block:3") == []
+    assert check(NONE, job, FIRST) == ()
+
+
+YAML = """
+trainer: {{precision: bf16}}
+model:
+  mcore_gpt: {core}
+  num_layers: 32
+  pipeline_model_parallel_size: {pp}
+  fp8: false
+  activations_checkpoint_granularity: {granularity}
+  activations_checkpoint_method: {method}
+  activations_checkpoint_num_layers: {number}
+  num_micro_batches_with_partial_activation_checkpoints: {window}
+"""
+
+
+@pytest.mark.parametrize(
+    ("core", "pp", "granularity", "method", "number", "window", "rules"),
+    [
+        ("true", 1, "selective", "null", "null", "null", []),
+        ("true", 1, "selective", "uniform", "null", "null",
+         []),
+        ("false", 1, "selective", "null", "null", "null",
+         ["nemo_selective_needs_method"]),
+        ("false", 1, "full", "block", "null", "null",
+         ["nemo_default_layers"]),
+        ("false", 4, "full", "block", "2", "1", []),
+        ("true", 4, "full", "block", "2", "1", ["nemo_partial_microbatches"]),
+        ("false", 1, "full", "block", "2", "1", ["nemo_partial_microbatches"]),
+        ("true", 1, "partial", "block", "2", "null", ["recompute_granularity"]),
+        ("true", 1, "null", "null", "null", "null", []),
+    ],
+)  # fmt: skip
+def test_lint_reads_nemo_1_yaml(
+    core, pp, granularity, method, number, window, rules, tmp_path
+) -> None:
+    path = tmp_path / "megatron_gpt_config.yaml"
+    path.write_text(YAML.format(core=core, pp=pp, granularity=granularity, method=method,
+                                number=number, window=window))  # fmt: skip
+    report = lint_target(str(path))
+    assert report.revision is FIRST
+    # core_attn_under_flash depends on TE's backend, which the YAML does not name.
+    found = [finding.rule for finding in report.findings]
+    assert sorted(set(found) - {"core_attn_under_flash"}) == sorted(rules)
+
+
+def test_lint_reads_nemo_2_yaml_and_overrides(tmp_path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("model:\n  config:\n    recompute_granularity: full\n    num_layers: 8\n")
+    report = lint_target(str(path))
+    assert report.revision is SECOND
+    assert "full_needs_method" in {finding.rule for finding in report.findings}
+    flags = "model.config.recompute_granularity=selective model.config.recompute_num_layers=2"
+    found = lint_target(f"nemo llm pretrain --factory llama3_70b {flags}").findings
+    assert "selective_num_layers" in {finding.rule for finding in found}

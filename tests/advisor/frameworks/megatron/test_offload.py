@@ -1,0 +1,125 @@
+"""What offloading takes off the device, and what it costs beside the kernels."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.cost.machine import Link, Machine
+from advisor.cost.roofline import Network
+from advisor.cost.step_time import chunk_times
+from advisor.errors import UserError
+from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.layers.operators import Module
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE, FeedForward
+from advisor.recompute import offloaded_bytes
+from tests.advisor.toys import toy_shape
+
+TE = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}
+BIG = 16384
+"""A sequence at which the hidden state of a rank passes 1,048,576 elements."""
+HIDDEN = BIG * 2 * 32 * 2  # query, or the attention's output: [s, 2, 2 heads of 16], bf16
+
+
+def big(**changes: object) -> RankShape:
+    return toy_shape(seq_length=BIG, **{**TE, **changes})
+
+
+def away(shape: RankShape, spec: str) -> int:
+    setting = parse_setting(spec)
+    segment = chunk_plan(setting, shape.model, (DENSE,), True).segments[0]
+    return offloaded_bytes(transformer_layer(shape), segment.runs, segment.offloaded)
+
+
+def test_core_attention_and_its_output() -> None:
+    """q leaves; k and v are half as large and too small; the output only if both savers go."""
+    shape = big()
+    assert away(shape, "none") == 0
+    attention = away(shape, "none+offload=core_attn")
+    both = away(shape, "none+offload=core_attn,attn_proj")
+    assert both - attention == HIDDEN
+    assert away(shape, "none+offload=attn_proj") == 0
+
+
+def test_small_tensors_stay() -> None:
+    assert away(toy_shape(**TE), "none+offload=core_attn,attn_proj") == 0
+
+
+def test_a_checkpoints_input_stays() -> None:
+    shape = big()
+    assert away(shape, "selective:core_attn+offload=core_attn") == 0
+
+
+def test_dense_layers_of_transformer_engine_have_no_norm_of_their_own() -> None:
+    setting = parse_setting("none+offload=attn_norm,mlp_norm,qkv_linear")
+    local, te = toy_shape().model, big().model
+    moe = DENSE._replace(feed_forward=FeedForward.MOE)
+    assert offloaded_modules(setting, te, DENSE) == {Module.INPUT_LAYERNORM, Module.LINEAR_QKV}
+    assert Module.PRE_MLP_LAYERNORM in offloaded_modules(setting, te, moe)
+    assert Module.PRE_MLP_LAYERNORM in offloaded_modules(setting, local, DENSE)
+    latent = replace(te, multi_latent_attention=True, num_query_groups=te.num_attention_heads)
+    assert offloaded_modules(setting, latent, DENSE) == {
+        Module.INPUT_LAYERNORM, Module.QKV_DOWN_PROJ, Module.QK_LAYERNORM, Module.QKV_UP_PROJ,
+    }  # fmt: skip
+
+
+def test_whole_layers_from_the_first_on() -> None:
+    shape = big()
+    plan = chunk_plan(parse_setting("none+cpu_offloading=2"), shape.model, (DENSE,) * 5, True)
+    assert [(s.copies, s.offloaded) for s in plan.segments] == [(2, EVERYTHING), (3, frozenset())]
+
+
+def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
+    shape, spec = big(), "none+offload=core_attn,attn_proj"
+    plans = [
+        chunk_plan(parse_setting(text), shape.model, (DENSE,) * 3, True) for text in ("none", spec)
+    ]
+    plain, less = (chunk_footprint(shape, plan, False, False) for plan in plans)
+    layer = away(shape, spec)
+    assert plain.kept - less.kept == 3 * layer
+    assert less.forward.num_bytes == plain.forward.num_bytes - 2 * layer + layer
+    assert less.backward.num_bytes == plain.backward.num_bytes - 2 * layer + layer
+
+
+LINK = Link(bytes_per_second=1e9, latency_seconds=0.0)
+MACHINE = Machine(
+    linear_flops=1e12, bf16_flops=1e12, attention_forward_flops=1e12,
+    attention_backward_flops=1e12, memory_bytes_per_second=1e12, kernel_seconds=0.0,
+    hidden_fraction=1.0,
+)  # fmt: skip
+NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=1)
+
+
+def test_what_the_kernels_do_not_hide_costs_time() -> None:
+    shape, spec = big(), "none+offload=core_attn,attn_proj"
+    plain, offloading = (
+        chunk_plan(parse_setting(text), shape.model, (DENSE,) * 4, True) for text in ("none", spec)
+    )
+    base = chunk_times(shape, MACHINE, NETWORK, plain)
+    rate = 4 * away(shape, spec)
+
+    def exposed(seconds: float) -> float:
+        """Of four layers whose copies take so long, each way."""
+        machine = replace(MACHINE, host_bytes_per_second=rate / seconds)
+        times = chunk_times(shape, machine, NETWORK, offloading)
+        assert replace(times, offload=0.0) == base
+        return times.offload
+
+    assert exposed(base.forward) == pytest.approx(0.0, abs=1e-12)
+    slow = 10 * base.backward
+    assert exposed(slow) == pytest.approx(2 * slow - base.forward - base.backward)
+
+
+@pytest.mark.parametrize("spec", ["none+cpu_offloading=x", "none+cpu_offloading=0", "none+cpu=3"])
+def test_wrong_suffixes(spec: str) -> None:
+    with pytest.raises(UserError):
+        parse_setting(spec)
+
+
+@pytest.mark.parametrize("spec", ["none+cpu_offloading=3", "selective:mlp+offload=core_attn"])
+def test_specs_are_read_as_they_are_written(spec: str) -> None:
+    assert parse_setting(spec).spec == spec

@@ -1,0 +1,69 @@
+"""Every name of --framework has a stack that answers for itself."""
+
+import pytest
+
+from advisor.advise import advise
+from advisor.frameworks.registry import stack_of
+from advisor.job import Framework
+from advisor.recompute import recomputes
+from advisor.report.flags import LABELS, all_flags, flags_report
+from advisor.request import Request
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_every_framework_has_a_stack(framework: Framework) -> None:
+    stack = stack_of(framework)
+    assert framework in stack.family
+    assert framework in LABELS
+    assert not recomputes(stack.none)
+    assert stack.parse("none") == stack.none
+    assert stack.version("") == stack.version(stack.version(""))
+
+
+@pytest.mark.parametrize("framework", Framework)
+def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
+    request = Request(model="llama3_8b", gpus="8xH100", framework=framework, seq_length=4096,
+                      micro_batch_size=1, global_batch_size=8)  # fmt: skip
+    advice = advise(request)
+    report = flags_report(advice, with_layout=True)
+    assert report.endswith("\n")
+    assert report.count("\n") == 1
+    family = stack_of(framework).family
+    for candidate in advice.candidates:
+        assert tuple(all_flags(candidate.evaluation)) == family
+
+
+FLAGS = {
+    ("torchtitan", "0.2", "none"): "--activation_checkpoint.mode=none",
+    ("torchtitan", "0.2", "selective:2"): "--activation_checkpoint.mode=selective "
+    "--activation_checkpoint.selective_ac_option=2",
+    ("torchtitan", "0.2", "op:torchtitan"): "--activation_checkpoint.mode=selective "
+    "--activation_checkpoint.selective_ac_option=op",
+    ("torchtitan", "0.2", "budget:0.5"): "--compile.enable "
+    "--activation_checkpoint.mode=memory_budget --activation_checkpoint.memory_budget=0.5",
+    ("torchtitan", "0.3", "full"): "activation_checkpoint:full",
+    ("huggingface", "5", "none"): "",
+    ("huggingface", "4", "full"): "--gradient_checkpointing True",
+    ("huggingface", "5", "full+use_reentrant"): "--activation_checkpointing True "
+    "--activation_checkpointing_kwargs '{\"use_reentrant\": true}'",
+    ("huggingface", "5", "selective:3"): "--activation_checkpointing True "
+    "--activation_checkpointing_kwargs '{\"every_n_layers\": 3}'",
+}
+
+
+@pytest.mark.parametrize(("framework", "version", "spec"), FLAGS)
+def test_spelling(framework: str, version: str, spec: str) -> None:
+    from tests.advisor.frameworks.torch.jobs import stack_job
+
+    stack, job = stack_job(framework, framework_version=version)
+    assert stack.setting_flags(stack.parse(spec), job) == FLAGS[framework, version, spec]
+
+
+def test_the_environment_names_the_allocators_option() -> None:
+    from tests.advisor.frameworks.torch.jobs import stack_job
+
+    for wanted in (False, True):
+        override = (f"job.expandable_segments={str(wanted).lower()}",)
+        stack, job = stack_job("torchtitan", overrides=override)
+        expected = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",) if wanted else ()
+        assert stack.environment(stack.none, job) == expected

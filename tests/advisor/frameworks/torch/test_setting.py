@@ -1,0 +1,66 @@
+"""Spelling of the PyTorch stacks' settings."""
+
+import pytest
+
+from advisor.errors import UserError
+from advisor.frameworks.torch.setting import (
+    FULL,
+    NONE,
+    OpPolicy,
+    TorchSetting,
+    budget,
+    every,
+    op,
+    parse_setting,
+    sequential,
+    uniform,
+)
+from advisor.recompute import recomputes
+
+SPELT = {
+    "none": NONE,
+    "full": FULL,
+    "selective:2": every(2),
+    "sequential:8": sequential(8),
+    "uniform:4": uniform(4),
+    "op:save_attention": op(OpPolicy.SAVE_ATTENTION),
+    "op:torchtitan": op(OpPolicy.TORCHTITAN),
+    "budget:0.5": budget(0.5),
+    "budget:0": budget(0.0),
+}
+
+
+@pytest.mark.parametrize("text", SPELT)
+def test_every_form_is_read_and_written(text: str) -> None:
+    assert parse_setting(text) == SPELT[text]
+    assert SPELT[text].spec == text
+    assert recomputes(SPELT[text]) == (text != "none")
+
+
+def test_the_kind_of_checkpoint() -> None:
+    assert parse_setting("full+use_reentrant").use_reentrant is True
+    assert parse_setting("selective:2+no_reentrant").spec == "selective:2+no_reentrant"
+    assert FULL.use_reentrant is None
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("selective", "is no setting of this framework"),
+    ("full:uniform:4", "is no setting of this framework"),
+    ("selective:0", "0 is no positive number"),
+    ("selective:x", "x is no positive number"),
+    ("budget:1.5", "is no fraction from 0 to 1"),
+    ("budget:half", "is no fraction from 0 to 1"),
+    ("op:save_attn", "no operator policy is called save_attn"),
+    ("full+offload", "+offload is not known"),
+    ("none+use_reentrant", "has nothing to act on"),
+    ("op:save_matmul+use_reentrant", "has nothing to act on"),
+])  # fmt: skip
+def test_what_is_no_setting_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse_setting(text)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_are_keys() -> None:
+    assert len({TorchSetting(), NONE, every(2), parse_setting("selective:2")}) == 2

@@ -1,0 +1,169 @@
+"""Each stack's candidates, refusals, versions and layouts, as a user meets them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from advisor.advise import advise
+from advisor.errors import UserError
+from advisor.frameworks.torch.setting import every, parse_setting, sequential
+from advisor.layout import DataParallelSharding
+from advisor.models.spec import TransformerImpl
+from advisor.recompute import Checkpoint
+from advisor.report.json_report import json_report
+from advisor.request import Request
+
+from .jobs import stack_job
+
+STACKS = ("torchtitan", "fsdp2", "deepspeed", "huggingface")
+
+
+def specs(framework: str, **options: Any) -> list[str]:
+    stack, job = stack_job(framework, **options)
+    return [setting.spec for setting in stack.candidates(job)]
+
+
+def refusals(framework: str, text: str, **options: Any) -> list[str]:
+    stack, job = stack_job(framework, **options)
+    return [rejection.rule for rejection in stack.check(parse_setting(text), job)]
+
+
+def test_candidates_are_each_stacks_own() -> None:
+    every_nth = [f"selective:{n}" for n in (2, 3, 4, 6, 8)]
+    assert specs("torchtitan", framework_version="0.2") == [
+        "none", "full", *every_nth, "op:torchtitan",
+    ]  # fmt: skip
+    assert specs("torchtitan", framework_version="0.3") == ["none", "full", "op:torchtitan"]
+    assert specs("fsdp2") == ["none", "full", *every_nth, "op:save_attention", "op:save_matmul"]
+    one = specs("fsdp2", gpus="1xH200")
+    assert one[-3:] == ["sequential:2", "sequential:6", "sequential:32"]  # round(sqrt(32)) = 6
+    assert specs("deepspeed") == ["none", "full"]
+    zero_1 = ("layout.data_parallel_sharding=optimizer",)
+    assert specs("deepspeed", overrides=zero_1) == ["none", "full", "uniform:2", "uniform:6"]
+    assert specs("huggingface", framework_version="4") == ["none", "full"]
+    assert specs("huggingface", framework_version="5.23.0") == ["none", "full", *every_nth]
+
+
+@pytest.mark.parametrize(("framework", "text", "options", "rule"), [
+    ("torchtitan", "selective:2", {}, "selective_ac_option.layer_frequency"),
+    ("torchtitan", "budget:0.5", {"framework_version": "0.1"}, "mode.memory_budget"),
+    ("torchtitan", "full+use_reentrant", {}, "checkpoint.reentrant"),
+    ("torchtitan", "op:save_matmul", {}, "op.unknown_policy"),
+    ("torchtitan", "sequential:4", {}, "setting.unknown_to_framework"),
+    ("fsdp2", "sequential:4", {}, "checkpoint_sequential.with_fsdp2"),
+    ("fsdp2", "sequential:33", {"gpus": "1xH200"}, "checkpoint_sequential.segments"),
+    ("fsdp2", "sequential:1", {"gpus": "1xH200"}, "checkpoint_sequential.last_segment"),
+    ("fsdp2", "selective:64", {}, "checkpoint.every_n_blocks"),
+    ("deepspeed", "uniform:2", {}, "pipeline.zero_stage"),
+    ("deepspeed", "budget:0.5", {}, "setting.unknown_to_framework"),
+    ("huggingface", "selective:2", {"framework_version": "4"},
+     "gradient_checkpointing_kwargs.every_n_layers"),
+    ("huggingface", "op:save_matmul", {}, "setting.unknown_to_framework"),
+])  # fmt: skip
+def test_refusals(framework: str, text: str, options: dict[str, Any], rule: str) -> None:
+    assert rule in refusals(framework, text, **options)
+
+
+@pytest.mark.parametrize("framework", STACKS)
+def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
+    stack, job = stack_job(framework)
+    found = stack.rejected(job)
+    assert found
+    legal = {setting.spec for setting in stack.candidates(job)}
+    for rejection in found:
+        assert rejection.reason
+        assert rejection.fix
+        assert rejection.source
+        assert rejection.setting.spec not in legal
+
+
+@pytest.mark.parametrize(("framework", "options", "words"), [
+    ("torchtitan", {"tensor_model_parallel_size": 2}, "is not modelled for torchtitan"),
+    ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
+    ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
+    ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
+    ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
+    ("fsdp2", {"overrides": ("layout.data_parallel_sharding=optimizer",)}, "has no such sharding"),
+    ("fsdp2", {"overrides": ("model.transformer_impl=local",)}, "is Megatron's"),
+    ("megatron_lm", {"overrides": ("layout.data_parallel_sharding=full",)},
+     "shards by use_distributed_optimizer"),
+    ("megatron_lm", {"overrides": ("model.transformer_impl=torch",)}, "is none of megatron_lm"),
+    ("torchtitan", {"framework_version": "9"}, "is no known version of torchtitan"),
+])  # fmt: skip
+def test_what_a_stack_cannot_run_is_one_line(
+    framework: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        stack_job(framework, **options)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_layers_and_layout() -> None:
+    _, titan = stack_job("torchtitan")
+    assert titan.model.transformer_impl is TransformerImpl.TORCH
+    assert titan.model.padded_vocab_size(1) == 128256
+    assert titan.layout.data_parallel_size == 8
+    assert titan.layout.data_parallel_sharding is DataParallelSharding.FULL
+    _, face = stack_job("huggingface")
+    assert face.model.transformer_impl is TransformerImpl.TRANSFORMERS
+    _, mixed = stack_job("fsdp2", overrides=("model.transformer_impl=transformers",))
+    assert mixed.model.transformer_impl is TransformerImpl.TRANSFORMERS
+
+
+def test_versions_decide_how_a_checkpoint_runs() -> None:
+    def kind(framework: str, version: str) -> Checkpoint:
+        stack, job = stack_job(framework, framework_version=version)
+        shape_layers = job.model.layer_kinds[:1]
+        from advisor.evaluate import rank_shape
+
+        plan = stack.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
+        return plan.segments[0].checkpoint
+
+    assert kind("torchtitan", "0.1") is Checkpoint.EARLY_STOP
+    assert kind("torchtitan", "0.2") is Checkpoint.NON_REENTRANT
+    assert kind("huggingface", "4") is Checkpoint.REENTRANT
+    assert kind("huggingface", "5") is Checkpoint.EARLY_STOP
+    assert kind("deepspeed", "0.19") is Checkpoint.REENTRANT
+
+
+@pytest.mark.parametrize("framework", STACKS)
+def test_advice_from_end_to_end(framework: str) -> None:
+    request = Request(
+        model="llama3_8b", gpus="8xH100", framework=framework, seq_length=8192,
+        micro_batch_size=2, global_batch_size=16,
+    )  # fmt: skip
+    advice = advise(request)
+    report = json.loads(json_report(advice, explained=1))
+    assert report["job"]["framework"] == framework
+    by_spec = {c["recompute"]["spec"]: c for c in report["candidates"]}
+    none, full = by_spec["none"], by_spec["full"]
+    assert not none["fits"]
+    assert full["fits"]
+    assert full["peak_allocated_bytes"] < none["peak_allocated_bytes"]
+    assert full["saved_bytes_per_layer"]["dense"] == 2 * 8192 * 4096 * 2
+    assert 0.2 < full["recompute_overhead"] < 0.34  # a forward is a third of a step without replay
+    assert set(full["flags"]) == {framework}
+    assert {"granularity", "modules", "method", "num_layers"} <= set(full["recompute"])
+    explained = sum(line["num_bytes"] for line in report["explain"]["memory"])
+    best = report["candidates"][0]
+    assert abs(explained - best["peak_reserved_bytes"]) <= len(report["explain"]["memory"])
+
+
+def test_a_search_ranks_every_sharding() -> None:
+    from advisor.request import SearchScope
+
+    request = Request(model="llama3_8b", gpus="8xH100", framework="deepspeed", seq_length=2048,
+                      micro_batch_size=1, global_batch_size=8,
+                      search=SearchScope.LAYOUT)  # fmt: skip
+    advice = advise(request)
+    found = {c.evaluation.job.layout.data_parallel_sharding for c in advice.candidates}
+    assert found == set(DataParallelSharding)
+
+
+def test_settings_that_spare_less_save_more() -> None:
+    stack, job = stack_job("fsdp2", gpus="1xH200")
+    assert stack.notes(every(2), job) == ()
+    assert "a guess" in stack.notes(parse_setting("budget:0.5"), job)[0]
+    assert stack.check(sequential(2), job) == ()
