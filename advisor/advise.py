@@ -6,12 +6,12 @@ from dataclasses import replace
 from advisor.answer import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
 from advisor.cost.calibration import Calibration, load_calibration
 from advisor.errors import UserError
-from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
-from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check, notes
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
+from advisor.frameworks.base import Stack
+from advisor.frameworks.registry import stack_of
 from advisor.job import Job
+from advisor.layout import ParallelLayout
 from advisor.ranking import rank
+from advisor.recompute import Setting, recomputes
 from advisor.remedies import find_remedies
 from advisor.request import Request, SearchScope
 from advisor.resolve import Resolution, resolve
@@ -23,47 +23,69 @@ def advise(request: Request) -> Advice:
     """Rank every legal recompute setting of the requested job.
 
     Raises UserError where the request is wrong. Without a preset or a layout in the request, the
-    layout is the best of a search over all legal ones; `--search layout` ranks them all.
+    layout is that of the recipe for the nearest number of the same GPUs; where there is none or
+    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
     """
-    resolution = resolve(request)
-    revision = resolve_revision(resolution.config.framework, resolution.config.framework_version)
+    layouts = request.search is SearchScope.LAYOUT
+    resolution = resolve(request, borrow=not layouts)
+    stack = stack_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
-    version = replace(resolution.config, framework_version=revision.version)
-    resolution = replace(resolution, config=version)
-    asked = tuple(_parse_asked(text) for text in request.recompute)
-    if request.search is SearchScope.LAYOUT:
-        return _rank_layouts(resolution, revision, calibration)
-    if resolution.layout is not None:
-        job = resolution.job(resolution.layout)
-        return _rank_settings(job, resolution.assumptions, revision, calibration, asked)
-    searched = search_layouts(resolution, revision, calibration)
+    asked = tuple(stack.parse(text) for text in request.recompute)
+    if layouts:
+        return _rank_layouts(resolution, stack, calibration)
+    if resolution.layout is not None and not resolution.borrowed:
+        return _rank_settings(resolution, resolution.layout, stack, calibration, asked)
+    borrowed = _rank_borrowed(resolution, stack, calibration, asked)
+    if borrowed is not None:
+        return borrowed
+    return _rank_best_layout(resolve(request, borrow=False), stack, calibration, asked)
+
+
+def _rank_borrowed(
+    resolution: Resolution,
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> Advice | None:
+    """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
+    if resolution.layout is None:
+        return None
+    try:
+        advice = _rank_settings(resolution, resolution.layout, stack, calibration, asked)
+    except UserError:
+        return None
+    return advice if advice.fits else None
+
+
+def _rank_best_layout(
+    resolution: Resolution,
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> Advice:
+    """The layout on which the best setting of a search runs."""
+    searched = search_layouts(resolution, calibration)
     best = searched.best.job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
-    advice = _rank_settings(
-        best,
-        (*batch, *resolution.assumptions, f"the best of {searched.num_layouts} legal layouts"),
-        revision, calibration, asked,
-    )  # fmt: skip
+    chosen = f"the best of {searched.num_layouts} legal layouts"
+    found = replace(
+        resolution, config=best.config, assumptions=(*batch, *resolution.assumptions, chosen)
+    )
+    advice = _rank_settings(found, best.layout, stack, calibration, asked)
     return replace(advice, evaluated=advice.evaluated + len(searched.evaluations))
 
 
-def _parse_asked(text: str) -> RecomputeSetting:
-    setting = parse_setting(text)
-    if setting.offload_modules:
-        raise UserError("--recompute", text, "offload is not modelled yet", "leave +offload out")
-    return setting
-
-
 def _rank_settings(
-    job: Job,
-    assumptions: tuple[str, ...],
-    revision: Revision,
+    resolution: Resolution,
+    layout: ParallelLayout,
+    stack: Stack,
     calibration: Calibration,
-    asked: tuple[RecomputeSetting, ...],
+    asked: tuple[Setting, ...],
 ) -> Advice:
-    """Settings of one job: those asked for, or all legal ones."""
+    """Settings of one job: those asked for, or all legal ones with the preset's own."""
+    job, shipped = resolution.job(layout), resolution.shipped
     if asked:
-        refused = {setting: check(setting, job, revision) for setting in asked}
+        refused = {setting: stack.check(setting, job) for setting in asked}
         settings = tuple(setting for setting in asked if not refused[setting])
         rejected = tuple(rejection for found in refused.values() for rejection in found)
         if not settings:
@@ -72,24 +94,38 @@ def _rank_settings(
                 "--recompute", first.setting.spec, first.reason.rstrip("."), first.fix.rstrip(".")
             )
     else:
-        settings = enumerate_settings(job, revision)
-        rejected = rejected_settings(job, revision)
+        settings = stack.candidates(job)
+        rejected = stack.rejected(job)
+        if shipped and not _among(shipped, settings):
+            refused_preset = stack.check(shipped, job)
+            settings += () if refused_preset else (shipped,)
+            rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
     evaluations = evaluate_settings(job, settings, calibration)
-    candidates = rank(evaluations, _notes(evaluations, revision))
+    candidates = tuple(
+        replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
+        for c in rank(evaluations, _notes(evaluations, stack))
+    )
     remedies: tuple[Remedy, ...] = ()
     if candidates:
-        remedies = find_remedies(candidates[0].evaluation, revision, calibration, asked)
-    return _advice(job, assumptions, calibration, candidates, rejected, len(evaluations), remedies)
+        remedies = find_remedies(candidates[0].evaluation, calibration, asked)
+    return _advice(
+        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
+    )
 
 
-def _rank_layouts(resolution: Resolution, revision: Revision, calibration: Calibration) -> Advice:
+def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
+    """Whether `setting` runs like one of `others`: unset and empty lists are what they mean."""
+    return any(setting.promoted == other.promoted for other in others)
+
+
+def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
     """Every layout with every setting, in one ranking."""
-    searched: Searched = search_layouts(resolution, revision, calibration)
-    candidates = rank(searched.evaluations, _notes(searched.evaluations, revision))
+    searched: Searched = search_layouts(resolution, calibration)
+    candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
     assumptions = (*resolution.assumptions, f"{searched.num_layouts} legal layouts searched")
     job = candidates[0].evaluation.job
     return _advice(
-        job, assumptions, calibration, candidates, rejected_settings(job, revision),
+        job, assumptions, calibration, candidates, stack.rejected(job),
         len(searched.evaluations), (),
     )  # fmt: skip
 
@@ -118,22 +154,25 @@ def _advice(
     )
 
 
-def _notes(evaluations: Sequence[Evaluation], revision: Revision) -> Callable[[Evaluation], str]:
+def _notes(evaluations: Sequence[Evaluation], stack: Stack) -> Callable[[Evaluation], str]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 
-    A setting is held against `none` on the same job.
+    A setting is held against `none` on the same job. By how much it is worse is said of one job
+    only: among many layouts every row would carry another figure.
     """
-    without = {id(e.job): e for e in evaluations if e.setting == NONE}
+    without = {id(e.job): e for e in evaluations if not recomputes(e.setting)}
+    alone = len({id(e.job) for e in evaluations}) == 1
 
     def note(evaluation: Evaluation) -> str:
-        if evaluation.setting == NONE:
+        if not recomputes(evaluation.setting):
             return ""
-        said = list(notes(evaluation.setting, evaluation.job, revision))
+        said = list(stack.notes(evaluation.setting, evaluation.job))
         none = without.get(id(evaluation.job))
         if none is not None:
             more = evaluation.peak.peak_reserved_bytes - none.peak.peak_reserved_bytes
             if more >= 0:
-                said.insert(0, f"buys nothing: {human_bytes(more)} more than none")
+                figure = f": {human_bytes(more)} more than none" if alone and more else ""
+                said.insert(0, f"buys nothing{figure}")
         return "; ".join(said)
 
     return note

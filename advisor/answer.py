@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from advisor.cost.calibration import Calibration, Provenance
-from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Job
+from advisor.models.layer_kind import FeedForward
+from advisor.recompute import Setting
 
 LIKELY = 0.9
 """Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
@@ -78,7 +79,7 @@ class Evaluation:
     """One setting on one job: memory of every stage and time of one step."""
 
     job: Job
-    setting: RecomputeSetting
+    setting: Setting
     calibration: Calibration
     stages: tuple[StageMemory, ...]
     time_seconds: TimeBreakdown
@@ -86,7 +87,7 @@ class Evaluation:
     step_time_high_seconds: float
     fit_probability: float
     budget_bytes: int
-    saved_bytes_per_layer: int
+    saved_bytes_per_layer: dict[FeedForward, int]
     model_flops_per_step: float
     hardware_flops_per_step: float
     recompute_overhead: float
@@ -131,21 +132,42 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
+    the prediction of the same: `differences` says in what the rehearsed job is another one.
+
+    explanation: the component that a difference above 2 % comes from. refused: why this candidate
+    was not rehearsed.
+    """
+
+    stage: int
+    predicted_bytes: int | None = None
+    rehearsed_bytes: int | None = None
+    explanation: str = ""
+    differences: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
-    and time. `note` says in a few words what the setting buys, or that it buys nothing."""
+    and time. `note` says in a few words what the setting buys, or that it buys nothing; `preset`
+    where it is the setting that the job's preset ships with; `verification` where --verify asked
+    for it."""
 
     rank: int
     evaluation: Evaluation
     pareto: bool
     note: str = ""
+    preset: bool = False
+    verification: Verification | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A setting that the framework refuses or that cannot act, and why."""
 
-    setting: RecomputeSetting
+    setting: Setting
     rule: str
     reason: str
     fix: str

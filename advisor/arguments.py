@@ -12,8 +12,7 @@ from advisor.request import Request, SearchScope
 
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
-LATER_FRAMEWORKS: Final = ("nemo", "torchtitan", "fsdp2", "deepspeed", "huggingface")
-COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "rules")
+COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules")
 
 
 class OutputFormat(StrEnum):
@@ -33,7 +32,8 @@ class UsageError(Exception):
 class Options:
     """One `advise` command: the request, and how to show its answer.
 
-    `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank.
+    `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank, `verify` the
+    number of candidates to rehearse.
     """
 
     request: Request
@@ -41,6 +41,7 @@ class Options:
     top: int | None = None
     show_rejected: bool = False
     explain: int | None = None
+    verify: int | None = None
     plot: Path | None = None
 
 
@@ -92,6 +93,26 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     return folder
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesOptions:
+    """`advise rules`: whose rules, of which release, and a word that they must have."""
+
+    framework: str | None = None
+    framework_version: str | None = None
+    word: str = ""
+
+
+def parse_rules(arguments: Sequence[str]) -> RulesOptions:
+    """Options of `advise rules`; UsageError or UserError where the line cannot be read."""
+    parser = _Parser(prog="advise rules", add_help=False, allow_abbrev=False)
+    parser.add_argument("--framework", action=_Choice)
+    parser.add_argument("--framework-version", action=_Text)
+    namespace, words = parser.parse_known_args(list(arguments))
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        raise UsageError(f"rules: {words[-1]}: takes --framework, --framework-version and a WORD")
+    return RulesOptions(**vars(namespace), word="".join(words))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Every flag of a ranking, under the names of Request and Options."""
     parser = _Parser(prog="advise", add_help=False, allow_abbrev=False)
@@ -104,7 +125,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--framework", action=_Choice)
     parser.add_argument("--search", action=_Choice)
     parser.add_argument("--format", dest="output", action=_Choice)
-    parser.add_argument("--explain", nargs="?", action=_Explain)
+    parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
+    parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
     parser.add_argument("--show-rejected", action="store_true")
     parser.add_argument("--sp", "--sequence-parallel", dest="sequence_parallel",
                         action="store_true", default=None)  # fmt: skip
@@ -181,14 +203,19 @@ class _Integer(argparse.Action):
         setattr(namespace, self.dest, positive(option or self.dest, values))
 
 
-class _Explain(argparse.Action):
-    """A rank, 1 where none is given; a KEY=VALUE that stands behind it is left an override."""
+class _OptionalNumber(argparse.Action):
+    """A number, the default where none is given; a KEY=VALUE behind it is left an override."""
+
+    def __init__(self, *args: Any, default_value: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._default_value = default_value
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
         if values is not None and "=" in values:
             namespace.overrides = (*getattr(namespace, "overrides", ()), values)
             values = None
-        namespace.explain = 1 if values is None else positive("--explain", values)
+        number = self._default_value if values is None else positive(f"--{self.dest}", values)
+        setattr(namespace, self.dest, number)
 
 
 class _Choice(argparse.Action):
@@ -204,8 +231,6 @@ class _Choice(argparse.Action):
 
 
 def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
-    if option == "--framework" and value.lower() in LATER_FRAMEWORKS:
-        return UserError(option, value, "is not supported yet", f"today: {', '.join(names)}")
     from advisor.units import nearest_names
 
     return UserError(option, value, "is not known here", nearest_names(value, names))

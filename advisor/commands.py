@@ -46,6 +46,10 @@ def rank(options: Options) -> Outcome:
 
     advice = advise(options.request)
     _check_rank(advice, options)
+    if options.verify:
+        from advisor.verify import verify
+
+        advice = verify(advice, options.verify, options.request.config_dir)
     talk: tuple[str, ...] = ()
     if options.plot:
         from advisor.report.figures import write_figure
@@ -62,11 +66,12 @@ def rank(options: Options) -> Outcome:
 
 def _check(options: Options) -> None:
     """Refuse before the search what would fail after it."""
-    if options.explain and options.output in (OutputFormat.CSV, OutputFormat.FLAGS):
-        raise UserError(
-            "--explain", options.explain, f"does not go with --format {options.output}",
-            "use --format table or json",
-        )  # fmt: skip
+    for flag, value in (("--explain", options.explain), ("--verify", options.verify)):
+        if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS):
+            raise UserError(
+                flag, value, f"does not go with --format {options.output}",
+                "use --format table or json",
+            )  # fmt: skip
     if options.plot:
         from advisor.report.figures import check_figure
 

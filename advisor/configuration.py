@@ -26,10 +26,13 @@ class Group(StrEnum):
     MODEL = "model"
     HARDWARE = "hardware"
     LAYOUT = "layout"
+    RECIPE = "recipe"
     RECOMPUTE = "recompute"
     EXPERIMENT = "experiment"
     SWEEP = "sweep"
+    LAUNCHER = "launcher"
     CALIBRATION = "calibration"
+    CAMPAIGN = "campaign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ class DType(StrEnum):
     BF16 = "bfloat16"
     FP16 = "float16"
     FP32 = "float32"
+    FP64 = "float64"
     INT32 = "int32"
     INT64 = "int64"
 
@@ -23,12 +24,12 @@ class DType(StrEnum):
 
 _ITEMSIZE = {
     DType.BOOL: 1, DType.UINT8: 1, DType.FLOAT8: 1, DType.BF16: 2, DType.FP16: 2,
-    DType.FP32: 4, DType.INT32: 4, DType.INT64: 8,
+    DType.FP32: 4, DType.FP64: 8, DType.INT32: 4, DType.INT64: 8,
 }  # fmt: skip
 
 
 class Precision(StrEnum):
-    """Training precision of a job: the compute type and, for FP8, its scaling recipe."""
+    """Training precision of a job: the compute type and, below 16 bits, its scaling recipe."""
 
     BF16 = "bf16"
     FP16 = "fp16"
@@ -36,10 +37,16 @@ class Precision(StrEnum):
     FP8_CURRENT = "fp8_current"
     FP8_BLOCKWISE = "fp8_blockwise"
     MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
 
     @property
     def is_fp8(self) -> bool:
         """Whether the linear layers compute in 8 bits."""
+        return self.is_quantized and self is not Precision.NVFP4
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the linear layers compute in 8 or 4 bits."""
         return self not in (Precision.BF16, Precision.FP16)
 
     @property

@@ -6,38 +6,40 @@ from functools import lru_cache
 from advisor.answer import Evaluation, MemoryBreakdown, StageMemory, TimeBreakdown
 from advisor.cost.calibration import Calibration
 from advisor.cost.flops import model_flops, replayed_flops
-from advisor.cost.machine import Machine, data_parallel_link, group_span, link, machine
+from advisor.cost.groups import network, parameter_groups
+from advisor.cost.machine import Machine, link, machine
 from advisor.cost.roofline import Network
 from advisor.cost.step_time import (
     DataParallelWork,
     PassTimes,
+    ShardedWork,
     chunk_times,
     end_times,
+    host_optimizer_seconds,
     optimizer_seconds,
     pipeline_transfer_seconds,
 )
-from advisor.frameworks.megatron.plan import chunk_plan
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
+from advisor.frameworks.base import FixedMemory
+from advisor.frameworks.registry import stack_of
 from advisor.job import Job
-from advisor.layers.operators import Group
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import LAYER_INPUT
+from advisor.layout import DataParallelSharding
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
-from advisor.memory.resident import NamedBytes, stage_buffers
-from advisor.memory.static import StaticMemory, stage_elements, static_memory
+from advisor.models.attention import SoftmaxType
+from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
-from advisor.recompute import RecomputePlan
+from advisor.pipeline import ModelChunk, Pipeline, pipeline_stages
+from advisor.recompute import RecomputePlan, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDetail:
     """Everything behind one StageMemory, for reports that explain it."""
 
-    static: StaticMemory
-    buffers: tuple[NamedBytes, ...]
-    resident: int
+    fixed: FixedMemory
     activations: ActivationPeak
     reserved: Reserved
 
@@ -52,36 +54,42 @@ class Evaluator:
         self.job = job
         self.calibration = calibration
         self.shape = rank_shape(job)
+        self._stack = stack_of(job.config.framework)
         layout, config = job.layout, job.config
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
-        self._layers = layout.layers_per_chunk(job.model.num_layers)
+        self.stages = pipeline_stages(job.model, layout)
+        self._pipeline = Pipeline(self.stages)
+        self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
         self._machine = machine(job.gpu, calibration, config.precision)
-        self._network = _network(job, calibration)
+        experts = job.model.num_moe_experts is not None
+        self._network = network(layout, job.gpu, calibration, experts=experts)
         self.budget_bytes = config.memory_budget_bytes or job.gpu.memory_bytes
         self._mask = 0
         if config.create_attention_mask:
             self._mask = config.micro_batch_size * self.shape.local_seq * config.seq_length
+        self._parameters = [
+            parameter_groups(self.shape, held, layout, job.gpu, calibration) for held in self.stages
+        ]
         self._fixed = [self._stage_fixed(stage) for stage in range(self._pp)]
         self._data_parallel = [self._data_parallel_work(stage) for stage in range(self._pp)]
-        self._first_end = end_times(self.shape, self._machine, self._network, True, False)
-        self._last_end = end_times(self.shape, self._machine, self._network, False, True)
-        self._transfer = self._pipeline_transfer()
+        self._ends = [self._end_times(chunks) for chunks in self.stages]
         self._optimizer_seconds = self._slowest_optimizer_seconds()
         self._model_flops = model_flops(
             job.model,
             config.seq_length,
             config.global_batch_size,
             job.model.padded_vocab_size(layout.tensor_model_parallel_size),
+            self.shape.attended_length,
         )
-        self._none_seconds = self._time(self.plan(NONE)).total
+        self._none_seconds = self._time(self._plans(self._stack.none)).total
 
-    def evaluate(self, setting: RecomputeSetting) -> Evaluation:
+    def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job."""
-        plan = self.plan(setting)
-        details = self._stage_details(plan)
-        time = self._time(plan)
+        plans = self._plans(setting)
+        details = self._stage_details(plans)
+        time = self._time(plans)
         error = self.calibration.step_time_error
         return Evaluation(
             job=self.job,
@@ -93,79 +101,76 @@ class Evaluator:
             step_time_high_seconds=time.total * (1 + error),
             fit_probability=min(d.reserved.fit_probability(self.budget_bytes) for d in details),
             budget_bytes=self.budget_bytes,
-            saved_bytes_per_layer=self._footprint(plan, False, False).kept // plan.num_layers,
+            saved_bytes_per_layer=self._saved_bytes_per_layer(setting),
             model_flops_per_step=float(self._model_flops),
-            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plan)),
+            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plans)),
             recompute_overhead=time.total / self._none_seconds - 1,
         )
 
-    def plan(self, setting: RecomputeSetting) -> RecomputePlan:
-        """The plan of every model chunk under `setting`."""
-        return chunk_plan(
-            setting, self.shape.model, self._layers, self.job.layout.sequence_parallel
-        )
+    def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
+        """The plan of one model chunk under `setting`."""
+        return self._plan(setting, chunk.layers)
 
-    def stage_detail(self, setting: RecomputeSetting, stage: int) -> StageDetail:
+    def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
+        return self._stack.plan(setting, self.shape, layers, self.job)
+
+    def _plans(self, setting: Setting) -> list[RecomputePlan]:
+        """The plan of each group of layers."""
+        return [self._plan(setting, layers) for layers in self._pipeline.groups]
+
+    def _saved_bytes_per_layer(self, setting: Setting) -> dict[FeedForward, int]:
+        """Bytes that one layer keeps, one microbatch, by its feed-forward part: the mean over as
+        many of them as the largest chunk has."""
+        kept: dict[FeedForward, int] = {}
+        for kind in self._kinds:
+            most = max(layers.count(kind) for layers in self._pipeline.groups)
+            plan = self._plan(setting, (kind,) * most)
+            footprint = chunk_footprint(self.shape, plan, False, False)
+            kept.setdefault(kind.feed_forward, footprint.kept // most)
+        return kept
+
+    def stage_detail(self, setting: Setting, stage: int) -> StageDetail:
         """Memory of one stage in all its terms."""
-        return self._stage_details(self.plan(setting))[stage]
+        return self._stage_details(self._plans(setting))[stage]
 
-    def _stage_details(self, plan: RecomputePlan) -> list[StageDetail]:
-        """Memory of all stages; the chunks between the pipeline's ends are alike."""
-        middle = self._footprint(plan, False, False)
-        details = []
-        for stage in range(self._pp):
-            chunks = [middle] * self._vpp
-            first, last = stage == 0, stage == self._pp - 1
-            if first:
-                chunks[0] = self._footprint(plan, True, last and self._vpp == 1)
-            if last and not (first and self._vpp == 1):
-                chunks[-1] = self._footprint(plan, False, True)
-            details.append(self._stage_detail(stage, tuple(chunks)))
-        return details
+    def _stage_details(self, plans: list[RecomputePlan]) -> list[StageDetail]:
+        """Memory of all stages; each distinct chunk is looked at once."""
+        pipeline = self._pipeline
+        footprints = [
+            self._footprint(plans[group], chunk)
+            for chunk, group in zip(pipeline.chunks, pipeline.group_of, strict=True)
+        ]
+        return [
+            self._stage_detail(number, tuple(footprints[chunk] for chunk in stage.chunks))
+            for number, stage in enumerate(pipeline.stages)
+        ]
 
-    def _footprint(self, plan: RecomputePlan, first: bool, last: bool) -> ChunkFootprint:
-        mask = self._mask if first or last else 0
-        return chunk_footprint(self.shape, plan, first, last, mask)
-
-    def _stage_detail(self, stage: int, chunks: tuple[ChunkFootprint, ...]) -> StageDetail:
-        peak = activation_peak(self.shape, chunks, self._pp, stage, self._microbatches)
-        static, buffers, resident = self._fixed[stage]
+    def _stage_detail(self, stage: int, footprints: tuple[ChunkFootprint, ...]) -> StageDetail:
+        classes = self._pipeline.stages[stage].classes
+        peak = activation_peak(self.shape, footprints, classes, self._pp, stage, self._microbatches)
+        fixed = self._fixed[stage]
+        peak = peak.or_optimizer_step(fixed.optimizer_step)
         reserved = reserved_memory(
-            static.total + resident + peak.total,
+            fixed.static.total + fixed.resident + peak.total,
             peak.total,
             self.job.layout,
             expandable_segments=self.job.config.expandable_segments,
-            eight_bit=self.job.config.precision.is_fp8,
+            quantized=self.job.config.precision.is_quantized,
+            pools=fixed.pools,
         )
         return StageDetail(
-            static=static,
-            buffers=buffers,
-            resident=resident,
+            fixed=fixed,
             activations=peak,
             reserved=reserved,
         )
 
-    def ends(self, stage: int) -> list[tuple[bool, bool]]:
-        """Per chunk of `stage`: whether it holds the embedding, and the head."""
-        last_stage, last_chunk = self._pp - 1, self._vpp - 1
-        return [
-            (stage == 0 and chunk == 0, stage == last_stage and chunk == last_chunk)
-            for chunk in range(self._vpp)
-        ]
+    def _footprint(self, plan: RecomputePlan, chunk: ModelChunk) -> ChunkFootprint:
+        mask = self._mask if chunk.embedding or chunk.head else 0
+        working_set = self._fixed[0].working_set  # such stacks have one stage
+        return chunk_footprint(self.shape, plan, chunk.embedding, chunk.head, mask, working_set)
 
-    def _stage_elements(self, stage: int) -> int:
-        layers = self._layers * self._vpp
-        return stage_elements(self.shape, layers, stage == 0, stage == self._pp - 1)
-
-    def _stage_fixed(self, stage: int) -> tuple[StaticMemory, tuple[NamedBytes, ...], int]:
-        """Static memory and resident buffers of a stage, and the buffers' bytes."""
-        layout, config = self.job.layout, self.job.config
-        static = static_memory(
-            self._stage_elements(stage), layout.optimizer_shards, config.main_grads_dtype
-        )
-        capability = self.job.gpu.compute_capability
-        buffers = stage_buffers(self.shape, self._vpp, stage == self._pp - 1, capability)
-        return static, buffers, sum(term.num_bytes for term in buffers)
+    def _stage_fixed(self, stage: int) -> FixedMemory:
+        return self._stack.fixed_memory(self.job, self.shape, self.stages[stage])
 
     def _stage_memory(self, stage: int, detail: StageDetail) -> StageMemory:
         overhead = detail.reserved.total - detail.reserved.allocated
@@ -174,25 +179,27 @@ class Evaluator:
             peak_allocated_bytes=detail.reserved.allocated,
             peak_reserved_bytes=detail.reserved.total,
             memory_bytes=MemoryBreakdown(
-                weights=detail.static.weights,
-                gradients=detail.static.gradients,
-                optimizer=detail.static.optimizer,
+                weights=detail.fixed.static.weights,
+                gradients=detail.fixed.static.gradients,
+                optimizer=detail.fixed.static.optimizer,
                 activations=detail.activations.kept,
                 transient=detail.activations.transient,
-                overhead=detail.resident + overhead,
+                overhead=detail.fixed.resident + overhead,
             ),
             in_flight_microbatches=sum(detail.activations.in_flight) / self._vpp,
             peak_phase=detail.activations.phase,
         )
 
-    def _replayed_flops(self, plan: RecomputePlan) -> int:
+    def _replayed_flops(self, plans: list[RecomputePlan]) -> int:
         """FLOPs of all replays of one step on all ranks."""
-        one_rank = _replayed_flops(self.shape, plan)
-        return one_rank * self._vpp * self._microbatches * self.job.num_gpus
+        one_pipeline = 0
+        for plan, copies in zip(plans, self._pipeline.copies, strict=True):
+            one_pipeline += copies * replayed_flops(self.shape, plan)
+        return one_pipeline * self._microbatches * (self.job.num_gpus // self._pp)
 
-    def _time(self, plan: RecomputePlan) -> TimeBreakdown:
+    def _time(self, plans: list[RecomputePlan]) -> TimeBreakdown:
         """The slowest stage sets the pace; the others fill and drain the pipeline around it."""
-        stages = self._stages_times(plan)
+        stages = self._stages_times(plans)
         slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
         pace = stages[slowest]
         bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
@@ -204,21 +211,31 @@ class Evaluator:
             exposed_communication=work.exposed + self._data_parallel_seconds(slowest, pace),
             pipeline_bubble=bubble,
             optimizer=self._optimizer_seconds,
+            offload=work.offload,
         )
 
-    def slowest_stage(self, setting: RecomputeSetting) -> int:
+    def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
-        stages = self._stages_times(self.plan(setting))
+        stages = self._stages_times(self._plans(setting))
         return max(range(self._pp), key=lambda stage: stages[stage].total)
 
-    def _stages_times(self, plan: RecomputePlan) -> list[PassTimes]:
+    def _stages_times(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """One microbatch through all chunks of every stage, transfers included."""
-        chunk = chunk_times(self.shape, self._machine, self._network, plan, False, False)
-        middle = chunk.times(self._vpp) + self._transfer
-        stages = [middle] * self._pp
-        stages[0] += self._first_end
-        stages[-1] += self._last_end
+        rates = self._machine, self._network
+        passes = [chunk_times(self.shape, *rates, plan) for plan in plans]
+        stages = []
+        for stage, total in zip(self._pipeline.stages, self._ends, strict=True):
+            for group, count in stage.groups:
+                total += passes[group].times(count)
+            stages.append(total)
         return stages
+
+    def _end_times(self, chunks: tuple[ModelChunk, ...]) -> PassTimes:
+        """One microbatch through the ends of the model that a stage holds, and its transfers."""
+        rates = self._machine, self._network
+        first = any(chunk.embedding for chunk in chunks)
+        last = any(chunk.head for chunk in chunks)
+        return self._pipeline_transfer() + end_times(self.shape, *rates, first, last)
 
     @property
     def rates(self) -> tuple[Machine, Network]:
@@ -233,34 +250,58 @@ class Evaluator:
         fraction = self.calibration.hidden_fraction
         return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined, fraction))
 
-    def _data_parallel_work(self, stage: int) -> DataParallelWork:
-        layout = self.job.layout
-        ranks = layout.data_parallel_size * layout.context_parallel_size
-        return DataParallelWork(
-            elements=self._stage_elements(stage),
-            gradient_itemsize=self.job.config.main_grads_dtype.itemsize,
-            ranks=ranks,
-            sharded=layout.use_distributed_optimizer,
-            overlap_grad_reduce=layout.overlap_grad_reduce,
-            overlap_param_gather=layout.overlap_param_gather,
-            joined=data_parallel_link(self.job.gpu, self.calibration, layout),
+    def _data_parallel_work(self, stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
+        layout, parts = self.job.layout, self._parameters[stage]
+        itemsize = self.job.config.main_grads_dtype.itemsize
+        sharding = layout.data_parallel_sharding
+        if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
+            (part,) = parts  # such stacks have no experts
+            return ShardedWork(
+                elements=part.elements, gradient_itemsize=itemsize, ranks=part.ranks,
+                joined=part.joined, microbatches=self._microbatches,
+                gathers_again=sharding is DataParallelSharding.FULL,
+                hidden_fraction=self.calibration.hidden_fraction,
+            )  # fmt: skip
+        sharded = layout.use_distributed_optimizer
+        if sharding is not None:
+            sharded = sharding is DataParallelSharding.OPTIMIZER
+        return tuple(
+            DataParallelWork(
+                elements=part.elements,
+                gradient_itemsize=itemsize,
+                ranks=part.ranks,
+                sharded=sharded,
+                overlap_grad_reduce=layout.overlap_grad_reduce,
+                overlap_param_gather=layout.overlap_param_gather,
+                joined=part.joined,
+            )
+            for part in parts
         )
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
-        return self._data_parallel[stage].exposed_seconds(pace.forward, pace.backward)
+        work = self._data_parallel[stage]
+        if isinstance(work, ShardedWork):
+            return work.exposed_seconds(pace.forward, pace.backward)
+        first, *others = work
+        return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
 
     def _slowest_optimizer_seconds(self) -> float:
-        elements = max(self._stage_elements(stage) for stage in range(self._pp))
-        itemsize = self.job.config.main_grads_dtype.itemsize
-        shards = self.job.layout.optimizer_shards
-        seconds = optimizer_seconds(elements, shards, itemsize, self._machine)
-        return seconds + self.calibration.step_seconds
+        slowest = max(self._stage_optimizer_seconds(stage) for stage in range(self._pp))
+        return slowest + self.calibration.step_seconds
 
-
-@lru_cache(maxsize=8192)
-def _replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
-    """Replayed FLOPs of one microbatch of one chunk on one rank."""
-    return replayed_flops(transformer_layer(shape), plan)
+    def _stage_optimizer_seconds(self, stage: int) -> float:
+        config = self.job.config
+        itemsize, away, seconds = config.main_grads_dtype.itemsize, config.offloaded_fraction, 0.0
+        for part in self._parameters[stage]:
+            elements, shards = part.elements, part.shards
+            if self.job.layout.data_parallel_sharding is DataParallelSharding.FULL:
+                elements, shards = -(-elements // shards), 1  # no gradient but the shard's
+            seconds += optimizer_seconds(elements, shards, itemsize, self._machine, on_host=away)
+            seconds += host_optimizer_seconds(
+                away * elements / shards, itemsize, self._machine,
+                overlapped=config.overlap_cpu_optimizer_d2h_h2d,
+            )  # fmt: skip
+        return seconds
 
 
 @lru_cache(maxsize=4096)
@@ -276,31 +317,30 @@ def rank_shape(job: Job) -> RankShape:
         sequence_parallel=layout.sequence_parallel,
         context_parallel_size=layout.context_parallel_size,
         tp_comm_overlap=layout.tp_comm_overlap,
+        mean_packed_length=config.mean_packed_length,
+        expert_model_parallel_size=layout.expert_model_parallel_size,
+        expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
+        moe_load_imbalance=config.moe_load_imbalance,
     )
 
 
 def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
-    attention/dot_product_attention/utils.py); the local spec has only the unfused one."""
+    attention/dot_product_attention/utils.py); the local spec has only the unfused one. Before
+    Hopper no kernel trains with sinks or with values narrower than keys: attention is unfused."""
     if model.attention_backend is not AttentionBackend.AUTO:
         return model
     if model.transformer_impl is TransformerImpl.LOCAL:
         return replace(model, attention_backend=AttentionBackend.UNFUSED)
     fused = compute_capability >= 9.0
-    backend = AttentionBackend.FUSED if fused else AttentionBackend.FLASH
+    older = AttentionBackend.FLASH
+    sinks = model.softmax_type is not SoftmaxType.VANILLA
+    if sinks or model.qk_channels != model.v_channels:
+        older = AttentionBackend.UNFUSED
+    backend = AttentionBackend.FUSED if fused else older
     return replace(model, attention_backend=backend)
 
 
-def _network(job: Job, calibration: Calibration) -> Network:
-    layout = job.layout
-    return Network(
-        tensor=link(job.gpu, calibration, group_span(layout, Group.TENSOR)),
-        context=link(job.gpu, calibration, group_span(layout, Group.CONTEXT)),
-        tensor_ranks=layout.tensor_model_parallel_size,
-        context_ranks=layout.context_parallel_size,
-    )
-
-
-def evaluate(job: Job, setting: RecomputeSetting, calibration: Calibration) -> Evaluation:
+def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
     """`setting` on `job`; use an Evaluator for several settings of one job."""
     return Evaluator(job, calibration).evaluate(setting)

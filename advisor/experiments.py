@@ -1,11 +1,14 @@
-"""Job presets: known, published layouts of a model on a number of GPUs (configs/experiment).
+"""Job presets: known, published layouts of a model on a number of GPUs.
 
-A preset is called MODEL_COUNTxGPU, e.g. ``llama3_70b_32xh100``; with ``_PRECISION`` behind it, it
-is the one for that precision. So the preset of a job is found by listing one folder.
+A preset is a file of configs/experiment or a row of the model's table in configs/recipe. A file is
+called MODEL_COUNTxGPU, e.g. ``llama3_70b_32xh100``; with ``_PRECISION`` behind it, it is the one
+for that precision. So the preset of a job is found by listing one folder and reading one table.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import log2
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ from advisor.configuration import Document, Group, config_names, find_config, lo
 from advisor.cost.gpus import resolve_gpu
 from advisor.dtypes import Precision
 from advisor.errors import UserError
+from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
 from advisor.job import JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.reader import convert, read_dataclass, read_fields
+from advisor.recipes import Recipe, load_recipes
 from advisor.units import parse_gpus
 
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
@@ -27,7 +32,8 @@ class Experiment:
     """One published job: what runs, on what, how it is laid out, and who says so.
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
-    gpus: COUNTxTYPE. layout: complete, data parallelism included.
+    gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
+    that it comes with, where it states one. not_modelled: options that it sets and no job has.
     """
 
     name: str
@@ -38,6 +44,8 @@ class Experiment:
     model_options: tuple[tuple[str, Any], ...] = ()
     source: str = ""
     notes: str = ""
+    shipped: RecomputeSetting | None = None
+    not_modelled: tuple[str, ...] = ()
 
     def configure(self, model: ModelSpec) -> ModelSpec:
         """`model` with the options that this job sets."""
@@ -60,23 +68,126 @@ def find_experiment(
     gpu_type: str,
     precision: Precision | None = None,
     config_dir: Path | None = None,
+    seq_length: int | None = None,
 ) -> Experiment | None:
     """The preset of a model on so many GPUs of a type; None where there is none.
 
-    With a precision the preset for it comes first, then the one that names none.
+    With a precision the preset for it comes first, then the one that names none. Files come before
+    tables; of a table's rows, those of the sequence length that is asked for, pretraining, and the
+    frameworks in the order of _FRAMEWORKS. A recipe for long context is for that context only.
     """
     wanted = resolve_gpu(gpu_type, config_dir)
+    path = _file_of(model, num_gpus, wanted, precision, config_dir)
+    if path is not None:
+        return _read(load_yaml(path))
+    rows = [
+        recipe
+        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
+        if recipe.num_gpus == num_gpus
+    ]
+    best = min(rows, key=lambda recipe: _preference(recipe, precision, seq_length), default=None)
+    return preset_of(best, num_gpus, gpu_type) if best else None
+
+
+def nearest_experiment(
+    model: str,
+    num_gpus: int,
+    gpu_type: str,
+    precision: Precision | None = None,
+    config_dir: Path | None = None,
+    seq_length: int | None = None,
+) -> Experiment | None:
+    """The recipe for the same GPUs in the nearest number, with as many replicas as `num_gpus` hold.
+
+    The global batch grows and shrinks with the replicas, so that each does what it did. None where
+    no recipe's replicas fill `num_gpus`.
+    """
+    wanted = resolve_gpu(gpu_type, config_dir)
+    rows = [
+        recipe
+        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
+        if recipe.runs_on(num_gpus)
+    ]
+    best = min(
+        rows,
+        key=lambda recipe: (
+            abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
+        ),
+        default=None,
+    )  # fmt: skip
+    return preset_of(best, num_gpus, gpu_type) if best else None
+
+
+_LONG_CONTEXT = 8193
+"""Tokens from which a recipe is one for long context."""
+_FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
+
+
+def _file_of(
+    model: str, num_gpus: int, gpu: str, precision: Precision | None, config_dir: Path | None
+) -> Path | None:
+    """The file of configs/experiment for a job."""
     found: dict[str | None, str] = {}
     for name in experiment_names(config_dir):
         match = _NAME.fullmatch(name)
         if match is None or match["model"] != model:
             continue
         count, kind = parse_gpus(match["gpus"])
-        if count == num_gpus and _is_gpu(kind, wanted, config_dir):
+        if count == num_gpus and _is_gpu(kind, gpu, config_dir):
             found[match["precision"]] = name
     name = found.get(precision) or found.get(None) or ""
-    path = find_config(Group.EXPERIMENT, name, config_dir) if name else None
-    return _read(load_yaml(path)) if path else None
+    return find_config(Group.EXPERIMENT, name, config_dir) if name else None
+
+
+def _rows_on(
+    model: str,
+    gpu: str,
+    precision: Precision | None,
+    config_dir: Path | None,
+    seq_length: int | None,
+) -> Iterator[Recipe]:
+    """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
+    sixteen = (Precision.BF16, Precision.FP16)
+    for recipe in load_recipes(model, config_dir):
+        named = any(_is_gpu(kind, gpu, config_dir) for kind in recipe.gpu_types)
+        usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == seq_length
+        if named and usual and recipe.precision in (precision, *sixteen):
+            yield recipe
+
+
+def _preference(
+    recipe: Recipe, precision: Precision | None, seq_length: int | None
+) -> tuple[bool, bool, bool, int]:
+    """Smallest for the recipe that says most about the job."""
+    return (
+        seq_length not in (None, recipe.seq_length),
+        recipe.precision != (precision or Precision.BF16),
+        recipe.task != "pretrain",
+        _FRAMEWORKS.index(recipe.framework) if recipe.framework in _FRAMEWORKS else 0,
+    )
+
+
+def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experiment:
+    """The recipe as a preset, on its own GPUs or on `num_gpus` with more or fewer replicas."""
+    num_gpus, gpu_type = num_gpus or recipe.num_gpus, gpu_type or recipe.gpu_types[0]
+    replicas, published = (n // recipe.model_parallel_size for n in (num_gpus, recipe.num_gpus))
+    degrees = recipe.fields_of(ParallelLayout)
+    degrees.setdefault("expert_tensor_parallel_size", 1 if recipe.has_experts else None)
+    layout = ParallelLayout(**degrees, data_parallel_size=replicas)
+    config = JobConfig(**recipe.fields_of(JobConfig))
+    options = recipe.fields_of(ModelSpec)
+    return Experiment(
+        name=recipe.name,
+        model=recipe.model,
+        gpus=f"{num_gpus}x{gpu_type}",
+        layout=layout,
+        config=replace(config, global_batch_size=config.global_batch_size * replicas // published),
+        model_options=tuple(options.items()),
+        source=recipe.source,
+        notes=recipe.notes,
+        shipped=parse_setting(recipe.shipped_recompute) if recipe.shipped_recompute else None,
+        not_modelled=recipe.not_modelled,
+    )
 
 
 def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
@@ -87,10 +198,11 @@ def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
 
 
 def _read(document: Document) -> Experiment:
-    """Experiment from the file's keys: model, gpus, layout, model_options, source, notes, and the
-    fields of JobConfig."""
+    """Experiment from the file's keys: model, gpus, layout, model_options, shipped_recompute,
+    source, notes, and the fields of JobConfig."""
     path, values = document.path, dict(document.values)
     about = {key: convert(values.pop(key, ""), str, path, key) for key in _ABOUT}
+    spec = convert(values.pop("shipped_recompute", ""), str, path, "shipped_recompute")
     for key in ("model", "gpus"):
         if not about[key]:
             raise UserError(f"{path}: {key}", "(none)", "is missing")
@@ -102,6 +214,7 @@ def _read(document: Document) -> Experiment:
         layout=_layout(layout, parse_gpus(about["gpus"])[0], path),
         config=read_dataclass(JobConfig, values, path),
         model_options=tuple(read_fields(ModelSpec, options, path, "model_options.").items()),
+        shipped=parse_setting(spec) if spec else None,
     )
 
 

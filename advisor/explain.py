@@ -10,9 +10,8 @@ from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.recompute import RecomputePlan, Segment, kept_tensors
-
-_LAYER_SOURCE = "kept by every layer"
+from advisor.pipeline import ModelChunk
+from advisor.recompute import RecomputePlan, Segment, kept_tensors, replayed_operators
 
 
 def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
@@ -20,18 +19,18 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     stage = evaluation.peak.stage
     detail = evaluator.stage_detail(evaluation.setting, stage)
-    static = detail.static
+    static, words = detail.fixed.static, detail.fixed.words
+    weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
     return (
-        _term("weights", "16-bit weights", static.weights, "2 bytes a parameter"),
-        _term("gradients", "main gradients", static.gradients, "contiguous gradient buffer"),
-        _term("optimizer", "fp32 master weights and Adam moments", static.optimizer,
-              "12 bytes a parameter over the shards"),
+        _term("weights", weights[0], static.weights, weights[1]),
+        _term("gradients", gradients[0], static.gradients, gradients[1]),
+        _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
         _term("transient", evaluation.peak.peak_phase, detail.activations.transient,
               "working set of the pass at the peak, and what the schedule holds"),
         *(
             _term("overhead", term.name, term.num_bytes, term.source)
-            for term in (*detail.buffers, *detail.reserved.terms)
+            for term in (*detail.fixed.buffers, *detail.reserved.terms)
         ),
     )  # fmt: skip
 
@@ -46,19 +45,22 @@ def _kept_lines(
     evaluator: Evaluator, evaluation: Evaluation, detail: StageDetail
 ) -> tuple[MemoryLine, ...]:
     """Saved tensors of everything in flight: copies are layers x microbatches."""
-    plan, shape = evaluator.plan(evaluation.setting), evaluator.shape
-    in_flight = detail.activations.in_flight
+    shape, in_flight = evaluator.shape, detail.activations.in_flight
     counts: dict[Tensor, int] = defaultdict(int)
-    for tensor, copies in _layer_tensors(shape, plan):
-        counts[tensor] += copies * sum(in_flight)
-    for chunk, (first, last) in enumerate(evaluator.ends(evaluation.peak.stage)):
-        for tensor in _end_tensors(shape, first, last):
-            counts[tensor] += in_flight[chunk]
+    readers: dict[str, str] = {}
+    for chunk, microbatches in zip(evaluator.stages[evaluation.peak.stage], in_flight, strict=True):
+        plan = evaluator.plan(evaluation.setting, chunk)
+        readers |= _readers(shape, chunk)
+        for tensor, copies in _layer_tensors(shape, plan):
+            counts[tensor] += copies * microbatches
+        for tensor in _end_tensors(shape, chunk):
+            counts[tensor] += microbatches
     lines = [
         MemoryLine(
             component="activations", name=tensor.name,
             shape=f"[{', '.join(str(n) for n in tensor.shape)}] {tensor.dtype}",
-            unit_bytes=tensor.num_bytes, count=count, source=_LAYER_SOURCE,
+            unit_bytes=tensor.num_bytes, count=count,
+            source=f"megatron-core, for the backward of {readers.get(tensor.name, 'the layer')}",
         )
         for tensor, count in counts.items()
     ]  # fmt: skip
@@ -75,8 +77,18 @@ def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tens
         if segment.whole:
             yield _checkpoint_input(shape, segment), segment.copies
             continue
-        for tensor in kept_tensors(transformer_layer(shape), segment.runs).values():
-            yield tensor, segment.total_layers
+        for kind, count in segment.kinds():
+            for tensor in kept_tensors(transformer_layer(shape, kind), segment.runs).values():
+                yield tensor, count
+
+
+def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
+    """By tensor: the submodule whose backward reads it."""
+    kinds = dict.fromkeys(chunk.layers)
+    operators = [op for kind in kinds for op in transformer_layer(shape, kind)]
+    operators += embedding_operators(shape) if chunk.embedding else ()
+    operators += head_operators(shape) if chunk.head else ()
+    return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
 
 
 def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
@@ -87,10 +99,10 @@ def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
     return Tensor("layer_input shard", (-(-elements // shape.tp),), hidden.dtype)
 
 
-def _end_tensors(shape: RankShape, first: bool, last: bool) -> Iterator[Tensor]:
-    if first:
+def _end_tensors(shape: RankShape, chunk: ModelChunk) -> Iterator[Tensor]:
+    if chunk.embedding:
         yield from kept_tensors(embedding_operators(shape), ()).values()
-    if last:
+    if chunk.head:
         yield from kept_tensors(head_operators(shape), ()).values()
 
 
@@ -124,22 +136,18 @@ def _stage_operators(
     evaluator: Evaluator, evaluation: Evaluation
 ) -> Iterator[tuple[Operator, int, int]]:
     """Operators of the slowest stage: how often each runs in one microbatch, how often again."""
-    plan = evaluator.plan(evaluation.setting)
-    shape = evaluator.shape
-    ends = evaluator.ends(evaluator.slowest_stage(evaluation.setting))
-    layers = transformer_layer(shape)
-    for operator in layers:
-        replays = sum(
-            segment.total_layers
-            for segment in plan.segments
-            if segment.whole or any(operator.module in run.modules for run in segment.runs)
-        )
-        yield operator, plan.num_layers * len(ends), replays * len(ends)
-    for first, last in ends:
+    shape, stage = evaluator.shape, evaluator.slowest_stage(evaluation.setting)
+    for chunk in evaluator.stages[stage]:
+        for segment in evaluator.plan(evaluation.setting, chunk).segments:
+            for kind, count in segment.kinds():
+                layer = transformer_layer(shape, kind)
+                again = {operator.name for operator in replayed_operators(layer, segment)}
+                for operator in layer:
+                    yield operator, count, count if operator.name in again else 0
         operators: Iterable[Operator] = ()
-        if first:
+        if chunk.embedding:
             operators = embedding_operators(shape)
-        if last:
+        if chunk.head:
             operators = (*operators, *head_operators(shape))
         for operator in operators:
             yield operator, 1, 0

@@ -29,7 +29,8 @@ Job
   --micro-batch-size N      sequences of one microbatch
   --global-batch-size N     sequences of one step
   --precision P             bf16, fp16, fp8_delayed, fp8_current, fp8_blockwise, mxfp8
-  --framework F             megatron_lm, megatron_bridge
+  --framework F             megatron_lm, megatron_bridge, nemo, torchtitan, fsdp2, deepspeed,
+                            huggingface
   --framework-version V     its release: meaning and spelling of settings follow it
   KEY=VALUE                 any field: model.*, layout.*, job.*, in Megatron's names
   --config-dir DIR          searched before the configuration that comes with the advisor
@@ -52,13 +53,16 @@ Output
   --top N                   rows shown (10 on a page, all in json and csv)
   --show-rejected           settings that the framework refuses, and why
   --explain [N]             where each GiB and each millisecond of row N goes (default 1)
+  --verify [N]              the N best (default 3) rehearsed by Megatron Core on fake tensors:
+                            peaks predicted beside rehearsed; needs the extra `megatron`
   --plot FILE               memory against time, and memory by component, as .png, .svg or .pdf
   --version  --help
 
 Other commands
   advise lint FILE|FLAGS    checks an existing configuration or command line
   advise diagnose LOG       says why a run failed
-  advise models, gpus       lists the presets    advise rules   lists what is checked
+  advise models, gpus       lists the presets; advise recipes [MODEL] what was published
+  advise rules [WORD]       what a release accepts, promotes and refuses
 
 Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
 lint: 0 clean or notes only, 1 an error or a warning. diagnose: 0 a cause is named, 1 none is known.

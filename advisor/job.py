@@ -8,10 +8,12 @@ from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout, check_model_fits_layout
 from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.pipeline import pipeline_stages
 
 _CAPABILITIES = {
     Precision.FP8_BLOCKWISE: (9.0, "Hopper"),
     Precision.MXFP8: (10.0, "Blackwell"),
+    Precision.NVFP4: (10.0, "Blackwell"),
 }
 """Compute capability from which Transformer Engine runs a recipe (TE pytorch/fp8.py)."""
 
@@ -30,6 +32,11 @@ class Framework(StrEnum):
 
     MEGATRON_LM = "megatron_lm"
     MEGATRON_BRIDGE = "megatron_bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    FSDP2 = "fsdp2"
+    DEEPSPEED = "deepspeed"
+    HUGGINGFACE = "huggingface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +44,20 @@ class JobConfig:
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
     ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
-    grad_reduce_in_fp32 is off). ``framework_version`` is megatron-core's for Megatron-LM and
-    Bridge's own for Megatron Bridge. ``create_attention_mask`` is Megatron-LM's
-    create_attention_mask_in_dataloader. ``expandable_segments`` is that option of
+    grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
+    optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
+    which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
+    (Megatron-LM arguments.py); ``fp8_param_gather`` keeps the linear layers' weights in 8 bits
+    alone. ``copies_gradients`` is our own: Megatron's optimizer makes fp32 copies of its shard of
+    16-bit gradients all at once, the harness's native step a few at a time.
+    ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for Megatron
+    Bridge and NeMo. ``create_attention_mask`` is Megatron-LM's
+    create_attention_mask_in_dataloader. ``moe_load_imbalance`` is our own: tokens that reach the
+    busiest expert-parallel rank over the mean; 1, its default, is what
+    moe_router_force_load_balancing aims at. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
+    ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
+    squared lengths over the sum of their lengths.
     """
 
     seq_length: int
@@ -50,19 +67,87 @@ class JobConfig:
     framework: Framework = Framework.MEGATRON_LM
     framework_version: str = ""
     main_grads_dtype: DType = DType.FP32
+    copies_gradients: bool = True
+    fp8_param_gather: bool = False
+    use_precision_aware_optimizer: bool = False
+    main_params_dtype: DType = DType.FP32
+    exp_avg_dtype: DType = DType.FP32
+    exp_avg_sq_dtype: DType = DType.FP32
+    optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: float = 1.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
+    moe_load_imbalance: float = 1.0
     create_attention_mask: bool = True
     expandable_segments: bool = False
     memory_budget_bytes: int | None = None
+    mean_packed_length: int | None = None
+
+    @property
+    def offloaded_fraction(self) -> float:
+        """Part of the optimizer that works on the host."""
+        return self.optimizer_offload_fraction if self.optimizer_cpu_offload else 0.0
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of main parameter and Adam moments of one element.
+
+        The precision-aware optimizer keeps of an fp32 main parameter the 16 bits that its bf16
+        weight lacks (store_param_remainders), but not beside 8-bit recipes other than delayed
+        (megatron-core optimizer_config.py, use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+        """
+        main = self.main_params_dtype.itemsize
+        plain = self.precision in (Precision.BF16, Precision.FP8_DELAYED)
+        if self.use_precision_aware_optimizer and plain and self.main_params_dtype is DType.FP32:
+            main -= self.precision.parameter_dtype.itemsize
+        return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
 
     def __post_init__(self) -> None:
-        for field in ("seq_length", "micro_batch_size", "global_batch_size"):
+        for field in _POSITIVE:
             value = getattr(self, field)
-            if value < 1:
+            if value is not None and value < 1:
                 raise UserError(f"job.{field}", value, "must be at least 1")
+        if not 1.0 <= self.moe_load_imbalance <= 1000.0:
+            raise UserError(
+                "job.moe_load_imbalance", self.moe_load_imbalance,
+                "must be at least 1: the busiest rank over the mean", "use 1",
+            )  # fmt: skip
         if self.main_grads_dtype not in (DType.FP32, DType.BF16):
             raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
+        for field, allowed in _OPTIMIZER_DTYPES.items():
+            value = getattr(self, field)
+            legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
+            if value not in legal:
+                raise UserError(
+                    f"job.{field}", value, f"must be {' or '.join(legal)}",
+                    "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
+                )  # fmt: skip
+        if self.optimizer_cpu_offload and not self.use_precision_aware_optimizer:
+            raise UserError(
+                "job.optimizer_cpu_offload", True, "needs the precision-aware optimizer",
+                "set job.use_precision_aware_optimizer=true",
+            )  # fmt: skip
+        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
+            raise UserError(
+                "job.optimizer_offload_fraction", self.optimizer_offload_fraction,
+                "must be in [0, 1]",
+            )  # fmt: skip
+        if self.fp8_param_gather and not self.precision.is_fp8:
+            raise UserError(
+                "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
+            )
+
+
+_OPTIMIZER_DTYPES = {
+    "main_params_dtype": (DType.FP32, DType.FP16),
+    "exp_avg_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
+    "exp_avg_sq_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
+}
+"""Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
+
+
+_POSITIVE = ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +171,7 @@ class Job:
             )  # fmt: skip
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
+        pipeline_stages(self.model, layout)
         _check_sequence(config, layout)
         _check_batch(config, layout)
 
@@ -98,7 +184,7 @@ class Job:
 
 def check_precision(precision: Precision, gpu: Gpu) -> None:
     """Raise UserError where the GPU has no tensor cores for `precision`."""
-    if precision.is_fp8 and gpu.fp8_flops is None:
+    if precision.is_quantized and gpu.fp8_flops is None:
         raise UserError(
             "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
         )

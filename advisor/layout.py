@@ -1,10 +1,22 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 
 from advisor.errors import UserError
-from advisor.models.spec import ModelSpec, divisors, nearest_divisors
+from advisor.models.experts import TokenDispatcher
+from advisor.models.spec import ModelSpec, TransformerImpl, divisors
+
+
+class DataParallelSharding(StrEnum):
+    """What data-parallel ranks hold a part of: DeepSpeed's stages 0 to 3. FSDP2 shards everything
+    (full), or keeps the parameters gathered between the passes (gradients)."""
+
+    NONE = "no_shard"
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +26,13 @@ class ParallelLayout:
     ``virtual_pipeline_model_parallel_size`` counts model chunks per pipeline stage; 1 is the plain
     1F1B schedule. ``use_distributed_optimizer`` shards optimizer states over data and context
     parallel ranks. Overlap flags follow Megatron's DistributedDataParallelConfig.
+    ``expert_tensor_parallel_size`` None is the tensor-parallel degree, as in Megatron.
+
+    ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
+
+    Four fields split the layers unevenly over the stages (see advisor.pipeline): the number of
+    layers of the first and last stage, or embedding and loss counted as layers, or
+    ``pipeline_model_parallel_layout``, the text that spells every chunk ("Ett|(tt|)*6tL").
     """
 
     tensor_model_parallel_size: int = 1
@@ -22,17 +41,23 @@ class ParallelLayout:
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int = 1
     expert_model_parallel_size: int = 1
-    expert_tensor_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
     data_parallel_size: int = 1
     use_distributed_optimizer: bool = True
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     tp_comm_overlap: bool = False
+    num_layers_in_first_pipeline_stage: int | None = None
+    num_layers_in_last_pipeline_stage: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    pipeline_model_parallel_layout: str = ""
+    data_parallel_sharding: DataParallelSharding | None = None
 
     def __post_init__(self) -> None:
-        for field in DEGREES:
+        for field in (*DEGREES, *_END_STAGES):
             value = getattr(self, field)
-            if value < 1:
+            if value is not None and value < 1:
                 raise UserError(f"layout.{field}", value, "must be at least 1")
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
             raise UserError(
@@ -75,9 +100,37 @@ class ParallelLayout:
             return 1
         return self.data_parallel_size * self.context_parallel_size
 
-    def layers_per_chunk(self, num_layers: int) -> int:
-        """Layers of every model chunk (even split)."""
-        return num_layers // self.num_model_chunks
+    @property
+    def expert_tensor_degree(self) -> int:
+        """Tensor-parallel degree of the routed experts."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def expert_data_parallel_size(self) -> int:
+        """Ranks with the same routed experts: those of a stage over EP x ETP, and at least 1."""
+        stage = self.world_size // self.pipeline_model_parallel_size
+        return max(1, stage // (self.expert_model_parallel_size * self.expert_tensor_degree))
+
+    @property
+    def expert_optimizer_shards(self) -> int:
+        """As optimizer_shards, of the routed experts, which have a gradient buffer of their own
+        where EP > 1 (megatron-core distributed/distributed_data_parallel.py)."""
+        if not self.use_distributed_optimizer or self.expert_model_parallel_size == 1:
+            return self.optimizer_shards
+        return self.expert_data_parallel_size
+
+    @property
+    def splits_evenly_without_text(self) -> bool:
+        """Whether no field but the layout's text asks for an uneven split."""
+        counted = (
+            self.account_for_embedding_in_pipeline_split or self.account_for_loss_in_pipeline_split
+        )
+        return not counted and all(getattr(self, field) is None for field in _END_STAGES)
+
+    @property
+    def splits_evenly(self) -> bool:
+        """Whether every stage holds as many layers as any other."""
+        return self.splits_evenly_without_text and not self.pipeline_model_parallel_layout
 
 
 DEGREES = (
@@ -86,46 +139,84 @@ DEGREES = (
     "expert_tensor_parallel_size", "data_parallel_size",
 )  # fmt: skip
 
+_END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+
 
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
     tp = layout.tensor_model_parallel_size
-    for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
-        if getattr(layout, field) != 1:
-            raise UserError(f"layout.{field}", getattr(layout, field),
-                            "needs a model with experts", "use 1")  # fmt: skip
+    _check_experts(model, layout)
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
-        below, above = [n for n in legal if n < tp][-1:], [n for n in legal if n > tp][:1]
-        near = [str(n) for n in below + above]
         raise UserError(
             "layout.tensor_model_parallel_size", tp,
             f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
             f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
-            "be its multiple", f"nearest: {' or '.join(near)}",
+            "be its multiple", f"nearest: {_nearest(legal, tp)}",
         )  # fmt: skip
-    chunks = layout.num_model_chunks
-    if model.num_layers % chunks:
-        pp = layout.pipeline_model_parallel_size
-        per_stage = model.num_layers // pp if model.num_layers % pp == 0 else 0
-        hint = (
-            f"nearest VPP at PP {pp}: "
-            + nearest_divisors(per_stage, layout.virtual_pipeline_model_parallel_size)
-            if per_stage
-            else f"nearest PP: {nearest_divisors(model.num_layers, pp)}"
+
+
+def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
+    """What Megatron refuses about expert parallelism (parallel_state.py, moe_layer.py)."""
+    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
+    if model.num_moe_experts is None:
+        for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
+            if getattr(layout, field) not in (None, 1):
+                raise UserError(f"layout.{field}", getattr(layout, field),
+                                "needs a model with experts", "use 1")  # fmt: skip
+        return
+    _check_divides("expert_model_parallel_size", ep, "num_moe_experts", model.num_moe_experts)
+    width = model.expert_ffn_hidden_size
+    _check_divides("expert_tensor_parallel_size", etp, "moe_ffn_hidden_size", width)
+    shared, tp = model.moe_shared_expert_intermediate_size, layout.tensor_model_parallel_size
+    if shared is not None:
+        _check_divides(
+            "tensor_model_parallel_size", tp, "moe_shared_expert_intermediate_size", shared
         )
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    if stage % (ep * etp):
         raise UserError(
-            "layout.pipeline_model_parallel_size x virtual_pipeline_model_parallel_size", chunks,
-            f"must divide num_layers = {model.num_layers}", hint,
+            "layout EP x ETP", ep * etp, f"must divide TP x CP x DP = {stage}",
+            f"nearest: {_nearest(divisors(stage), ep * etp)}",
         )  # fmt: skip
+    if tp > 1 and not layout.sequence_parallel:
+        raise UserError("layout.sequence_parallel", False,
+                        "experts under tensor parallelism need it (MoELayer.forward)",
+                        "use --sp")  # fmt: skip
+    if model.moe_token_dispatcher_type is TokenDispatcher.FLEX and ep * etp == 1:
+        raise UserError("model.moe_token_dispatcher_type", "flex", "needs EP x ETP > 1",
+                        "use alltoall")  # fmt: skip
+    if model.add_bias_linear and etp > 1:
+        raise UserError("layout.expert_tensor_parallel_size", etp,
+                        "experts with biases are not cut by it", "use 1")  # fmt: skip
+
+
+def _check_divides(field: str, degree: int, name: str, number: int) -> None:
+    if number % degree:
+        near = f"nearest: {_nearest(divisors(number), degree)}"
+        raise UserError(f"layout.{field}", degree, f"must divide {name} = {number}", near)
+
+
+def _nearest(legal: tuple[int, ...], wanted: int) -> str:
+    below, above = [n for n in legal if n < wanted][-1:], [n for n in legal if n > wanted][:1]
+    return " or ".join(str(n) for n in below + above)
 
 
 @lru_cache(maxsize=256)
 def legal_tensor_parallel_sizes(model: ModelSpec) -> tuple[int, ...]:
     """TP degrees that the model's shape allows, ascending (TransformerConfig.__post_init__)."""
     groups = model.num_query_groups
+    widths = (model.ffn_hidden_size, *_widths_cut_by_local_mla(model))
     return tuple(
         tp
         for tp in divisors(model.num_attention_heads)
-        if model.ffn_hidden_size % tp == 0 and (groups % tp == 0 or tp % groups == 0)
+        if all(width % tp == 0 for width in widths) and (groups % tp == 0 or tp % groups == 0)
     )
+
+
+def _widths_cut_by_local_mla(model: ModelSpec) -> tuple[int, ...]:
+    """Ranks of multi-latent attention that Megatron's own down-projections cut by TP; Transformer
+    Engine's are whole on every rank (multi_latent_attention.py)."""
+    if not model.multi_latent_attention or model.transformer_impl is not TransformerImpl.LOCAL:
+        return ()
+    return model.q_lora_rank or 0, model.kv_lora_rank + model.qk_pos_emb_head_dim

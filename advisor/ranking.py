@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from advisor.answer import LIKELY, Candidate, Evaluation
-from advisor.frameworks.megatron.setting import NONE
+from advisor.recompute import recomputes
 
 _EVEN = 0.5
 
@@ -14,14 +14,15 @@ def tier(evaluation: Evaluation) -> int:
     return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
 
 
-def order(evaluation: Evaluation) -> tuple[int, float, int, bool]:
-    """Sort key; of settings that do not fit the smallest comes first, of equal ones `none`."""
+def order(evaluation: Evaluation) -> tuple[int, float, bool, int]:
+    """Sort key; of settings that do not fit the smallest comes first. Of two that take the same
+    time `none` comes first, then the smaller."""
     peak, seconds = evaluation.peak.peak_reserved_bytes, evaluation.step_time_seconds
     level = tier(evaluation)
-    something = evaluation.setting != NONE
+    something = recomputes(evaluation.setting)
     if level == 2:
-        return level, float(peak), 0, something
-    return level, seconds, peak, something
+        return level, float(peak), something, 0
+    return level, seconds, something, peak
 
 
 def rank(
@@ -45,7 +46,7 @@ def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
     """Identities of evaluations that no other beats in both peak memory and step time."""
     by_memory = sorted(
         evaluations,
-        key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds, e.setting != NONE),
+        key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds, recomputes(e.setting)),
     )
     front: set[int] = set()
     fastest = float("inf")

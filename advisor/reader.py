@@ -63,10 +63,17 @@ def override(instance: T, key: str, text: str, prefix: str) -> T:
 
     `prefix` is the field's path, e.g. ``model.``; the class checks the new value.
     """
-    hints = field_types(type(instance))
-    if key not in hints:
-        raise UserError(prefix + key, text, "is not a known key", nearest_names(key, hints))
-    return replace(instance, **{key: parse(text, hints[key], prefix + key)})
+    return override_all(instance, {key: text}, prefix)
+
+
+def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
+    """As override, for several fields at once: only their sum must be legal."""
+    hints, values = field_types(type(instance)), {}
+    for key, text in texts.items():
+        if key not in hints:
+            raise UserError(prefix + key, text, "is not a known key", nearest_names(key, hints))
+        values[key] = parse(text, hints[key], prefix + key)
+    return replace(instance, **values)
 
 
 def parse(text: str, annotation: Any, where: str) -> Any:
@@ -92,7 +99,10 @@ def parse(text: str, annotation: Any, where: str) -> Any:
 
 
 def convert(value: object, annotation: Any, file: object, path: str) -> Any:
-    """`value` as a YAML or JSON parser gives it, as `annotation`; no type is guessed."""
+    """`value` as a YAML or JSON parser gives it, as `annotation`; no type is guessed.
+
+    A type with a method of class `read(value, where)` reads itself.
+    """
     where = f"{file}: {path}" if file else path
     inner = _optional(annotation)
     if inner is not None:
@@ -107,6 +117,8 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
         return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(value, annotation, where)
+    if hasattr(annotation, "read"):
+        return annotation.read(value, where)
     return _scalar(value, annotation, where)
 
 

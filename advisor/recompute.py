@@ -3,16 +3,56 @@
 Memory and cost know only this; a framework's own words become a plan in advisor.frameworks.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
+from typing import Protocol
 
 from advisor.layers.operators import Module, Operator, Tensor
+from advisor.models.layer_kind import LayerKind
+
+
+class Setting(Protocol):
+    """A recompute setting of some framework; hashable, and known by its short spelling."""
+
+    @property
+    def spec(self) -> str:
+        """What `--recompute` takes for it."""
+        ...
+
+    @property
+    def promoted(self) -> "Setting":
+        """This setting as its framework runs it: what is unset or empty made what it means."""
+        ...
+
+
+def recomputes(setting: Setting) -> bool:
+    """Whether `setting` is another one than `none`."""
+    return setting.spec != "none"
+
+
+class Checkpoint(StrEnum):
+    """How a checkpoint runs its replay.
+
+    reentrant: an autograd function whose backward runs the whole forward again and a backward
+    inside, and holds the output and its gradient to the end (Megatron's, torch's use_reentrant).
+    non_reentrant: saved-tensor hooks, which replay at the first tensor that is needed; early_stop
+    ends that replay with the last one. Source: torch 2.13 utils/checkpoint.py.
+    """
+
+    REENTRANT = "reentrant"
+    NON_REENTRANT = "non_reentrant"
+    EARLY_STOP = "early_stop"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
     """Consecutive modules of a layer that are replayed together.
+
+    keeps: names of operators whose outputs are kept all the same, needed or not, and not computed
+    again (torch's selective checkpointing).
 
     discards_output: the output's storage is freed once its readers have run forward, and written
     again before the backward of module `replayed_before`; the replay's own output tensor lives
@@ -24,27 +64,53 @@ class ReplayRun:
     discards_output: bool = False
     replayed_before: Module | None = None
     extra_kept_bytes: int = 0
+    keeps: frozenset[str] = frozenset()
+    checkpoint: Checkpoint = Checkpoint.REENTRANT
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`num_layers` consecutive layers under one regime.
+    """Consecutive layers under one regime.
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
     `shards_input` (Megatron's distribute_saved_activations). Otherwise each layer has its `runs`.
+    offloaded: modules whose saved tensors go to the host and come back for the backward.
+    checkpoint says how `whole` is replayed.
     copies: so many such segments follow each other.
     """
 
-    num_layers: int
+    layers: tuple[LayerKind, ...]
     whole: bool = False
     shards_input: bool = False
     runs: tuple[ReplayRun, ...] = ()
+    offloaded: frozenset[Module] = frozenset()
     copies: int = 1
+    checkpoint: Checkpoint = Checkpoint.REENTRANT
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of one copy."""
+        return len(self.layers)
 
     @property
     def total_layers(self) -> int:
         """Layers of all copies."""
         return self.num_layers * self.copies
+
+    def kinds(self) -> Iterator[tuple[LayerKind, int]]:
+        """The kinds of its layers in order of first appearance, with their number in all copies."""
+        for kind, count in Counter(self.layers).items():
+            yield kind, count * self.copies
+
+
+def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """`segments` with equal neighbours counted as copies."""
+    joined: list[Segment] = []
+    for segment in segments:
+        if joined and replace(joined[-1], copies=segment.copies) == segment:
+            segment = replace(segment, copies=joined.pop().copies + segment.copies)
+        joined.append(segment)
+    return tuple(joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +130,9 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
     """Storages of one layer that stay alive from forward to backward under `runs`, by name.
 
     Outside runs: what each operator saves. For a run: the inputs that it reads from outside it.
-    Outputs of output-discarding runs are dropped wherever else they are kept. A view keeps its
-    whole storage. The result is shared: do not change it.
+    Outputs of output-discarding runs are dropped wherever else they are kept, and no quantized copy
+    of them is kept (Megatron has the layer save its original input: set_save_original_input).
+    A view keeps its whole storage. The result is shared: do not change it.
     """
     kept: dict[str, Tensor] = {}
     discarded: set[str] = set()
@@ -77,9 +144,51 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
         produced = {tensor.name for operator in members for tensor in operator.outputs}
         for operator in members:
             _keep(kept, (t for t in operator.inputs if t.name not in produced))
+            if operator.name in run.keeps:
+                _keep(kept, _made(operator))
         if run.discards_output:
-            discarded |= {t.name for t in members[-1].outputs} if members else set()
-    return {name: tensor for name, tensor in kept.items() if name not in discarded}
+            discarded |= {t.storage.name for t in members[-1].outputs} if members else set()
+    return {
+        name: tensor
+        for name, tensor in kept.items()
+        if name not in discarded and tensor.copy_of not in discarded
+    }
+
+
+_SMALLEST_OFFLOADED_ELEMENTS = 1024 * 1024
+"""Tensors below stay on the device (Megatron's default min_offloaded_tensor_size)."""
+
+
+@lru_cache(maxsize=8192)
+def offloaded_bytes(
+    operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
+) -> int:
+    """Bytes of one layer that leave the device: kept storages that operators of `modules`, and no
+    others, save. What a checkpoint keeps as its input stays."""
+    if not modules:
+        return 0
+    saved: dict[str, Tensor] = {}
+    elsewhere: dict[str, Tensor] = {}
+    for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
+        if run is not None:
+            _keep(elsewhere, operator.inputs)
+        else:
+            _keep(saved if operator.module in modules else elsewhere, operator.saved)
+    kept = kept_tensors(operators, runs)
+    return sum(
+        tensor.num_bytes
+        for name, tensor in saved.items()
+        if name in kept
+        and name not in elsewhere
+        and tensor.num_elements >= _SMALLEST_OFFLOADED_ELEMENTS
+    )
+
+
+def _made(operator: Operator) -> list[Tensor]:
+    """What `operator` writes: its outputs, and what it saves beside its inputs."""
+    read = {tensor.storage.name for tensor in operator.inputs}
+    saved = [tensor for tensor in operator.saved if tensor.storage.name not in read]
+    return [*operator.outputs, *saved]
 
 
 def _keep(kept: dict[str, Tensor], tensors: Iterable[Tensor]) -> None:
@@ -100,3 +209,39 @@ def assign_runs(
 def run_members(operators: tuple[Operator, ...], run: ReplayRun) -> tuple[Operator, ...]:
     """Operators that `run` replays, in order."""
     return tuple(operator for operator in operators if operator.module in run.modules)
+
+
+@lru_cache(maxsize=8192)
+def replayed_operators(operators: tuple[Operator, ...], segment: Segment) -> tuple[Operator, ...]:
+    """Operators of one layer that the backward computes again under `segment`.
+
+    The early stop of a checkpoint around several layers spares the last of them alone: left out.
+    """
+    if segment.whole:
+        early = segment.checkpoint is Checkpoint.EARLY_STOP and segment.num_layers == 1
+        return computed_until_stop(operators) if early else operators
+    return tuple(
+        operator
+        for run in segment.runs
+        for operator in computed_again(run_members(operators, run), run)
+        if operator.name not in run.keeps
+    )
+
+
+def computed_again(members: tuple[Operator, ...], run: ReplayRun) -> tuple[Operator, ...]:
+    """The operators that the replay of `run` comes to; those that it keeps are looked up."""
+    early = run.checkpoint is Checkpoint.EARLY_STOP
+    return computed_until_stop(members) if early else members
+
+
+def computed_until_stop(members: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Operators up to the last tensor that the backward needs.
+
+    An operator's inputs are noted before it runs, what it makes itself after that.
+    """
+    last = max((i for i, operator in enumerate(members) if operator.saved), default=-1)
+    if last < 0:
+        return ()
+    read = {tensor.storage.name for tensor in members[last].inputs}
+    runs = any(tensor.storage.name not in read for tensor in members[last].saved)
+    return members[: last + runs]

@@ -7,14 +7,12 @@ from functools import partial
 from advisor.answer import Evaluation, Remedy
 from advisor.cost.calibration import Calibration
 from advisor.errors import UserError
-from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
+from advisor.frameworks.registry import stack_of
 from advisor.job import Job
-from advisor.layout import ParallelLayout
+from advisor.layout import DataParallelSharding, ParallelLayout
 from advisor.models.spec import divisors
 from advisor.ranking import order, tier
+from advisor.recompute import Setting
 from advisor.search import evaluate_settings
 
 _SHOWN = 4
@@ -31,9 +29,8 @@ class _Change:
 
 def find_remedies(
     best: Evaluation,
-    revision: Revision,
     calibration: Calibration,
-    asked: tuple[RecomputeSetting, ...] = (),
+    asked: tuple[Setting, ...] = (),
 ) -> tuple[Remedy, ...]:
     """Remedies against `best`, the first of the ranking, most useful first.
 
@@ -44,12 +41,13 @@ def find_remedies(
     """
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
-    found: list[tuple[tuple[int, float, int, bool], Remedy]] = []
+    found: list[tuple[tuple[int, float, bool, int], Remedy]] = []
+    stack = stack_of(best.job.config.framework)
     for change in _changes(best.job):
-        if check(NONE, change.job, revision):
+        if stack.check(stack.none, change.job):
             continue
-        settings = asked or enumerate_settings(change.job, revision)
-        legal = tuple(s for s in settings if not check(s, change.job, revision))
+        settings = asked or stack.candidates(change.job)
+        legal = tuple(s for s in settings if not stack.check(s, change.job))
         evaluations = evaluate_settings(change.job, legal, calibration)
         other = min(evaluations, key=order, default=best)
         if _helps(other, best):
@@ -118,6 +116,13 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "sequence parallelism",
             "norm and dropout regions are cut by TP",
             partial(replace, job, layout=replace(layout, sequence_parallel=True)),
+        )
+    if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
+        full = DataParallelSharding.FULL
+        yield (
+            "sharding everything (ZeRO-3, reshard after forward)",
+            "parameters are gathered again for the backward",
+            partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
     if not config.expandable_segments:
         yield (

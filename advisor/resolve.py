@@ -7,12 +7,15 @@ from advisor.cost.gpus import load_gpu
 from advisor.cost.hardware import Gpu
 from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
-from advisor.experiments import Experiment, find_experiment
+from advisor.experiments import Experiment, find_experiment, nearest_experiment
+from advisor.frameworks.base import Stack
+from advisor.frameworks.registry import stack_of
 from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precision
 from advisor.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
-from advisor.reader import field_types, override, parse
+from advisor.reader import field_types, override, override_all, parse
+from advisor.recompute import Setting
 from advisor.request import Request
 from advisor.units import nearest_names, parse_bytes, parse_gpus
 
@@ -27,6 +30,8 @@ class Resolution:
     """A request with everything looked up; `layout` None means: choose one.
 
     layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
+    shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
+    that a search of all layouts stands behind it.
     """
 
     model: ModelSpec
@@ -37,6 +42,8 @@ class Resolution:
     layout_fields: dict[str, Any]
     assumptions: tuple[str, ...]
     micro_batch_is_free: bool
+    shipped: Setting | None = None
+    borrowed: bool = False
 
     def job(self, layout: ParallelLayout, micro_batch_size: int | None = None) -> Job:
         """The job with `layout`, and another micro batch where given."""
@@ -48,22 +55,35 @@ class Resolution:
         )
 
 
-def resolve(request: Request) -> Resolution:
-    """Look up model, GPU and preset, and lay the given values over them."""
+def resolve(request: Request, *, borrow: bool = True) -> Resolution:
+    """Look up model, GPU and preset, and lay the given values over them.
+
+    borrow: whether a recipe for another number of the same GPUs will do.
+    """
     overrides = _split_overrides(request.overrides)
     num_gpus, gpu_type = parse_gpus(request.gpus)
     gpu = load_gpu(gpu_type, request.config_dir)
     model = load_model(request.model, request.config_dir)
     precision = parse(request.precision, Precision, "--precision") if request.precision else None
-    preset = find_experiment(model.name, num_gpus, gpu_type, precision, request.config_dir)
-    if preset is not None:
-        model = preset.configure(model)
-    for key, text in overrides["model"].items():
-        model = override(model, key, text, "model.")
     layout_fields = _layout_fields(request, overrides["layout"])
-    config = _config(request, overrides["job"], preset, model, num_gpus, precision)
+    wanted = (model.name, num_gpus, gpu_type, precision, request.config_dir, request.seq_length)
+    stack = _stack(request, overrides["job"])
+    preset = find_experiment(*wanted)
+    borrowed = preset is None and borrow and not layout_fields and stack.runs_presets
+    if borrowed:
+        preset = nearest_experiment(*wanted)
+    if preset is not None and stack.runs_presets:
+        model = preset.configure(model)
+    model = override_all(model, overrides["model"], "model.")
+    base = _base_config(preset, model, num_gpus, stack)
+    config = _config(request, overrides["job"], base, model, precision)
     check_precision(config.precision, gpu)
-    layout = _layout(layout_fields, preset, num_gpus)
+    config = replace(config, framework_version=stack.version(config.framework_version))
+    model, config = stack.configure(model, config, frozenset(overrides["model"]))
+    layout = stack.layout(layout_fields, num_gpus)
+    if layout is None:
+        layout = _layout(layout_fields, preset, num_gpus)
+    its_own = preset if stack.runs_presets else None
     return Resolution(
         model=model,
         gpu=gpu,
@@ -71,9 +91,11 @@ def resolve(request: Request) -> Resolution:
         config=config,
         layout=layout,
         layout_fields=layout_fields,
-        assumptions=_assumptions(request, preset, config, model, layout),
+        assumptions=_assumptions(request, preset, config, model, layout, borrowed, stack),
         micro_batch_is_free=request.micro_batch_size is None
         and "micro_batch_size" not in (overrides["job"]),
+        shipped=its_own.shipped if its_own else None,
+        borrowed=borrowed and its_own is not None,
     )
 
 
@@ -161,20 +183,11 @@ def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
 def _config(
     request: Request,
     overrides: dict[str, str],
-    preset: Experiment | None,
+    config: JobConfig,
     model: ModelSpec,
-    num_gpus: int,
     precision: Precision | None,
 ) -> JobConfig:
-    """Batch, precision and run-time options: given, then the preset's, then defaults."""
-    if preset is not None:
-        config = preset.config
-    else:
-        config = JobConfig(
-            seq_length=min(_DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
-            micro_batch_size=1,
-            global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
-        )
+    """Batch, precision and run-time options: what is given over those of `config`."""
     given: dict[str, Any] = {
         name: getattr(request, name)
         for name in ("seq_length", "micro_batch_size", "global_batch_size")
@@ -193,6 +206,34 @@ def _config(
         config = _override_config(config, key, text)
     _check_positions(model, config)
     return config
+
+
+def _stack(request: Request, overrides: dict[str, str]) -> Stack:
+    """Of the framework that the request names: the flag, else job.framework, else Megatron-LM."""
+    name = request.framework or overrides.get("framework") or Framework.MEGATRON_LM
+    return stack_of(parse(name, Framework, "--framework"))
+
+
+def _base_config(
+    preset: Experiment | None, model: ModelSpec, num_gpus: int, stack: Stack
+) -> JobConfig:
+    """The preset's options, or those of its batch alone where another framework ran it; else
+    defaults."""
+    if preset is None:
+        return JobConfig(
+            seq_length=min(_DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
+            micro_batch_size=1,
+            global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
+        )
+    if stack.runs_presets:
+        return preset.config
+    batch = preset.config.global_batch_size
+    return JobConfig(
+        seq_length=preset.config.seq_length,
+        micro_batch_size=preset.config.micro_batch_size,
+        global_batch_size=max(1, batch // num_gpus) * num_gpus,
+        precision=preset.config.precision,
+    )
 
 
 def _override_config(config: JobConfig, key: str, text: str) -> JobConfig:
@@ -218,11 +259,21 @@ def _assumptions(
     config: JobConfig,
     model: ModelSpec,
     layout: ParallelLayout | None,
+    borrowed: bool,
+    stack: Stack,
 ) -> tuple[str, ...]:
     """What the request did not say."""
     said: list[str] = []
-    if preset is not None:
+    if preset is not None and not stack.runs_presets:
+        said.append(f"batch of preset {preset.name}")
+    elif preset is not None:
         said.append(f"preset {preset.name}")
+        if borrowed:
+            said.append(
+                f"its layout and batch a replica, with DP {preset.layout.data_parallel_size}"
+            )
+        if preset.not_modelled:
+            said.append(f"without the preset's {', '.join(preset.not_modelled)}")
     else:
         for name, words in (
             ("seq_length", "sequence length"),
@@ -232,14 +283,18 @@ def _assumptions(
             chosen_later = name == "micro_batch_size" and layout is None
             if getattr(request, name) is None and not chosen_later:
                 said.append(f"{words} {getattr(config, name)}")
-    if config.precision.is_fp8:
-        said.append("memory as in bf16 (FP8 counts in the times alone)")
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         said.append("memory and time as without CUDA graphs")
     if config.main_grads_dtype is not DType.FP32:
         said.append("bf16 main gradients")
+    if config.optimizer_cpu_offload:
+        said.append("Adam on the host at 50 GB/s a GPU")
     if config.expandable_segments:
         said.append("expandable segments")
+    if model.num_moe_experts is not None:
+        busiest = f"{config.moe_load_imbalance:g} x the mean"
+        said.append(f"busiest expert rank {busiest}")
+        said.append("times of experts not checked against measured runs")
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         said.append(f"fused cross entropy ({model.cross_entropy_fusion})")
     return tuple(said)

@@ -7,14 +7,14 @@ from advisor.answer import Evaluation
 from advisor.cost.calibration import Calibration
 from advisor.errors import UserError
 from advisor.evaluate import Evaluator
-from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
+from advisor.frameworks.base import Stack
+from advisor.frameworks.registry import stack_of
 from advisor.job import Job
 from advisor.layout import ParallelLayout
 from advisor.models.spec import divisors
+from advisor.pipeline import chunk_texts
 from advisor.ranking import order
+from advisor.recompute import Setting
 from advisor.resolve import Resolution
 
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -36,23 +36,22 @@ class Searched:
 
 
 def evaluate_settings(
-    job: Job, settings: tuple[RecomputeSetting, ...], calibration: Calibration
+    job: Job, settings: tuple[Setting, ...], calibration: Calibration
 ) -> tuple[Evaluation, ...]:
     """All `settings` on one job."""
     evaluator = Evaluator(job, calibration)
     return tuple(evaluator.evaluate(setting) for setting in settings)
 
 
-def search_layouts(
-    resolution: Resolution, revision: Revision, calibration: Calibration
-) -> Searched:
+def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched:
     """Every legal recompute setting on every legal layout and micro batch; what the request fixed
     stays fixed. UserError where no layout is legal."""
     evaluations: list[Evaluation] = []
     jobs = 0
-    for job in legal_jobs(resolution, revision):
+    stack = stack_of(resolution.config.framework)
+    for job in legal_jobs(resolution, stack):
         jobs += 1
-        evaluations += evaluate_settings(job, enumerate_settings(job, revision), calibration)
+        evaluations += evaluate_settings(job, stack.candidates(job), calibration)
     if not evaluations:
         raise UserError(
             "--gpus", resolution.num_gpus,
@@ -63,11 +62,12 @@ def search_layouts(
     return Searched(evaluations=tuple(evaluations), num_layouts=jobs)
 
 
-def legal_jobs(resolution: Resolution, revision: Revision) -> Iterator[Job]:
-    """Jobs of every layout and micro batch that the model, the GPUs and Megatron allow."""
+def legal_jobs(resolution: Resolution, stack: Stack) -> Iterator[Job]:
+    """Jobs of every layout and micro batch that the model, the GPUs and the framework allow."""
     fixed = resolution.layout_fields
     batches = _MICRO_BATCHES if resolution.micro_batch_is_free else (None,)
-    for layout in layouts(resolution):
+    own = stack.layouts(fixed, resolution.num_gpus)
+    for layout in layouts(resolution) if own is None else own:
         if any(getattr(layout, name) != value for name, value in fixed.items()):
             continue
         for micro_batch_size in batches:
@@ -75,7 +75,7 @@ def legal_jobs(resolution: Resolution, revision: Revision) -> Iterator[Job]:
                 job = resolution.job(layout, micro_batch_size)
             except UserError:
                 continue
-            if not check(NONE, job, revision):
+            if not stack.check(stack.none, job):
                 yield job
 
 
@@ -87,11 +87,10 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
     for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
         for cp in _wanted(resolution, "context_parallel_size", _context_degrees(resolution)):
             for pp in _wanted(resolution, "pipeline_model_parallel_size", divisors(gpus)):
-                if gpus % (tp * cp * pp) or model.num_layers % pp:
+                if gpus % (tp * cp * pp):
                     continue
-                chunks = divisors(model.num_layers // pp) if pp > 1 else (1,)
-                for vpp in chunks:
-                    yield replace(
+                for vpp in _virtual_degrees(model.num_layers, base, pp):
+                    layout = replace(
                         base,
                         tensor_model_parallel_size=tp,
                         sequence_parallel=tp > 1
@@ -101,6 +100,37 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
                         virtual_pipeline_model_parallel_size=vpp,
                         data_parallel_size=gpus // (tp * cp * pp),
                     )
+                    yield from _expert_layouts(resolution, layout)
+
+
+def _expert_layouts(resolution: Resolution, layout: ParallelLayout) -> Iterator[ParallelLayout]:
+    """`layout` with every EP that divides the experts and the ranks of a stage, experts not cut by
+    tensor parallelism (but without EP, where they are as the other layers are)."""
+    experts = resolution.model.num_moe_experts
+    if experts is None:
+        yield layout
+        return
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    etp = resolution.layout_fields.get("expert_tensor_parallel_size", 1)
+    degrees = tuple(ep for ep in divisors(experts) if stage % (ep * (etp or 1)) == 0)
+    for ep in _wanted(resolution, "expert_model_parallel_size", degrees):
+        yield replace(
+            layout,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp if ep > 1 else None,
+        )
+
+
+def _virtual_degrees(num_layers: int, base: ParallelLayout, pp: int) -> tuple[int, ...]:
+    """VPP that could split the layers over `pp` stages; a job says whether it does."""
+    if pp == 1:
+        return (1,)
+    if base.pipeline_model_parallel_layout:
+        return (len(chunk_texts(base.pipeline_model_parallel_layout)) // pp or 1,)
+    counted = base.account_for_embedding_in_pipeline_split + base.account_for_loss_in_pipeline_split
+    if not base.splits_evenly:
+        return divisors(-(-(num_layers + counted) // pp))
+    return divisors(num_layers // pp) if num_layers % pp == 0 else ()
 
 
 def _wanted(resolution: Resolution, name: str, values: tuple[int, ...]) -> tuple[int, ...]:

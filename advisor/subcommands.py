@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from advisor.arguments import UsageError, parse_config_dir
 from advisor.outcome import Outcome
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
@@ -19,7 +22,9 @@ USAGE: Final = {
     "Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.\n",
     "models": "advise models [--config-dir DIR]: the names that --model takes\n",
     "gpus": "advise gpus [--config-dir DIR]: the types that --gpus takes\n",
-    "rules": "advise rules: every rule that a setting is checked against\n",
+    "recipes": "advise recipes [MODEL] [--config-dir DIR]: published recipes, and what they ship\n",
+    "rules": "advise rules [--framework F] [--framework-version V] [WORD]: what a release\n"
+    "accepts, promotes and refuses; with a WORD only the rules that have it\n",
 }
 
 
@@ -33,11 +38,12 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
 def _lint(arguments: Sequence[str]) -> Outcome:
     if not arguments:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.frameworks.megatron.lint import lint_target, render
+    from advisor.frameworks.megatron.lint import lint_target
+    from advisor.report.lint import lint_page
 
     target, version = _framework_version(arguments)
     report = lint_target(target, version)
-    return Outcome(text=_line(render(report)), exit_code=report.exit_code)
+    return Outcome(text=_printed(lint_page(report)), exit_code=report.exit_code)
 
 
 def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]:
@@ -53,13 +59,14 @@ def _framework_version(arguments: Sequence[str]) -> tuple[list[str], str | None]
 
 
 def _diagnose(arguments: Sequence[str]) -> Outcome:
-    from advisor.diagnose import render, scan
+    from advisor.diagnose import scan
+    from advisor.report.diagnosis import diagnosis_page
 
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
-    text = render(found.findings, found.num_lines)
-    return Outcome(text=_line(text), exit_code=int(not found.findings))
+    page = diagnosis_page(found.findings, found.num_lines)
+    return Outcome(text=_printed(page), exit_code=int(not found.findings))
 
 
 def _models(arguments: Sequence[str]) -> Outcome:
@@ -68,7 +75,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
     from advisor.units import human_count
 
     folder = parse_config_dir("models", arguments)
-    titles = ("parameters", "layers", "hidden", "ffn", "heads", "groups", "vocabulary", "sequence")
+    titles = ("parameters", "layers", "hidden", "ffn", "heads", "groups", "vocab", "sequence")
     rows = []
     for name in model_names(folder):
         spec = load_preset(name, folder).spec
@@ -103,20 +110,42 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
     return _table(("GPU", *titles, "calibration"), rows, names=("GPU", "calibration"))
 
 
+def _recipes(arguments: Sequence[str]) -> Outcome:
+    from advisor.errors import UserError
+    from advisor.recipes import load_recipes, recipe_models
+    from advisor.units import nearest_names
+
+    model, rest = "", list(arguments)
+    if rest and not rest[0].startswith("-"):
+        model = rest.pop(0)
+    folder = parse_config_dir("recipes", rest)
+    if not model:
+        rows = [[name, str(len(load_recipes(name, folder)))] for name in recipe_models(folder)]
+        return _table(("model", "recipes"), rows, names=("model",))
+    recipes = load_recipes(model, folder)
+    if not recipes:
+        near = nearest_names(model, recipe_models(folder))
+        raise UserError("recipes", model, "has no recipes", near)
+    titles = ("recipe", "GPUs", "precision", "sequence", "mbs", "gbs", "layout", "recompute")
+    rows = [
+        [r.name, f"{r.num_gpus}x{'/'.join(r.gpu_types)}", r.precision, r.values["seq_length"],
+         r.values.get("micro_batch_size", ""), r.values["global_batch_size"], r.degrees,
+         r.shipped_recompute]
+        for r in recipes
+    ]  # fmt: skip
+    return _table(titles, rows, names=("recipe", "GPUs", "precision", "layout", "recompute"))
+
+
 def _rules(arguments: Sequence[str]) -> Outcome:
-    if arguments:
-        raise UsageError(f"rules: {arguments[0]}: takes no arguments")
-    from rich.console import Group, RenderableType
+    from advisor.arguments import parse_rules
+    from advisor.frameworks.megatron.revisions import resolve_revision
+    from advisor.job import Framework
+    from advisor.report.rules import rules_page
 
-    from advisor.frameworks.megatron.rules import RULES
-    from advisor.report.text import beside, console_on, indented, printed
-
-    parts: list[RenderableType] = []
-    for verdict, authority in dict.fromkeys((rule.verdict, rule.authority) for rule in RULES):
-        rules = [r for r in RULES if (r.verdict, r.authority) == (verdict, authority)]
-        summaries = beside((rule.id, rule.summary) for rule in rules)
-        parts += ["", f"{verdict}, by {authority} ({len(rules)})", indented(summaries, 2)]
-    return Outcome(text=printed(Group(*parts[1:]), console_on(sys.stdout)))
+    wanted = parse_rules(arguments)
+    framework = Framework(wanted.framework or Framework.MEGATRON_LM)
+    revision = resolve_revision(framework, wanted.framework_version or "")
+    return Outcome(text=_printed(rules_page(revision, wanted.word)))
 
 
 def _table(
@@ -129,11 +158,14 @@ def _table(
     return Outcome(text="\n".join(table_lines(columns, rows, indent=0)) + "\n")
 
 
-def _line(text: str) -> str:
-    """`text` with one final newline."""
-    return text.rstrip("\n") + "\n"
+def _printed(page: "RenderableType") -> str:
+    """A page as standard output shows it."""
+    from advisor.report.text import console_on, printed
+
+    return printed(page, console_on(sys.stdout))
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
-    "lint": _lint, "diagnose": _diagnose, "models": _models, "gpus": _gpus, "rules": _rules,
+    "lint": _lint, "diagnose": _diagnose, "models": _models, "gpus": _gpus, "recipes": _recipes,
+    "rules": _rules,
 }  # fmt: skip

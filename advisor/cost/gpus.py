@@ -40,6 +40,7 @@ class Datasheet:
     bf16_tflops: float
     fp16_tflops: float
     fp8_tflops: float | None = None
+    fp4_tflops: float | None = None
     sm_count: int
     compute_capability: float
     nvlink_gb_per_second: float = 0.0
@@ -62,7 +63,7 @@ class Datasheet:
 
     def gpu(self, name: str) -> Gpu:
         """The type in bytes and FLOP/s."""
-        fp8 = self.fp8_tflops
+        fp8, fp4 = self.fp8_tflops, self.fp4_tflops
         return Gpu(
             name=name,
             memory_bytes=int(self.memory_torch_total_gib * GIB),
@@ -70,6 +71,7 @@ class Datasheet:
             bf16_flops=self.bf16_tflops * _TERA,
             fp16_flops=self.fp16_tflops * _TERA,
             fp8_flops=None if fp8 is None else fp8 * _TERA,
+            fp4_flops=None if fp4 is None else fp4 * _TERA,
             sm_count=self.sm_count,
             compute_capability=self.compute_capability,
             nvlink_bytes_per_second=self.nvlink_gb_per_second * _GIGA,

@@ -10,8 +10,9 @@ class Gpu:
     """One GPU type; peaks are dense, bandwidths one direction per GPU.
 
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
-    drivers): context and communicators still come out of it. ``fp8_flops`` is None where the chip
-    has no 8-bit tensor cores. ``nvlink_domain_size`` is 1 where there is no NVLink.
+    drivers): context and communicators still come out of it. ``fp8_flops`` and ``fp4_flops`` are
+    None where the chip has no 8-bit or 4-bit tensor cores. ``nvlink_domain_size`` is 1 where there
+    is no NVLink.
     """
 
     name: str
@@ -27,9 +28,17 @@ class Gpu:
     internode_bytes_per_second: float
     host_link_bytes_per_second: float
     calibration: str | None = None
+    fp4_flops: float | None = None
+
+    def quantized_flops(self, precision: Precision) -> float | None:
+        """Dense peak in 8 or 4 bits; None at 16 bits and where the chip has no such cores."""
+        if precision is Precision.NVFP4:
+            return self.fp4_flops
+        return self.fp8_flops if precision.is_fp8 else None
 
     def peak_flops(self, precision: Precision) -> float:
         """Dense peak of the linear layers at `precision`, FLOP/s."""
-        if precision.is_fp8 and self.fp8_flops is not None:
-            return self.fp8_flops
+        narrow = self.quantized_flops(precision)
+        if narrow is not None:
+            return narrow
         return self.fp16_flops if precision is Precision.FP16 else self.bf16_flops

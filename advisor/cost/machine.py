@@ -35,25 +35,32 @@ class Machine:
     kernel_seconds: float
     hidden_fraction: float
     quantize_bytes: int = 0
+    host_bytes_per_second: float = 1.0
 
+
+_HOST_LINK_EFFICIENCY = 0.85
+"""Of the paper rate, pinned copies; a judgement: `harness calibrate` prints the machine's own."""
 
 _QUANTIZE_BYTES = {
     Precision.FP8_DELAYED: 4, Precision.FP8_CURRENT: 6, Precision.FP8_BLOCKWISE: 4,
-    Precision.MXFP8: 4,
+    Precision.MXFP8: 4, Precision.NVFP4: 3,
 }  # fmt: skip
-"""Read 16 bit, write row- and column-wise copies of 8 bit; current scaling reads once more, for
-the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
+"""Read 16 bit, write row- and column-wise copies of 8 or 4 bit; current scaling reads once more,
+for the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
 (1/128 or 1/32 of the elements) are left out."""
 
 
 @lru_cache(maxsize=64)
 def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
-    """Datasheet rates times efficiencies. A GPU without 8-bit tensor cores stays at 16 bit."""
+    """Datasheet rates times efficiencies; in 4 bits that of 8, of which published runs exist.
+
+    A GPU without such tensor cores stays at 16 bit.
+    """
     sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
-    eight_bit = gpu.fp8_flops if precision.is_fp8 else None
+    narrow = gpu.quantized_flops(precision)
     linear = sixteen_bit * calibration.gemm_efficiency
-    if eight_bit is not None:
-        linear = eight_bit * calibration.fp8_gemm_efficiency
+    if narrow is not None:
+        linear = narrow * calibration.fp8_gemm_efficiency
     return Machine(
         linear_flops=linear,
         bf16_flops=sixteen_bit * calibration.gemm_efficiency,
@@ -64,7 +71,8 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         ),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
-        quantize_bytes=_QUANTIZE_BYTES[precision] if eight_bit is not None else 0,
+        quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
+        host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
     )
 
 
@@ -93,7 +101,33 @@ def group_span(layout: ParallelLayout, group: Group) -> int:
     """Consecutive GPUs that one group of ranks lies in."""
     if group is Group.TENSOR:
         return layout.tensor_model_parallel_size
-    return layout.tensor_model_parallel_size * layout.context_parallel_size
+    if group is Group.CONTEXT:
+        return layout.tensor_model_parallel_size * layout.context_parallel_size
+    etp = layout.expert_tensor_degree
+    return etp if group is Group.EXPERT_TENSOR else etp * layout.expert_model_parallel_size
+
+
+def all_to_all_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of an all-to-all over the expert-parallel ranks.
+
+    Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
+    through its one adapter: the slower of both, as a rate for the bytes of all other ranks.
+    """
+    ranks, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
+    near = max(1, min(ranks, gpu.nvlink_domain_size // etp))
+    inside = link(gpu, calibration, etp * near)
+    if near == ranks:
+        return inside
+    outside = link(gpu, calibration, ranks * etp)
+    seconds = max((ranks - near) / outside.bytes_per_second, (near - 1) / inside.bytes_per_second)
+    return Link(bytes_per_second=(ranks - 1) / seconds, latency_seconds=outside.latency_seconds)
+
+
+def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the ranks that share routed experts, EP x ETP apart."""
+    apart = layout.expert_model_parallel_size * layout.expert_tensor_degree
+    span = apart * layout.expert_data_parallel_size
+    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // apart))
 
 
 def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:

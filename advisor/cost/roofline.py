@@ -9,7 +9,6 @@ from advisor.layers.operators import (
     ComputeUnit,
     Gemm,
     Group,
-    Module,
     Operator,
 )
 
@@ -37,13 +36,33 @@ class Network:
     context: Link
     tensor_ranks: int
     context_ranks: int
+    expert: Link | None = None
+    expert_tensor: Link | None = None
+    expert_all_to_all: Link | None = None
+    expert_ranks: int = 1
+    expert_tensor_ranks: int = 1
 
     def seconds(self, collective: Collective) -> float:
         """Time of one collective (ring algorithms: (n - 1) / n of the bytes per pass)."""
-        tensor = collective.group is Group.TENSOR
-        ranks = self.tensor_ranks if tensor else self.context_ranks
-        joined = self.tensor if tensor else self.context
+        ranks, joined = self._group(collective)
+        if ranks == 1 or joined is None:
+            return 0.0
         return collective_seconds(collective.kind, collective.num_bytes, ranks, joined)
+
+    def _group(self, collective: Collective) -> tuple[int, Link | None]:
+        """Ranks that take part, and what joins them."""
+        exchange = collective.kind is CollectiveKind.ALL_TO_ALL
+        match collective.group:
+            case Group.TENSOR:
+                return self.tensor_ranks, self.tensor
+            case Group.CONTEXT:
+                return self.context_ranks, self.context
+            case Group.EXPERT_TENSOR:
+                return self.expert_tensor_ranks, self.expert_tensor
+            case Group.EXPERT:
+                return self.expert_ranks, self.expert_all_to_all if exchange else self.expert
+        ranks = self.expert_ranks * self.expert_tensor_ranks
+        return ranks, self.expert_all_to_all if exchange else self.expert
 
 
 def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:
@@ -83,7 +102,7 @@ def bound_by(operator: Operator) -> str:
 
 def _in_8_bit(operator: Operator, machine: Machine) -> bool:
     """Whether a linear layer computes in 8 bits: the output layer stays at 16 (Megatron)."""
-    return machine.quantize_bytes > 0 and operator.module is not Module.OUTPUT_LAYER
+    return machine.quantize_bytes > 0 and operator.gemm is not None and operator.gemm.quantized
 
 
 def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
@@ -135,7 +154,7 @@ def _with_communication(
 ) -> Seconds:
     """Overlapped collectives hide behind the operator's own kernels, in part: they take SMs and
     memory bandwidth from them, and a GEMM cut into chunks is less efficient."""
-    narrow = operator.gemm is not None and _in_8_bit(operator, machine)
+    narrow = _in_8_bit(operator, machine)
     exposed = overlapped = 0.0
     for collective in collectives:
         seconds = network.seconds(collective)

@@ -11,11 +11,13 @@ from advisor.cost.roofline import (
     collective_seconds,
     forward_seconds,
 )
+from advisor.dtypes import DType
 from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.recompute import RecomputePlan, ReplayRun
+from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.recompute import RecomputePlan, Segment, offloaded_bytes, replayed_operators
 
 _OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
 """fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
@@ -26,12 +28,13 @@ _GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction read
 @dataclass(frozen=True, slots=True)
 class PassTimes:
     """Seconds of one microbatch through some operators: kernels forward, backward and replayed
-    (replayed communication included), and communication that nothing hides."""
+    (replayed communication included), and communication and host transfers that nothing hides."""
 
     forward: float = 0.0
     backward: float = 0.0
     recompute: float = 0.0
     exposed: float = 0.0
+    offload: float = 0.0
 
     def __add__(self, other: "PassTimes") -> "PassTimes":
         return PassTimes(
@@ -39,6 +42,7 @@ class PassTimes:
             self.backward + other.backward,
             self.recompute + other.recompute,
             self.exposed + other.exposed,
+            self.offload + other.offload,
         )
 
     def times(self, factor: float) -> "PassTimes":
@@ -48,12 +52,13 @@ class PassTimes:
             self.backward * factor,
             self.recompute * factor,
             self.exposed * factor,
+            self.offload * factor,
         )
 
     @property
     def total(self) -> float:
-        """Sum of the four."""
-        return self.forward + self.backward + self.recompute + self.exposed
+        """Sum of the five."""
+        return self.forward + self.backward + self.recompute + self.exposed + self.offload
 
 
 def _operators_times(
@@ -67,9 +72,11 @@ def _operators_times(
 
 
 @lru_cache(maxsize=8192)
-def layer_times(shape: RankShape, machine: Machine, network: Network) -> PassTimes:
+def layer_times(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind = DENSE
+) -> PassTimes:
     """One transformer layer, nothing replayed."""
-    return _operators_times(transformer_layer(shape), machine, network)
+    return _operators_times(transformer_layer(shape, kind), machine, network)
 
 
 @lru_cache(maxsize=8192)
@@ -87,11 +94,14 @@ def end_times(
 
 @lru_cache(maxsize=8192)
 def replay_seconds(
-    shape: RankShape, machine: Machine, network: Network, runs: tuple[ReplayRun, ...], whole: bool
+    shape: RankShape,
+    machine: Machine,
+    network: Network,
+    kind: LayerKind,
+    segment: Segment,
 ) -> float:
-    """Seconds that the backward of one layer spends on running forwards again."""
-    modules = frozenset().union(*(run.modules for run in runs))
-    replayed = (o for o in transformer_layer(shape) if whole or o.module in modules)
+    """Seconds that the backward of one layer of `segment` spends on running forwards again."""
+    replayed = replayed_operators(transformer_layer(shape, kind), segment)
     times = [forward_seconds(operator, machine, network) for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
 
@@ -104,25 +114,33 @@ def _gather_seconds(shape: RankShape, network: Network) -> float:
     return collective_seconds(kind, num_bytes, network.tensor_ranks, network.tensor)
 
 
+def _offload_seconds(
+    shape: RankShape, machine: Machine, kind: LayerKind, segment: Segment, layer: PassTimes
+) -> float:
+    """Host transfers of one layer that its own kernels do not hide, there and back: they run on
+    streams of their own beside the next layer's forward, and the previous one's backward."""
+    operators = transformer_layer(shape, kind)
+    num_bytes = offloaded_bytes(operators, segment.runs, segment.offloaded)
+    copy = num_bytes / machine.host_bytes_per_second
+    return max(0.0, copy - layer.forward) + max(0.0, copy - layer.backward)
+
+
 @lru_cache(maxsize=16384)
 def chunk_times(
-    shape: RankShape,
-    machine: Machine,
-    network: Network,
-    plan: RecomputePlan,
-    first: bool,
-    last: bool,
+    shape: RankShape, machine: Machine, network: Network, plan: RecomputePlan
 ) -> PassTimes:
-    """One microbatch through one model chunk under `plan`."""
-    layer = layer_times(shape, machine, network)
-    replays = sum(
-        segment.total_layers * replay_seconds(shape, machine, network, segment.runs, segment.whole)
-        for segment in plan.segments
-    )
-    gathered = sum(segment.copies for segment in plan.segments if segment.shards_input)
-    replays += gathered * _gather_seconds(shape, network)
-    ends = end_times(shape, machine, network, first, last)
-    return layer.times(plan.num_layers) + ends + PassTimes(recompute=replays)
+    """One microbatch through the layers of one model chunk under `plan`."""
+    total = PassTimes()
+    replay = 0.0
+    for segment in plan.segments:
+        for kind, count in segment.kinds():
+            layer = layer_times(shape, machine, network, kind)
+            away = _offload_seconds(shape, machine, kind, segment, layer)
+            total += (layer + PassTimes(offload=away)).times(count)
+            replay += count * replay_seconds(shape, machine, network, kind, segment)
+        if segment.shards_input:
+            replay += segment.copies * _gather_seconds(shape, network)
+    return total + PassTimes(recompute=replay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,31 +155,84 @@ class DataParallelWork:
     overlap_param_gather: bool
     joined: Link
 
-    def exposed_seconds(self, forward: float, backward: float) -> float:
+    def exposed_seconds(
+        self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
+    ) -> float:
         """What is left of both beside one microbatch's `forward` and `backward` on this stage.
 
         Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
-        the first one goes forward.
+        the first one goes forward. `beside`: work on other buffers, one after another.
         """
-        gradients = self.elements * self.gradient_itemsize
-        kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
-        reduce = collective_seconds(kind, gradients, self.ranks, self.joined)
+        reduce = sum(work._reduce_seconds() for work in (self, *beside))
         if self.overlap_grad_reduce:
             reduce = max(0.0, reduce - backward)
         if not self.sharded:
             return reduce
-        weights = self.elements * 2
-        gather = collective_seconds(CollectiveKind.ALL_GATHER, weights, self.ranks, self.joined)
+        gather = sum(work._gather_seconds() for work in (self, *beside))
         return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)
+
+    def _reduce_seconds(self) -> float:
+        gradients = self.elements * self.gradient_itemsize
+        kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
+        return collective_seconds(kind, gradients, self.ranks, self.joined)
+
+    def _gather_seconds(self) -> float:
+        weights = self.elements * 2
+        return collective_seconds(CollectiveKind.ALL_GATHER, weights, self.ranks, self.joined)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWork:
+    """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
+    backward again where they were freed, and reduces its gradients; all beside the kernels."""
+
+    elements: int
+    gradient_itemsize: int
+    ranks: int
+    microbatches: int
+    gathers_again: bool
+    hidden_fraction: float
+    joined: Link
+
+    def exposed_seconds(self, forward: float, backward: float) -> float:
+        """What `forward` and `backward` of one microbatch do not hide, of all microbatches."""
+        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize)
+        reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+        back = reduce + (gather if self.gathers_again else 0.0)
+        one = self._exposed(gather, forward) + self._exposed(back, backward)
+        return self.microbatches * one
+
+    def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
+        return collective_seconds(kind, self.elements * itemsize, self.ranks, self.joined)
+
+    def _exposed(self, seconds: float, kernels: float) -> float:
+        return seconds - self.hidden_fraction * min(seconds, kernels)
 
 
 def optimizer_seconds(
-    elements: int, shards: int, gradient_itemsize: int, machine: Machine
+    elements: int, shards: int, gradient_itemsize: int, machine: Machine, *, on_host: float = 0.0
 ) -> float:
-    """Adam over this rank's shard, and two passes over its gradient buffer; bandwidth bound."""
-    traffic = -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
+    """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
+    bandwidth bound."""
+    traffic = (1 - on_host) * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
     traffic += elements * gradient_itemsize * _GRADIENT_PASSES
     return traffic / machine.memory_bytes_per_second
+
+
+_HOST_ADAM_BYTES_PER_ELEMENT = 28
+"""fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
+_HOST_MEMORY_BYTES_PER_SECOND = 50e9
+"""What one GPU's process gets of its host's memory; a judgement: eight share two sockets."""
+
+
+def host_optimizer_seconds(
+    elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
+) -> float:
+    """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
+    back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
+    copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
+    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / _HOST_MEMORY_BYTES_PER_SECOND
+    return max(copies, update) if overlapped else copies + update
 
 
 def pipeline_transfer_seconds(

@@ -1,6 +1,6 @@
 """Known failures in a training log: found, explained from their numbers, with what helps.
 
-``diagnose(Path("train.log"))`` gives the findings, ``render(findings)`` their text.
+``diagnose(Path("train.log"))`` gives the findings; report/diagnosis.py is their page.
 """
 
 from advisor.diagnose.catalog import (
@@ -14,12 +14,11 @@ from advisor.diagnose.catalog import (
     symptoms,
 )
 from advisor.diagnose.meaning import Meaning, meaning_of
-from advisor.diagnose.render import render
 from advisor.diagnose.scan import Diagnosis, Finding, diagnose, scan
 from advisor.diagnose.template import Reading, Template
 
 __all__ = [
     "Case", "Catalog", "Diagnosis", "Evidence", "Failure", "Finding", "Meaning", "Reading",
-    "Severity", "Symptom", "Template", "diagnose", "load_catalog", "meaning_of", "render", "scan",
+    "Severity", "Symptom", "Template", "diagnose", "load_catalog", "meaning_of", "scan",
     "symptoms",
 ]  # fmt: skip

@@ -225,8 +225,13 @@ def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
 
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
-    """Rank and text of a line; nested prefixes (srun's and torchrun's) give the innermost rank."""
-    text, rank = _ANSI.sub("", line.decode("utf-8", errors="replace")), None
+    return clean_line(line.decode("utf-8", errors="replace"))
+
+
+def clean_line(line: str) -> tuple[int | None, str]:
+    """Rank and text of a line: without colours, and with single blanks; nested prefixes (srun's and
+    torchrun's) give the innermost rank."""
+    text, rank = _ANSI.sub("", line), None
     while match := _RANK.match(text):
         rank, text = int(match.group(1) or match.group(2)), text[match.end() :]
     return rank, " ".join(text.replace("\0", "").split())

@@ -5,8 +5,7 @@ import io
 from typing import Any
 
 from advisor.answer import Advice, Candidate
-from advisor.job import Framework
-from advisor.report.flags import framework_flags
+from advisor.report.flags import all_flags
 from advisor.report.json_report import SCALARS, plain
 
 
@@ -35,6 +34,8 @@ def _row(candidate: Candidate) -> dict[str, Any]:
         "context_parallel_size": layout.context_parallel_size,
         "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
+        "expert_model_parallel_size": layout.expert_model_parallel_size,
+        "expert_tensor_parallel_size": layout.expert_tensor_parallel_size,
         "data_parallel_size": layout.data_parallel_size,
         "micro_batch_size": job.config.micro_batch_size,
         "recompute": evaluation.setting.spec,
@@ -48,7 +49,7 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     }
     row |= {f"{name}_bytes": size for name, size in plain(peak.memory_bytes).items()}
     row |= _times(candidate)
-    flags = {f"{name}_flags": framework_flags(evaluation, name) for name in Framework}
+    flags = {f"{name}_flags": words for name, words in all_flags(evaluation).items()}
     return row | flags | {"note": candidate.note}
 
 

@@ -3,66 +3,55 @@
 from typing import Final
 
 from advisor.answer import Advice, Evaluation
-from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.registry import stack_of
 from advisor.job import Framework, JobConfig
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 LABELS: Final = {
     Framework.MEGATRON_LM: "Megatron-LM",
     Framework.MEGATRON_BRIDGE: "Megatron Bridge",
+    Framework.NEMO: "NeMo",
+    Framework.TORCHTITAN: "torchtitan",
+    Framework.FSDP2: "PyTorch",
+    Framework.DEEPSPEED: "DeepSpeed",
+    Framework.HUGGINGFACE: "Hugging Face",
 }
 
 
 def all_flags(evaluation: Evaluation) -> dict[Framework, str]:
-    """The setting's flags for every framework, verbatim; empty where the default is meant."""
-    return {framework: framework_flags(evaluation, framework) for framework in Framework}
+    """The setting's flags, verbatim, for every framework that takes such settings; empty where the
+    default is meant."""
+    family = stack_of(evaluation.job.config.framework).family
+    return {framework: framework_flags(evaluation, framework) for framework in family}
+
+
+def shown_frameworks(config: JobConfig) -> tuple[Framework, ...]:
+    """Frameworks whose flags a page shows: of the job's family the two that everybody uses, and
+    the job's own."""
+    family = stack_of(config.framework).family
+    usual = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, config.framework)
+    return tuple(dict.fromkeys(framework for framework in usual if framework in family))
 
 
 def framework_flags(evaluation: Evaluation, framework: Framework) -> str:
     """The setting's flags for one framework, to be pasted behind its launch command."""
-    job = evaluation.job
-    revision = _revision(job.config, framework)
-    if framework is Framework.MEGATRON_LM:
-        from advisor.frameworks.megatron.flags import megatron_lm_flags
-
-        return megatron_lm_flags(evaluation.setting, job, revision)
-    from advisor.frameworks.megatron.bridge import bridge_overrides
-
-    return bridge_overrides(evaluation.setting, job, revision)
+    return stack_of(framework).setting_flags(evaluation.setting, evaluation.job)
 
 
 def framework_assumed_flags(evaluation: Evaluation, framework: Framework) -> str:
     """Flags without which the job is not the one that was predicted."""
-    job = evaluation.job
-    if framework is Framework.MEGATRON_LM:
-        from advisor.frameworks.megatron.flags import assumed_flags
-
-        return assumed_flags(job, _revision(job.config, framework))
-    from advisor.frameworks.megatron.bridge import assumed_overrides
-
-    return assumed_overrides(job)
+    return stack_of(framework).assumed_flags(evaluation.job)
 
 
 def framework_layout_flags(evaluation: Evaluation, framework: Framework) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
-    job = evaluation.job
-    revision = _revision(job.config, framework)
-    if framework is Framework.MEGATRON_LM:
-        from advisor.frameworks.megatron.flags import layout_flags
-
-        return layout_flags(job, revision)
-    from advisor.frameworks.megatron.bridge import bridge_layout_overrides
-
-    return bridge_layout_overrides(job, revision)
+    return stack_of(framework).layout_flags(evaluation.job)
 
 
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
-    from advisor.frameworks.megatron.flags import environment
-
-    job = evaluation.job
-    revision = _revision(job.config, job.config.framework)
-    return " ".join(environment(evaluation.setting, job, revision))
+    stack = stack_of(evaluation.job.config.framework)
+    return " ".join(stack.environment(evaluation.setting, evaluation.job))
 
 
 def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
@@ -78,18 +67,3 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
         job_flags(best.evaluation, framework), framework_flags(best.evaluation, framework),
     )  # fmt: skip
     return " ".join(filter(None, flags)) + "\n"
-
-
-def revision_words(config: JobConfig) -> str:
-    """``Megatron Core 0.19``; for Bridge its own version and that of the core behind it."""
-    revision = _revision(config, config.framework)
-    core = f"Megatron Core {revision.core}"
-    if config.framework is Framework.MEGATRON_LM:
-        return core
-    return f"{LABELS[config.framework]} {revision.version} ({core})"
-
-
-def _revision(config: JobConfig, framework: Framework) -> Revision:
-    """The job's release of its own framework; the default one of the other framework."""
-    version = config.framework_version if framework is config.framework else ""
-    return resolve_revision(framework, version)

@@ -4,9 +4,9 @@ from rich.console import Group, RenderableType
 
 from advisor.answer import Advice, CalibrationNote
 from advisor.cost.calibration import Provenance
+from advisor.frameworks.registry import stack_of
 from advisor.job import Job
 from advisor.layout import ParallelLayout
-from advisor.models.spec import TransformerImpl
 from advisor.report.breaking import dotted_lines
 from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
@@ -66,21 +66,23 @@ def layout_words(layout: ParallelLayout) -> str:
         ("PP", layout.pipeline_model_parallel_size),
         ("VPP", layout.virtual_pipeline_model_parallel_size),
         ("EP", layout.expert_model_parallel_size),
+        ("ETP", layout.expert_tensor_parallel_size or 1),
     )
     parts += [f"{name} {degree}" for name, degree in degrees if degree > 1]
     parts.append(f"DP {layout.data_parallel_size}")
-    parts.append(
-        "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
-    )
+    parts.append(_sharding_words(layout))
     return _DOT.join(parts)
+
+
+def _sharding_words(layout: ParallelLayout) -> str:
+    if layout.data_parallel_sharding is not None:
+        return f"data parallel sharding {layout.data_parallel_sharding}"
+    return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
 
 
 def framework_words(job: Job) -> str:
     """``Megatron Core 0.19 with Transformer Engine``."""
-    from advisor.report.flags import revision_words
-
-    local = job.model.transformer_impl is TransformerImpl.LOCAL
-    return f"{revision_words(job.config)} with {'local layers' if local else 'Transformer Engine'}"
+    return stack_of(job.config.framework).words(job)
 
 
 def budget_words(advice: Advice) -> str:

@@ -10,8 +10,9 @@ from dataclasses import fields
 from typing import Any, Final
 
 from advisor.answer import Advice, Candidate, Evaluation, Rejection, StageMemory
-from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.job import Job
+from advisor.models.layer_kind import FeedForward
+from advisor.recompute import Setting
 from advisor.report.flags import all_flags
 from advisor.report.wording import chosen
 
@@ -56,12 +57,16 @@ def plain(instance: Any) -> dict[str, Any]:
 
 
 def _job(job: Job, evaluation: Evaluation | None) -> dict[str, Any]:
-    from advisor.models.parameters import parameter_count
+    from advisor.models.parameters import active_parameters, parameter_count
 
     count = parameter_count(job.model).total
     gpu = plain(job.gpu)
     return {
-        "model": {**plain(job.model), "num_parameters": count, "num_active_parameters": count},
+        "model": {
+            **plain(job.model),
+            "num_parameters": count,
+            "num_active_parameters": active_parameters(job.model),
+        },
         "layout": plain(job.layout),
         "gpus": {"count": job.num_gpus, "type": gpu.pop("name"), **gpu},
         **plain(job.config),
@@ -69,12 +74,20 @@ def _job(job: Job, evaluation: Evaluation | None) -> dict[str, Any]:
     }
 
 
-def recompute(setting: RecomputeSetting) -> dict[str, Any]:
+_NO_WORDS: Final[dict[str, Any]] = {
+    "granularity": None, "modules": None, "method": None, "num_layers": None,
+    "distribute_saved_activations": False, "offload_modules": [],
+}  # fmt: skip
+"""Keys of the contract that a framework may have no word for."""
+
+
+def recompute(setting: Setting) -> dict[str, Any]:
     """A setting with its short spelling; `effective_modules` are those after promotion."""
     return {
         "spec": setting.spec,
+        **_NO_WORDS,
         **plain(setting),
-        "effective_modules": list(setting.effective_modules),
+        "effective_modules": list(getattr(setting, "effective_modules", ())),
     }
 
 
@@ -88,6 +101,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "micro_batch_size": evaluation.job.config.micro_batch_size,
         "fits": evaluation.fits,
         "pareto": candidate.pareto,
+        "preset": candidate.preset,
         "note": candidate.note,
         "fit_probability": evaluation.fit_probability,
         "budget_bytes": evaluation.budget_bytes,
@@ -95,9 +109,13 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "peak_reserved_bytes": peak.peak_reserved_bytes,
         "peak_stage": peak.stage,
         "stages": [_stage(stage) for stage in evaluation.stages],
-        "saved_bytes_per_layer": {"dense": evaluation.saved_bytes_per_layer, "moe": None},
+        "saved_bytes_per_layer": {
+            "dense": evaluation.saved_bytes_per_layer.get(FeedForward.DENSE),
+            "moe": evaluation.saved_bytes_per_layer.get(FeedForward.MOE),
+        },
         "time_seconds": plain(evaluation.time_seconds),
         **{name: getattr(evaluation, name) for name in SCALARS},
+        "verification": plain(candidate.verification) if candidate.verification else None,
         "flags": {str(name): flags for name, flags in all_flags(evaluation).items()},
     }
 

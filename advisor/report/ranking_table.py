@@ -37,7 +37,7 @@ class Ranking:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table that fits."""
-        longest = max(len(c.evaluation.setting.spec) for c in self.shown)
+        longest = max(len(_spec(c)) for c in self.shown)
         breakable = max(longest - _SHORTEST_SPEC, 0)
         unbounded = options.update_width(_UNBOUNDED)
         for number in range(len(_EXPENDABLE) + 1):
@@ -87,7 +87,7 @@ class Ranking:
             rows.append(
                 [
                     f" {candidate.rank}",
-                    Fitted(partial(spec_lines, evaluation.setting.spec)),
+                    Fitted(partial(spec_lines, _spec(candidate))),
                     Gauge(peak, share, bar_cells) if bar_cells else peak,
                     seconds(evaluation.step_time_seconds, smallest),
                     f"{evaluation.tflops_per_gpu:.0f}",
@@ -96,6 +96,11 @@ class Ranking:
                 ]
             )
         return rows
+
+
+def _spec(candidate: Candidate) -> str:
+    """The setting, marked where it is the preset's own."""
+    return candidate.evaluation.setting.spec + " (preset)" * candidate.preset
 
 
 def _peaks(shown: Sequence[Candidate]) -> list[str]:
@@ -128,13 +133,17 @@ class Gauge:
 
 
 def _layout_cells(shown: Sequence[Candidate]) -> list[str]:
-    """Head and one cell a row: the degrees in narrow columns of their own, CP where it varies."""
-    titles = ["TP", "CP", "PP", "VPP", "DP", "mbs"]
+    """Head and one cell a row: the degrees in narrow columns of their own, CP and EP where they
+    are used."""
+    titles = ["TP", "CP", "PP", "VPP", "EP", "DP", "mbs"]
     table = [titles, *(_degrees(candidate) for candidate in shown)]
-    if all(row[1] == "1" for row in table[1:]):
-        table = [row[:1] + row[2:] for row in table]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [" ".join(map(str.rjust, row, widths)) for row in table]
+    columns = [
+        column
+        for column in zip(*table, strict=True)
+        if column[0] not in ("CP", "EP") or any(degree != "1" for degree in column[1:])
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    return [" ".join(map(str.rjust, row, widths)) for row in zip(*columns, strict=True)]
 
 
 def _degrees(candidate: Candidate) -> list[str]:
@@ -145,6 +154,7 @@ def _degrees(candidate: Candidate) -> list[str]:
         layout.context_parallel_size,
         layout.pipeline_model_parallel_size,
         layout.virtual_pipeline_model_parallel_size,
+        layout.expert_model_parallel_size,
         layout.data_parallel_size,
         job.config.micro_batch_size,
     )

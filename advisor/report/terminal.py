@@ -6,13 +6,14 @@ from functools import partial
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer import Advice, Candidate
+from advisor.answer import Advice, Candidate, Verification
 from advisor.report import flags
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
-from advisor.report.text import Fitted, beside, indented
-from advisor.report.wording import chosen, ranges, remedy_line, verdict, way_out
+from advisor.report.text import Column, Fitted, beside, indented, table
+from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
+from advisor.units import gib
 
 _FLAG_MARGIN = 17
 
@@ -32,6 +33,7 @@ def page(
         header(advice, search_layout=search_layout),
         Ranking(shown, layouts) if shown else None,
         _answer(advice),
+        _verified(shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(shown),
         _rejected(advice) if show_rejected or not shown else None,
@@ -54,7 +56,39 @@ def _answer(advice: Advice) -> RenderableType:
             lines += [f"{head}:", *(beside([("  -", text)], gap=1) for text in texts)]
     if way := way_out(advice):
         lines.append(way)
+    if compared := against_preset(advice):
+        lines.append(compared)
     return Group(*lines)
+
+
+def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
+    """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
+    found = [(c, c.verification) for c in shown if c.verification is not None]
+    if not found:
+        return None
+    columns = [Column(title=title, left=title in _WORDS) for title in _VERIFIED]
+    rows = table(columns)
+    for candidate, seen in found:
+        rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
+    head = "Rehearsed by Megatron Core on fake tensors: GiB allocated on the worst stage"
+    words = dict.fromkeys(seen.differences for _, seen in found if seen.differences)
+    return Group(head, indented(rows, 2), *(Text(text, "dim") for text in words))
+
+
+_VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
+_WORDS = ("recompute", "")
+
+
+def _verdict_of(seen: Verification) -> list[str]:
+    if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
+        return [str(seen.stage), "—", "—", "—", f"not rehearsed: {seen.refused}"]
+    error = seen.predicted_bytes / seen.rehearsed_bytes - 1
+    shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
+    reason = f"in the {seen.explanation}" if seen.explanation else ""
+    return [str(seen.stage), gib(seen.predicted_bytes), gib(seen.rehearsed_bytes), shown, reason]
+
+
+_SHOWN_ERROR = 5e-4
 
 
 def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
@@ -64,7 +98,8 @@ def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
         return None
     rows = []
     job_flags = flags.framework_layout_flags if with_layout else flags.framework_assumed_flags
-    for framework, setting in flags.all_flags(best.evaluation).items():
+    for framework in flags.shown_frameworks(advice.job.config):
+        setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
         rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
     if variables := flags.environment_words(best.evaluation):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from advisor.answer import LIKELY, Advice, Candidate, Evaluation, Remedy
-from advisor.frameworks.megatron.setting import NONE
+from advisor.recompute import recomputes
 from advisor.units import GIB, signed_percent
 
 _NEAREST = 3
@@ -58,7 +58,7 @@ def verdict(advice: Advice) -> str:
     if not best.evaluation.fits:
         return _nothing_fits(advice)
     room = _room(best.evaluation)
-    if best.evaluation.setting == NONE:
+    if not recomputes(best.evaluation.setting):
         return f"No recompute needed: row {best.rank} (none) fits ({room})."
     what = "is the fastest that fits" if len(advice.candidates) > 1 else "fits"
     return (
@@ -125,7 +125,7 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
         (
             c.evaluation
             for c in advice.candidates
-            if c.evaluation.setting == NONE and c.evaluation.job == best.job
+            if not recomputes(c.evaluation.setting) and c.evaluation.job == best.job
         ),
         None,
     )
@@ -139,6 +139,23 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
         return f" Without recompute a step {time} and fits as well."
     likely = percent(none.fit_probability)
     return f" Without recompute a step {time}, but is only {likely} likely to fit."
+
+
+def against_preset(advice: Advice) -> str:
+    """What the choice changes against the setting that the preset ships with; "" without one."""
+    best = chosen(advice)
+    shipped = next((c for c in advice.candidates if c.preset), None)
+    if best is None or shipped is None or best is shipped:
+        return ""
+    ours, theirs = best.evaluation, shipped.evaluation
+    more = ours.peak.peak_reserved_bytes - theirs.peak.peak_reserved_bytes
+    slower = ours.step_time_seconds / theirs.step_time_seconds - 1
+    time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
+    fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
+    return (
+        f"Against the preset's own {theirs.setting.spec} (row {shipped.rank}{fits}): "
+        f"{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
+    )
 
 
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:

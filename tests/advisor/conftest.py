@@ -26,6 +26,7 @@ from advisor.cost.hardware import Gpu
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
+from advisor.models.layer_kind import FeedForward
 from advisor.models.spec import ModelSpec
 from advisor.units import GIB
 
@@ -74,7 +75,8 @@ def evaluation(
     return Evaluation(
         job=job, setting=setting, calibration=CALIBRATION, stages=stages, time_seconds=time,
         step_time_low_seconds=time.total * 0.92, step_time_high_seconds=time.total * 1.08,
-        fit_probability=probability, budget_bytes=BUDGET, saved_bytes_per_layer=300 * 2**20,
+        fit_probability=probability, budget_bytes=BUDGET,
+        saved_bytes_per_layer={FeedForward.DENSE: 300 * 2**20},
         model_flops_per_step=model_flops,
         hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
         recompute_overhead=recompute_seconds / 8.0,

@@ -1,10 +1,13 @@
 """From a request to the whole answer: presets, overrides, searches, remedies."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.advise import advise
 from advisor.answer import Advice
 from advisor.errors import UserError
+from advisor.experiments import find_experiment
 from advisor.layout import ParallelLayout
 from advisor.request import Request, SearchScope
 from advisor.resolve import resolve
@@ -92,10 +95,54 @@ def test_key_value_reaches_model_layout_and_job() -> None:
 
 
 def test_without_a_preset_the_layout_is_chosen() -> None:
-    advice = ask(model="llama3_8b", gpus="4xH100")
+    advice = ask(model="megatron_ci_gpt3_7b", gpus="4xH100")
     assert any("legal layouts" in text for text in advice.assumptions)
     assert advice.job.layout.world_size == 4
     assert advice.evaluated > len(advice.candidates)
+
+
+def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_batch() -> None:
+    advice = ask(gpus="128xH100")
+    published = find_experiment("llama3_70b", 64, "H100")
+    assert published is not None
+    layout, config = advice.job.layout, advice.job.config
+    replicas = 2 * published.layout.data_parallel_size
+    assert layout == replace(published.layout, data_parallel_size=replicas)
+    assert config.global_batch_size == 2 * published.config.global_batch_size
+    assert "preset llama3_70b_pretrain_64gpu_h100_bf16" in advice.assumptions
+    assert f"its layout and batch a replica, with DP {replicas}" in advice.assumptions
+
+
+def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
+    advice = ask(model="nemotron4_340b", gpus="64xH100")
+    assert any("legal layouts" in text for text in advice.assumptions)
+
+
+def test_a_given_layout_borrows_nothing() -> None:
+    advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
+    assert not any(text.startswith("preset") for text in advice.assumptions)
+
+
+def test_the_preset_s_own_setting_is_evaluated_and_marked() -> None:
+    advice = ask(model="llama3_70b", gpus="64xH100")
+    assert [c.evaluation.setting.spec for c in advice.candidates if c.preset] == ["none"]
+    asked = ask(recompute=("full:uniform:1", "none"))
+    assert [c.preset for c in asked.candidates] == [True, False]
+
+
+def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> None:
+    with pytest.raises(UserError, match=r"fused_group_mlp needs version 0.19 or main"):
+        ask(recompute=("none+offload=fused_group_mlp",), framework_version="0.18")
+    with pytest.raises(UserError, match=r"gdn_norm_out needs version 0.19 or main"):
+        ask(recompute=("selective:gdn_norm_out",), framework_version="0.18")
+
+
+def test_a_remark_says_by_how_much_on_one_job_and_is_the_same_on_many() -> None:
+    one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("buys")}
+    assert all("more than none" in note for note in one)
+    many = ask(search=SearchScope.LAYOUT, pipeline_model_parallel_size=4)
+    said = {c.note.partition(";")[0] for c in many.candidates if c.note.startswith("buys")}
+    assert said == {"buys nothing"}
 
 
 def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
@@ -116,7 +163,7 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         ({"gpus": "0xH100"}, ("at least one",)),
         ({"gpus": "H100"}, ("COUNTxTYPE",)),
         ({"tensor_model_parallel_size": 3}, ("32", "nearest")),
-        ({"virtual_pipeline_model_parallel_size": 3}, ("80", "nearest VPP")),
+        ({"virtual_pipeline_model_parallel_size": 3}, ("20 layers", "nearest: 2 or 4")),
         ({"global_batch_size": 33}, ("33", "32 or 34")),
         ({"global_batch_size": 34}, ("microbatches", "PP")),
         ({"seq_length": 4097}, ("4097", "nearest")),

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,13 @@ from advisor.diagnose import (
     diagnose,
     load_catalog,
     meaning_of,
-    render,
     scan,
     symptoms,
 )
 from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES
 from advisor.errors import UserError
+from advisor.report.diagnosis import diagnosis_page
+from advisor.report.text import plain_lines
 from advisor.units import GIB, MIB
 
 LOGS = Path(__file__).parent / "logs"
@@ -36,6 +38,13 @@ OOM = (
     "{cached} is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
     "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
 )
+
+
+def render(findings: Sequence[Finding], num_lines: int | None = None) -> str:
+    """The page as a file gets it."""
+    return "\n".join(plain_lines(diagnosis_page(findings, num_lines)))
+
+
 OTHER = "ValueError: CUDA graphs not supported with CPU offloading."
 
 

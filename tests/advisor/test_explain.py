@@ -2,8 +2,10 @@
 
 import pytest
 
+from advisor.advise import advise
 from advisor.evaluate import Evaluator
 from advisor.explain import memory_lines, time_lines
+from advisor.request import Request
 
 from .test_evaluate import SETTINGS, evaluator, job  # noqa: F401  (fixtures)
 
@@ -34,3 +36,14 @@ def test_copies_are_layers_times_microbatches_in_flight(evaluator: Evaluator) ->
     chunk_passes = evaluation.peak.in_flight_microbatches * 5
     assert line.count == 4 * round(chunk_passes)
     assert line.unit_bytes == 4096 * 2 * 28672 // 4 * 2
+
+
+def test_every_activation_names_the_backward_that_reads_it() -> None:
+    found = next(
+        c.evaluation for c in advise(Request(model="llama3_70b", gpus="32xH100")).candidates
+    )
+    sources = {line.name: line.source for line in memory_lines(found)
+               if line.component == "activations" and line.shape}  # fmt: skip
+    assert sources["fc1_out"].endswith("for the backward of mlp.activation")
+    assert sources["input_layernorm_out"].endswith("of self_attention.linear_qkv")
+    assert not any(source.endswith("of the layer") for source in sources.values())

@@ -18,6 +18,7 @@ from advisor.layers.operators import Module, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
+from advisor.models.layer_kind import DENSE
 from advisor.recompute import RecomputePlan, ReplayRun, Segment, assign_runs, kept_tensors
 from tests.advisor.toys import GPT, KEY, LLAMA, LSE, MIXED, SHARD, A, B, C, D, operator, toy_shape
 
@@ -67,18 +68,21 @@ def test_assignment_of_operators_to_runs() -> None:
 
 
 def test_a_plan_counts_its_layers() -> None:
-    assert RecomputePlan((Segment(3, whole=True), Segment(5))).num_layers == 8
+    assert (
+        RecomputePlan((Segment((DENSE,) * 3, whole=True), Segment((DENSE,), copies=5))).num_layers
+        == 8
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "sizes", "whole"),
     [
-        ("none", [8], [False]),
+        ("none", [1] * 8, [False] * 8),
         ("full:uniform:1", [1] * 8, [True] * 8),
         ("full:uniform:4", [4, 4], [True, True]),
         ("full:uniform:3", [3, 3, 2], [True] * 3),
         ("full:uniform:20", [8], [True]),
-        ("full:block:2", [1, 1, 6], [True, True, False]),
+        ("full:block:2", [1] * 8, [True] * 2 + [False] * 6),
         ("full:block:8", [1] * 8, [True] * 8),
         ("full:block:20", [1] * 8, [True] * 8),
     ],
@@ -86,7 +90,7 @@ def test_a_plan_counts_its_layers() -> None:
 def test_segments_of_a_chunk_of_eight_layers(
     spec: str, sizes: list[int], whole: list[bool]
 ) -> None:
-    segments = chunk_plan(parse_setting(spec), LLAMA, 8, True).segments
+    segments = chunk_plan(parse_setting(spec), LLAMA, (DENSE,) * 8, True).segments
     assert [s.num_layers for s in segments for _ in range(s.copies)] == sizes
     assert [s.whole for s in segments for _ in range(s.copies)] == whole
     assert sum(s.total_layers for s in segments) == 8
@@ -94,12 +98,12 @@ def test_segments_of_a_chunk_of_eight_layers(
 
 def test_distributed_inputs_need_tensor_parallelism_without_sequence_parallelism() -> None:
     setting = full(Method.UNIFORM, 1, distribute=True)
-    assert all(s.shards_input for s in chunk_plan(setting, LLAMA, 2, False).segments)
-    assert not any(s.shards_input for s in chunk_plan(setting, LLAMA, 2, True).segments)
+    assert all(s.shards_input for s in chunk_plan(setting, LLAMA, (DENSE,) * 2, False).segments)
+    assert not any(s.shards_input for s in chunk_plan(setting, LLAMA, (DENSE,) * 2, True).segments)
 
 
 def layer_kept(shape: RankShape, setting: RecomputeSetting) -> int:
-    plan = chunk_plan(setting, shape.model, 1, shape.sequence_parallel)
+    plan = chunk_plan(setting, shape.model, (DENSE,), shape.sequence_parallel)
     return chunk_footprint(shape, plan, False, False).kept
 
 
@@ -160,7 +164,7 @@ def test_recomputing_more_layers_never_keeps_more(
     shape: RankShape, layers: int, number: int
 ) -> None:
     def chunk(setting: RecomputeSetting) -> int:
-        plan = chunk_plan(setting, shape.model, layers, shape.sequence_parallel)
+        plan = chunk_plan(setting, shape.model, (DENSE,) * layers, shape.sequence_parallel)
         return chunk_footprint(shape, plan, False, False).kept
 
     block, next_block = (full(Method.BLOCK, n) for n in (number, number + 1))
@@ -187,7 +191,7 @@ def test_a_higher_tp_never_raises_activations_under_sequence_parallelism(
             model, tensor_model_parallel_size=tp, sequence_parallel=tp > 1, transformer_impl=impl,  # type: ignore[arg-type]
             attention_backend="flash", seq_length=64,
         )  # fmt: skip
-        plan = chunk_plan(parse_setting(spec), shape.model, 2, shape.sequence_parallel)
+        plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * 2, shape.sequence_parallel)
         chunk = chunk_footprint(shape, plan, False, False)
         kept_bytes.append(chunk.kept)
         peaks.append(chunk.backward.num_bytes)

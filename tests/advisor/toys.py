@@ -7,6 +7,8 @@ from typing import Any
 from advisor.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.models.experts import RouterDType, TokenDispatcher
+from advisor.models.layer_kind import DENSE
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -16,6 +18,7 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
+from advisor.pipeline import ModelChunk
 
 LLAMA = ModelSpec(
     name="toy_llama", num_layers=8, hidden_size=64, ffn_hidden_size=128, num_attention_heads=8,
@@ -43,6 +46,7 @@ RSTD = (32 // 2) * 2 * 4
 ACTIVATED = 32 * 2 * (128 // 2) * 2
 
 _ENUMS: dict[str, Callable[[Any], Any]] = {
+    "moe_router_dtype": RouterDType, "moe_token_dispatcher_type": TokenDispatcher,
     "transformer_impl": TransformerImpl, "attention_backend": AttentionBackend,
     "cross_entropy_fusion": CrossEntropyFusion, "activation": Activation,
     "normalization": Normalization, "position_embedding_type": PositionEmbedding,
@@ -81,3 +85,13 @@ def operator(
         name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs,
         **fields,
     )  # fmt: skip
+
+
+def held(
+    layers: int = 1, *, copies: int = 1, first: bool = False, last: bool = False
+) -> tuple[ModelChunk, ...]:
+    """The chunks of a stage of dense layers, with the ends of the model it holds."""
+    chunks = [ModelChunk((DENSE,) * layers) for _ in range(copies)]
+    chunks[0] = replace(chunks[0], embedding=first)
+    chunks[-1] = replace(chunks[-1], head=last)
+    return tuple(chunks)

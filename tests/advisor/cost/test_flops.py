@@ -7,6 +7,7 @@ from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 
@@ -67,5 +68,5 @@ def test_gpt3_175b_is_the_formula_of_the_paper_with_causal_attention() -> None:
     ],
 )
 def test_replayed_flops_of_two_layers(setting: RecomputeSetting, flops: int) -> None:
-    plan = chunk_plan(setting, TOY, 2, False)
-    assert replayed_flops(transformer_layer(SHAPE), plan) == flops
+    plan = chunk_plan(setting, TOY, (DENSE,) * 2, False)
+    assert replayed_flops(SHAPE, plan) == flops

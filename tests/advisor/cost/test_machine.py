@@ -53,6 +53,11 @@ def test_eight_bits_have_a_rate_and_a_cast(precision: Precision, quantize_bytes:
     assert rates.quantize_bytes == quantize_bytes
 
 
+def test_four_bits_have_a_rate_of_their_own() -> None:
+    rates = machine(replace(GPU, fp4_flops=1600.0), CALIBRATION, Precision.NVFP4)
+    assert (rates.linear_flops, rates.quantize_bytes) == (400.0, 3)
+
+
 def test_without_8_bit_tensor_cores_fp8_is_16_bit() -> None:
     rates = machine(replace(GPU, fp8_flops=None), CALIBRATION, Precision.FP8_CURRENT)
     assert rates.linear_flops == rates.bf16_flops

@@ -29,7 +29,7 @@ NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=2)
 SOURCE, TARGET = Tensor("x", (10, 5), DType.BF16), Tensor("y", (10, 20), DType.BF16)
 LINEAR = Operator(
     name="linear_fc1", module=Module.LINEAR_FC1, unit=ComputeUnit.GEMM, inputs=(SOURCE,),
-    outputs=(TARGET,), saved=(SOURCE,), gemm=Gemm(10, 20, 5),
+    outputs=(TARGET,), saved=(SOURCE,), gemm=Gemm(10, 20, 5, quantized=True),
 )  # fmt: skip
 NORM = Operator(
     name="norm", module=Module.INPUT_LAYERNORM, unit=ComputeUnit.BANDWIDTH, inputs=(SOURCE,),
@@ -70,10 +70,10 @@ def test_current_scaling_reads_once_more() -> None:
     assert forward_seconds(LINEAR, current, NETWORK).compute == 10.0 + 30.0
 
 
-def test_the_output_layer_stays_at_16_bit() -> None:
-    head = replace(LINEAR, module=Module.OUTPUT_LAYER)
-    assert forward_seconds(head, EIGHT_BIT, NETWORK) == forward_seconds(head, MACHINE, NETWORK)
-    assert backward_seconds(head, EIGHT_BIT, NETWORK) == backward_seconds(head, MACHINE, NETWORK)
+def test_a_gemm_of_16_bits_stays_so_in_an_8_bit_job() -> None:
+    """The output layer, and the layers at the ends with first_last_layers_bf16."""
+    wide = replace(LINEAR, gemm=Gemm(10, 20, 5))
+    assert forward_seconds(wide, EIGHT_BIT, NETWORK) == forward_seconds(wide, MACHINE, NETWORK)
 
 
 def test_a_norm_is_bound_by_its_traffic() -> None:

@@ -11,8 +11,10 @@ from advisor.cost.roofline import Network, backward_seconds, collective_seconds,
 from advisor.cost.step_time import (
     DataParallelWork,
     PassTimes,
+    ShardedWork,
     chunk_times,
     end_times,
+    host_optimizer_seconds,
     layer_times,
     optimizer_seconds,
     pipeline_transfer_seconds,
@@ -27,6 +29,7 @@ from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.layout import ParallelLayout
+from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.recompute import RecomputePlan, Segment
 
@@ -78,13 +81,13 @@ def test_ends_are_where_they_are_asked_for() -> None:
 def test_a_full_replay_is_one_forward_communication_included() -> None:
     operators = transformer_layer(SHAPE)
     forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
-    whole = replay_seconds(SHAPE, MACHINE, NETWORK, (), True)
+    whole = replay_seconds(SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True))
     assert whole == pytest.approx(sum(one.compute + one.exposed for one in forward))
 
 
 def _replay(setting: RecomputeSetting, layers: int = 4) -> float:
-    plan = chunk_plan(setting, MODEL, layers, SHAPE.sequence_parallel)
-    return chunk_times(SHAPE, MACHINE, NETWORK, plan, False, False).recompute
+    plan = chunk_plan(setting, MODEL, (DENSE,) * layers, SHAPE.sequence_parallel)
+    return chunk_times(SHAPE, MACHINE, NETWORK, plan).recompute
 
 
 def test_replays_of_a_chunk() -> None:
@@ -99,7 +102,7 @@ def test_replays_of_a_chunk() -> None:
 
 def test_a_setting_moves_nothing_but_the_replay() -> None:
     none, mlp = (
-        chunk_times(SHAPE, MACHINE, NETWORK, chunk_plan(s, MODEL, 4, True), True, True)
+        chunk_times(SHAPE, MACHINE, NETWORK, chunk_plan(s, MODEL, (DENSE,) * 4, True))
         for s in (NONE, selective("mlp"))
     )
     assert replace(mlp, recompute=0.0) == none
@@ -108,8 +111,11 @@ def test_a_setting_moves_nothing_but_the_replay() -> None:
 def test_a_distributed_checkpoint_gathers_its_input() -> None:
     shape = replace(SHAPE, sequence_parallel=False)
     plain, shared = (
-        chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)), False, False)
-        for segment in (Segment(2, whole=True), Segment(2, whole=True, shards_input=True))
+        chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)))
+        for segment in (
+            Segment((DENSE,) * 2, whole=True),
+            Segment((DENSE,) * 2, whole=True, shards_input=True),
+        )
     )
     gather = collective_seconds(
         CollectiveKind.ALL_GATHER, shape.hidden(LAYER_INPUT).num_bytes, 4, LINK
@@ -217,3 +223,34 @@ def test_context_parallel_ranks_share_the_work_of_a_sequence() -> None:
     job = Job(model=model, layout=halved, config=config, gpu=gpu, num_gpus=8)
     whole = replace(job, layout=ParallelLayout(data_parallel_size=8))
     assert _step(job) == pytest.approx(_step(whole), rel=0.05)
+
+
+def test_adam_on_the_host_waits_for_its_copies_unless_they_overlap() -> None:
+    """28 bytes of host memory an element at 50 GB/s; 4 bytes there and 2 back over the link."""
+    machine = replace(MACHINE, host_bytes_per_second=6e9)
+    update, copies = 28e9 / 50e9, 1.0
+    alone = host_optimizer_seconds(1e9, 4, machine, overlapped=False)
+    assert alone == pytest.approx(update + copies)
+    assert host_optimizer_seconds(1e9, 4, machine, overlapped=True) == pytest.approx(copies)
+
+
+def test_what_works_on_the_host_leaves_the_gpu() -> None:
+    whole = optimizer_seconds(1000, 1, 4, MACHINE)
+    none = optimizer_seconds(1000, 1, 4, MACHINE, on_host=1.0)
+    half = optimizer_seconds(1000, 1, 4, MACHINE, on_host=0.5)
+    assert none < half < whole
+    assert half == pytest.approx((none + whole) / 2)
+
+
+def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
+    """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
+    joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
+    work = ShardedWork(
+        elements=10**9, gradient_itemsize=4, ranks=2, microbatches=3, gathers_again=True,
+        hidden_fraction=0.5, joined=joined,
+    )  # fmt: skip
+    assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
+    assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) / 2)
+    assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
+    once = replace(work, gathers_again=False)
+    assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))

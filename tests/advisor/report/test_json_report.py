@@ -106,7 +106,7 @@ def test_values(tight: Advice) -> None:
     assert best["recompute"] == {
         "spec": "selective:mlp", "granularity": "selective", "modules": ["mlp"], "method": None,
         "num_layers": None, "distribute_saved_activations": False, "offload_modules": [],
-        "effective_modules": ["mlp"],
+        "cpu_offloading_num_layers": 0, "effective_modules": ["mlp"],
     }  # fmt: skip
     assert best["peak_reserved_bytes"] == 66 * GIB
     assert best["peak_allocated_bytes"] == 63 * GIB

@@ -1,38 +1,42 @@
-"""The findings as text for a terminal of 100 columns."""
+"""The page of `advise diagnose`: what was found, what its numbers say, where it was seen before."""
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 from typing import Final
 
-from advisor.diagnose.catalog import Case, Severity
-from advisor.diagnose.meaning import meaning_of
-from advisor.diagnose.scan import Finding
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-_WIDTH: Final = 100
-_LABEL: Final = 11
+from advisor.diagnose import Case, Finding, Severity, meaning_of
+from advisor.report.text import beside, indented
+
+_MARGIN: Final = 11
 _MAX_CASES: Final = 5
 
 
-def render(findings: Sequence[Finding], num_lines: int | None = None) -> str:
+def diagnosis_page(findings: Sequence[Finding], num_lines: int | None = None) -> RenderableType:
     """One block for every finding, errors first; a single line where nothing was found."""
     if not findings:
         lines = "" if num_lines is None else f" in {num_lines:,} lines"
         return f"no known failure{lines}"
-    return "\n\n".join("\n".join(_block(finding)) for finding in findings)
+    parts = [part for finding in findings for part in ("", *_block(finding))]
+    return Group(*parts[1:])
 
 
-def _block(finding: Finding) -> Iterator[str]:
+def _block(finding: Finding) -> Iterator[RenderableType]:
     severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
-    yield from wrap(f"{_place(finding)}: {severity}{finding.failure.title}", _WIDTH)
-    yield from _labelled("text", finding.excerpt)
+    yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
+    rows = beside(((label, Text(text)) for label, text in _rows(finding) if text), margin=_MARGIN)
+    yield indented(rows, 2)
+
+
+def _rows(finding: Finding) -> Iterator[tuple[str, str]]:
     meaning = meaning_of(finding)
-    yield from _labelled("means", meaning.text)
-    yield from _labelled("fix", meaning.fix)
+    yield from (("text", finding.excerpt), ("means", meaning.text), ("fix", meaning.fix))
     cases = _relevant(finding.failure.cases, meaning.when)
     for case in cases[:_MAX_CASES]:
         yield from _case(case, alone=len(finding.failure.cases) == 1)
     if len(cases) > _MAX_CASES:
-        yield from _labelled("", f"… and {len(cases) - _MAX_CASES} more known cases of this text")
+        yield "", f"… and {len(cases) - _MAX_CASES} more known cases of this text"
 
 
 def _place(finding: Finding) -> str:
@@ -54,19 +58,9 @@ def _relevant(cases: Sequence[Case], when: str) -> list[Case]:
     return sorted(chosen, key=lambda case: (case.when != when, case.evidence.rank))
 
 
-def _case(case: Case, *, alone: bool) -> Iterator[str]:
+def _case(case: Case, *, alone: bool) -> Iterator[tuple[str, str]]:
     """A text's only case is its cause; one of several is a place where it was seen."""
-    where = f"{case.framework} {case.versions}: {case.context}"
-    known = f"{case.evidence.meaning} ({case.source})"
-    yield from _labelled("seen in", where)
-    yield from _labelled("cause" if alone else "  cause", case.cause)
-    yield from _labelled("fix" if alone else "  fix", case.fix)
-    yield from _labelled("known" if alone else "  known", known)
-
-
-def _labelled(label: str, text: str) -> list[str]:
-    """Text in a column beside its label; nothing for an empty text."""
-    lines = wrap(text, _WIDTH - _LABEL - 2, break_on_hyphens=False)
-    indent = " " * (_LABEL + 2)
-    first = f"  {label:<{_LABEL}}"
-    return [(first if i == 0 else indent) + line for i, line in enumerate(lines)]
+    yield "seen in", f"{case.framework} {case.versions}: {case.context}"
+    yield ("cause" if alone else "  cause"), case.cause
+    yield ("fix" if alone else "  fix"), case.fix
+    yield ("known" if alone else "  known"), f"{case.evidence.meaning} ({case.source})"

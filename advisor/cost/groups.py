@@ -1,0 +1,81 @@
+"""Ranks that work together in a layout, with what joins them."""
+
+from dataclasses import dataclass, replace
+
+from advisor.cost.calibration import Calibration
+from advisor.cost.hardware import Gpu
+from advisor.cost.machine import (
+    Link,
+    all_to_all_link,
+    data_parallel_link,
+    expert_data_parallel_link,
+    group_span,
+    link,
+)
+from advisor.cost.roofline import Network
+from advisor.layers.operators import Group
+from advisor.layers.shape import RankShape
+from advisor.layout import ParallelLayout
+from advisor.memory.static import stage_elements, stage_expert_elements
+from advisor.pipeline import ModelChunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
+    cuts them, how many ranks reduce them, and what joins those."""
+
+    elements: int
+    shards: int
+    ranks: int
+    joined: Link
+
+
+def parameter_groups(
+    shape: RankShape,
+    chunks: tuple[ModelChunk, ...],
+    layout: ParallelLayout,
+    gpu: Gpu,
+    calibration: Calibration,
+) -> tuple[ParameterGroup, ...]:
+    """Parameters of a stage: dense ones, and under expert parallelism routed experts."""
+    experts = stage_expert_elements(shape, chunks)
+    dense = ParameterGroup(
+        elements=stage_elements(shape, chunks) - experts,
+        shards=layout.optimizer_shards,
+        ranks=layout.data_parallel_size * layout.context_parallel_size,
+        joined=data_parallel_link(gpu, calibration, layout),
+    )
+    if layout.expert_model_parallel_size == 1:
+        return (replace(dense, elements=dense.elements + experts),)
+    return dense, ParameterGroup(
+        elements=experts,
+        shards=layout.expert_optimizer_shards,
+        ranks=layout.expert_data_parallel_size,
+        joined=expert_data_parallel_link(gpu, calibration, layout),
+    )
+
+
+def network(
+    layout: ParallelLayout, gpu: Gpu, calibration: Calibration, *, experts: bool
+) -> Network:
+    """Links and sizes of the groups that layers communicate in."""
+    groups = Group.TENSOR, Group.CONTEXT, Group.EXPERT_TENSOR, Group.EXPERT
+    links = (link(gpu, calibration, group_span(layout, group)) for group in groups)
+    tensor, context, expert_tensor, expert = links
+    dense = Network(
+        tensor=tensor,
+        context=context,
+        tensor_ranks=layout.tensor_model_parallel_size,
+        context_ranks=layout.context_parallel_size,
+    )
+    if not experts:
+        return dense
+    return replace(
+        dense,
+        expert=expert,
+        expert_tensor=expert_tensor,
+        expert_all_to_all=all_to_all_link(gpu, calibration, layout),
+        expert_ranks=layout.expert_model_parallel_size,
+        expert_tensor_ranks=layout.expert_tensor_degree,
+    )

@@ -1,0 +1,53 @@
+"""The page of `advise rules`: what a release accepts, promotes and refuses."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+
+from advisor.errors import UserError
+from advisor.frameworks.megatron.revisions import Revision, checkpoint_kind
+from advisor.frameworks.megatron.rules import RULES, Rule
+from advisor.frameworks.megatron.rules.engine import in_force
+from advisor.report.text import beside, indented
+
+_MARGIN = 18
+
+
+def rules_page(revision: Revision, word: str = "") -> RenderableType:
+    """The labels and promotions of `revision` and every rule in force in it.
+
+    word: only rules whose name, summary or authority has it; UserError where none has.
+    """
+    rules = [rule for rule in RULES if in_force(rule, revision) and word.lower() in _text(rule)]
+    if not rules:
+        raise UserError("rules", word, f"is in no rule of {revision.label}",
+                        "advise rules lists them all")  # fmt: skip
+    parts: list[RenderableType] = [] if word else ["", beside(_labels(revision), margin=_MARGIN)]
+    for verdict, authority in dict.fromkeys((rule.verdict, rule.authority) for rule in rules):
+        of_kind = [r for r in rules if (r.verdict, r.authority) == (verdict, authority)]
+        summaries = beside((rule.id, rule.summary) for rule in of_kind)
+        parts += ["", f"{verdict}, by {authority} ({len(of_kind)})", indented(summaries, 2)]
+    return Group(f"{revision.label}: {len(rules)} rules", *parts)
+
+
+def _text(rule: Rule) -> str:
+    return f"{rule.id} {rule.summary} {rule.authority} {rule.verdict}".lower()
+
+
+def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
+    kinds: dict[str, list[str]] = {}
+    for module in revision.recompute_modules:
+        kinds.setdefault(checkpoint_kind(module).replace("_", "-"), []).append(module)
+    yield (
+        "recompute modules",
+        "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
+        or ("no list: selective is core attention"),
+    )
+    yield "offload modules", " ".join(revision.offload_modules) or "none"
+    impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
+    yield (
+        "CUDA graphs",
+        f"{impls}; {revision.cuda_graph_field}: "
+        + (" ".join(revision.cuda_graph_modules) or "none"),
+    )
+    yield "promotions", "; ".join(revision.promotions)
