@@ -5,9 +5,11 @@ from typing import Any
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.layers.shape import RankShape
+from advisor.layout import ParallelLayout
 from advisor.memory.activations import activation_peak
-from advisor.memory.chunk import chunk_footprint
+from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import process_buffers
+from advisor.models.attention import RopeType
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -17,9 +19,11 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
+from advisor.pipeline import ModelChunk, pipeline_stages
+from advisor.reader import convert, field_types
 
-from .megatron.case import Activation as OracleActivation
-from .megatron.case import CoreAttention, OracleCase
+from .megatron import Activation as OracleActivation
+from .megatron import CoreAttention, OracleCase
 
 _GPT: dict[str, Any] = {
     "activation": OracleActivation.GELU, "normalization": "LayerNorm", "add_bias_linear": True,
@@ -95,6 +99,14 @@ def model_spec(case: OracleCase) -> ModelSpec:
         add_bias_linear=case.add_bias_linear,
         add_qkv_bias=case.add_qkv_bias,
         qk_layernorm=case.qk_layernorm,
+        multi_latent_attention=case.multi_latent_attention,
+        q_lora_rank=case.q_lora_rank,
+        kv_lora_rank=case.kv_lora_rank,
+        qk_head_dim=case.qk_head_dim,
+        qk_pos_emb_head_dim=case.qk_pos_emb_head_dim,
+        v_head_dim=case.v_head_dim,
+        rope_type=RopeType(case.rope_type),
+        mtp_num_layers=case.mtp_num_layers,
         share_embeddings_and_output_weights=case.share_embeddings_and_output_weights,
         position_embedding_type=PositionEmbedding(case.position_embedding_type),
         hidden_dropout=case.hidden_dropout,
@@ -107,7 +119,23 @@ def model_spec(case: OracleCase) -> ModelSpec:
         bias_dropout_fusion=case.bias_dropout_fusion,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
+        **_experts(case),
     )
+
+
+def _experts(case: OracleCase) -> dict[str, Any]:
+    """Fields of ModelSpec about mixture of experts."""
+    if case.experts is None:
+        return {}
+    freq = case.experts.moe_layer_freq
+    text = freq if isinstance(freq, int) else list(freq)
+    values = case.experts.arguments() | {"moe_layer_freq": text}
+    types = field_types(ModelSpec)
+    return {
+        name: convert(value, types[name], "", name)
+        for name, value in values.items()
+        if name in types
+    }
 
 
 def rank_shape(case: OracleCase) -> RankShape:
@@ -119,6 +147,8 @@ def rank_shape(case: OracleCase) -> RankShape:
         tensor_model_parallel_size=case.tensor_model_parallel_size,
         sequence_parallel=case.sequence_parallel,
         context_parallel_size=case.context_parallel_size,
+        expert_model_parallel_size=case.experts.expert_model_parallel_size if case.experts else 1,
+        expert_tensor_parallel_size=case.experts.expert_tensor_parallel_size if case.experts else 1,
     )
 
 
@@ -134,22 +164,36 @@ def recompute_setting(case: OracleCase) -> RecomputeSetting:
 
 
 def predicted_saved_bytes(case: OracleCase) -> int:
-    """Bytes that one layer keeps from its forward to its backward."""
+    """Bytes that the last layer keeps from its forward to its backward."""
     shape = rank_shape(case)
-    plan = chunk_plan(recompute_setting(case), shape.model, 1, case.sequence_parallel)
+    kinds = shape.model.layer_kinds[-1:]
+    plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel)
     return chunk_footprint(shape, plan, False, False).kept
+
+
+def predicted_saved_bytes_of_model(case: OracleCase) -> int:
+    """Bytes that a model on one stage keeps from its forward to its backward."""
+    shape = rank_shape(case)
+    ((chunk,),) = pipeline_stages(shape.model, ParallelLayout())
+    return _footprint(case, shape, chunk).kept
 
 
 def predicted_peak(case: OracleCase, stage: int) -> int:
     """Peak above parameters and gradients, with Megatron's own buffers."""
     shape = rank_shape(case)
     pp, vpp = case.pipeline_model_parallel_size, case.num_model_chunks
-    layers = case.num_layers // (pp * vpp)
-    plan = chunk_plan(recompute_setting(case), shape.model, layers, case.sequence_parallel)
-    last = stage == pp - 1
-    chunks = tuple(
-        chunk_footprint(shape, plan, stage == 0 and chunk == 0, last and chunk == vpp - 1)
-        for chunk in range(vpp)
+    layout = ParallelLayout(
+        pipeline_model_parallel_size=pp,
+        virtual_pipeline_model_parallel_size=vpp,
+        num_layers_in_first_pipeline_stage=case.num_layers_in_first_pipeline_stage,
+        num_layers_in_last_pipeline_stage=case.num_layers_in_last_pipeline_stage,
     )
-    peak = activation_peak(shape, chunks, pp, stage, case.num_microbatches)
-    return peak.total + sum(term.num_bytes for term in process_buffers(shape, vpp, last))
+    held = pipeline_stages(shape.model, layout)[stage]
+    footprints = tuple(_footprint(case, shape, chunk) for chunk in held)
+    peak = activation_peak(shape, footprints, tuple(range(vpp)), pp, stage, case.num_microbatches)
+    return peak.total + sum(term.num_bytes for term in process_buffers(shape, held))
+
+
+def _footprint(case: OracleCase, shape: RankShape, chunk: ModelChunk) -> ChunkFootprint:
+    plan = chunk_plan(recompute_setting(case), shape.model, chunk.layers, case.sequence_parallel)
+    return chunk_footprint(shape, plan, chunk.embedding, chunk.head)

@@ -178,3 +178,20 @@ def test_variants(name: str) -> None:
     """Two stages of two layers; fused weight gradients take the place of unfused ones, because
     Megatron's own linear layer returns a placeholder of the same size."""
     assert_peaks(replace(VARIANTS[name], num_layers=4, **TWO_STAGES))
+
+
+UNEVEN: dict[str, dict[str, Any]] = {
+    "first": {**pipeline(3, 1, 4), "num_layers": 5, "num_layers_in_first_pipeline_stage": 1},
+    "last": {**pipeline(3, 1, 4), "num_layers": 5, "num_layers_in_last_pipeline_stage": 1},
+    "both_vpp": {
+        **pipeline(3, 2, 6), "num_layers": 10, "num_layers_in_first_pipeline_stage": 2,
+        "num_layers_in_last_pipeline_stage": 4,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recompute", [{}, MLP, full("block", 1), full("uniform", 1)], ids=str)
+@pytest.mark.parametrize("split", UNEVEN)
+def test_uneven_pipelines(split: str, recompute: dict[str, Any]) -> None:
+    """block N counts the layers of each chunk, however many it has."""
+    assert_peaks(replace(LLAMA_SP, **UNEVEN[split], **recompute))

@@ -1,244 +1,46 @@
-"""Our rules against the installed TransformerConfig of megatron-core 0.16.1, setting by setting.
-
-Transformer Engine is reported as present, as the rules assume; nothing else is replaced.
-"""
+"""Our rules against the installed TransformerConfig of megatron-core 0.16.1, setting by setting."""
 
 import inspect
 import itertools
 import re
-import warnings
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import RULES, Authority, Verdict, first_refusal
 from advisor.frameworks.megatron.rules.sources import source_of
-from advisor.job import Framework
+from tests.oracles.megatron.configuration import (
+    BASE,
+    REVISION,
+    assert_same,
+    claimed_outcome,
+    report_transformer_engine,
+)
+from tests.oracles.megatron.configuration_cases import CASES, TE
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
-BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
-MOE: dict[str, Any] = {"num_moe_experts": 8, "moe_grouped_gemm": True}
-
 
 @pytest.fixture(autouse=True)
 def transformer_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    from megatron.core.transformer import transformer_config
-
-    monkeypatch.setattr(transformer_config, "is_te_min_version", lambda *_, **__: True)
+    report_transformer_engine(monkeypatch)
 
 
-def real_outcome(raw: RawSettings) -> str:
-    """``ok``, or the exception and its message, of constructing the real configuration."""
-    import torch
-    from megatron.core.transformer.transformer_config import TransformerConfig
-
-    known = {field.name for field in fields(TransformerConfig)}
-    values = {f.name: getattr(raw, f.name) for f in fields(RawSettings)}
-    for name in ("recompute_modules", "offload_modules", "cuda_graph_modules"):
-        values[name] = None if values[name] is None else list(values[name])
-    values["cuda_graph_scope"] = values.pop("cuda_graph_modules")
-    # TransformerConfig takes the enum or the default; the backend has no rule with recompute.
-    del values["attention_backend"]
-    values["add_bias_linear"] = bool(values["add_bias_linear"])
-    values = {name: value for name, value in values.items() if name in known}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            TransformerConfig(
-                hidden_size=64, bf16=True, params_dtype=torch.bfloat16,
-                pipeline_dtype=torch.bfloat16,
-                moe_token_dispatcher_type="alltoall", **values,
-            )  # fmt: skip
-    except (ValueError, AssertionError, KeyError, TypeError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "ok"
-
-
-def claimed_outcome(raw: RawSettings) -> str:
-    refusal = first_refusal(raw, REVISION)
-    return "ok" if refusal is None else refusal.raises
-
-
-def assert_same(raw: RawSettings) -> None:
-    real, claimed = real_outcome(raw), claimed_outcome(raw)
-    assert real.startswith(claimed), f"{raw}\n  real    {real}\n  claimed {claimed}"
-
-
-def sel(*modules: str, **more: Any) -> dict[str, Any]:
-    return {"recompute_granularity": "selective", "recompute_modules": modules, **more}
-
-
-def full(method: str = "uniform", number: int = 1, **more: Any) -> dict[str, Any]:
-    return {
-        "recompute_granularity": "full", "recompute_method": method,
-        "recompute_num_layers": number, **more,
-    }  # fmt: skip
-
-
-def fp8(recipe: str, **more: Any) -> dict[str, Any]:
-    return {"fp8": "hybrid", "fp8_recipe": recipe, **more}
-
-
-def off(*modules: str, **more: Any) -> dict[str, Any]:
-    return {"fine_grained_activation_offloading": True, "offload_modules": modules, **more}
-
-
-def graph(impl: str, *modules: str, **more: Any) -> dict[str, Any]:
-    return {"cuda_graph_impl": impl, "cuda_graph_modules": modules, **more}
-
-
-DRY: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-TE = "transformer_engine"
-CASES: tuple[dict[str, Any], ...] = (
-    {},
-    {"recompute_granularity": "foo"},
-    {"recompute_granularity": "none"},
-    {"recompute_granularity": "Full"},
-    {"recompute_granularity": "full"},
-    {"recompute_granularity": "full", "recompute_method": "uniform"},
-    {"recompute_granularity": "full", "recompute_num_layers": 1},
-    full("foo"),
-    full("uniform", 0),
-    full("uniform", -1),
-    full("uniform", 3),
-    full("uniform", 99),
-    full("block", 0),
-    full("block", 8),
-    full("block", 99),
-    full(recompute_modules=("mlp",)),
-    full(recompute_modules=("bogus",)),
-    {"recompute_method": "uniform", "recompute_num_layers": 2},
-    {"recompute_method": "foo"},
-    {"recompute_modules": ("mlp",)},
-    {"recompute_modules": ("bogus",)},
-    {"recompute_granularity": "selective"},
-    {"recompute_granularity": "selective", "recompute_method": "uniform"},
-    {"recompute_granularity": "selective", "recompute_method": "foo"},
-    {"recompute_granularity": "selective", "recompute_num_layers": 2},
-    {"recompute_granularity": "selective", "recompute_num_layers": 0},
-    sel(),
-    sel("core_attn"),
-    sel("mlp"),
-    sel("layernorm"),
-    sel("core_attn", "mlp", "layernorm"),
-    sel("moe"),
-    sel("shared_experts"),
-    sel("moe_act"),
-    sel("moe_act", **MOE),
-    sel("moe_act", num_moe_experts=8),
-    sel("mla_up_proj"),
-    sel("gdn_norm_out"),
-    sel("mhc"),
-    sel("core_attn,mlp"),
-    sel("mlp", "bogus"),
-    sel("shared_experts", moe_shared_expert_overlap=True),
-    sel("shared_experts", moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64),
-    {"moe_layer_recompute": True, **MOE},
-    full(moe_layer_recompute=True),
-    full(distribute_saved_activations=True, tensor_model_parallel_size=2),
-    full(
-        distribute_saved_activations=True, tensor_model_parallel_size=2, sequence_parallel=True
-    ),
-    sel("mlp", distribute_saved_activations=True, tensor_model_parallel_size=2,
-        sequence_parallel=True),
-    sel("mlp", distribute_saved_activations=True, tensor_model_parallel_size=2),
-    {"distribute_saved_activations": True, "tensor_model_parallel_size": 2,
-     "sequence_parallel": True},
-    {"sequence_parallel": True},
-    {"tensor_model_parallel_size": 3},
-    {"tensor_model_parallel_size": 4, "num_query_groups": 2},
-    {"tensor_model_parallel_size": 4, "num_query_groups": 3, "num_attention_heads": 12},
-    {"pipeline_model_parallel_size": 2},
-    {"cpu_offloading": True, "cpu_offloading_num_layers": 8},
-    {"cpu_offloading": True, "cpu_offloading_num_layers": -1},
-    {"cpu_offloading": True, "cpu_offloading_num_layers": 7},
-    {"cpu_offloading": True, "cpu_offloading_num_layers": 2, "pipeline_model_parallel_size": 2},
-    sel("mlp", cpu_offloading=True, cpu_offloading_num_layers=2),
-    full(cpu_offloading=True, cpu_offloading_num_layers=2),
-    fp8("delayed"),
-    fp8("delayed", first_last_layers_bf16=True),
-    fp8("tensorwise", first_last_layers_bf16=True),
-    fp8("tensorwise", first_last_layers_bf16=True, num_layers_at_start_in_bf16=9),
-    fp8("tensorwise", first_last_layers_bf16=True, num_layers_at_end_in_bf16=5,
-        pipeline_model_parallel_size=2),
-    fp8("custom"),
-    fp8("custom", fp8_quantizer_factory="a.b.c"),
-    {"fp8_param": True},
-    fp8("delayed", fp8_param=True),
-    fp8("delayed", fp4="e2m1"),
-    sel("layernorm", **fp8("delayed")),
-    sel("moe_act", **fp8("delayed"), **MOE),
-    sel("layernorm", **fp8("tensorwise")),
-    sel("layernorm", **fp8("blockwise")),
-    sel("layernorm", **fp8("mxfp8")),
-    sel("core_attn", "mlp", **fp8("delayed")),
-    full(**fp8("delayed")),
-    {"recompute_modules": ("layernorm",), **fp8("delayed")},
-    off(),
-    off("core_attn"),
-    off("attn_proj"),
-    off("core_attn", "attn_proj"),
-    off("mlp"),
-    off("fused_group_mlp"),
-    off("core_attn", **full()),
-    off("core_attn", **sel("core_attn")),
-    off("moe_act", **sel("moe"), **MOE),
-    off("core_attn", cpu_offloading=True, cpu_offloading_num_layers=2),
-    {"offload_modules": ("bogus",)},
-    graph("foo"),
-    graph("full_iteration"),
-    graph("local"),
-    graph("local", "full"),
-    graph("local", "attn", "full"),
-    graph("local", "bogus"),
-    graph("none", "bogus"),
-    graph("none", "attn"),
-    graph(TE, "attn", "mlp"),
-    graph(TE, "moe"),
-    graph(TE, "moe_router"),
-    graph(TE, "moe", "moe_router", **MOE),
-    graph(TE, "moe_preprocess", **MOE),
-    graph("local", "moe_preprocess", **MOE),
-    graph("local", "moe_preprocess"),
-    graph(TE, "full_iteration"),
-    graph("local", "full_iteration", **full()),
-    graph("local", "full_iteration", **sel("core_attn")),
-    graph("local", cpu_offloading=True, cpu_offloading_num_layers=2),
-    graph("local", enable_cuda_graph=True),
-    {"enable_cuda_graph": True, "external_cuda_graph": True},
-    {"enable_cuda_graph": True, **full()},
-    {"external_cuda_graph": True, **full()},
-    graph("local", **full()),
-    graph(TE, "attn", **full()),
-    graph(TE, **sel("core_attn"), **DRY),
-    graph(TE, **sel("core_attn"), hidden_dropout=0.0),
-    graph(TE, "attn", **sel("core_attn"), hidden_dropout=0.0),
-    graph(TE, "mlp", **sel("core_attn"), hidden_dropout=0.0),
-    graph(TE, "mlp", **sel("mlp"), attention_dropout=0.0),
-    graph(TE, "attn", **sel("mlp"), attention_dropout=0.0),
-    graph(TE, "moe_router", **sel("moe"), **DRY, **MOE),
-    graph(TE, **sel("moe"), attention_dropout=0.0, **MOE),
-    graph(TE, recompute_granularity="selective"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("given", CASES, ids=str)
-def test_the_installed_configuration_agrees(given: dict[str, Any]) -> None:
-    assert_same(RawSettings(**{**BASE, **given}))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_installed_configuration_agrees(case: dict[str, Any]) -> None:
+    assert_same(RawSettings(**{**BASE, **case}))
 
 
 def test_there_are_enough_cases_and_both_kinds() -> None:
-    claims = [claimed_outcome(RawSettings(**{**BASE, **given})) for given in CASES]
-    assert len(claims) >= 80
-    assert claims.count("ok") >= 30
-    assert len({claim for claim in claims if claim != "ok"}) >= 35
+    claims = [claimed_outcome(RawSettings(**{**BASE, **case})) for case in CASES]
+    assert len(claims) >= 200
+    assert claims.count("ok") >= 75
+    assert len({claim for claim in claims if claim != "ok"}) >= 60
 
 
 def _grid(**axes: tuple[Any, ...]) -> Iterator[RawSettings]:
@@ -288,6 +90,98 @@ def test_every_combination_of_graphs_and_recompute_agrees() -> None:
         assert_same(raw)
 
 
+def test_every_combination_of_experts_and_dispatchers_agrees() -> None:
+    for raw in _grid(
+        num_moe_experts=(None, 8),
+        expert_model_parallel_size=(1, 2),
+        tensor_model_parallel_size=(1, 2),
+        expert_tensor_parallel_size=(None, 1),
+        moe_token_dispatcher_type=("allgather", "alltoall", "flex"),
+        moe_shared_expert_intermediate_size=(None, 64),
+        moe_shared_expert_overlap=(False, True),
+        moe_grouped_gemm=(False, True),
+        recompute_granularity=(None, "selective"),
+        recompute_modules=(None, ("moe_act",), ("shared_experts", "layernorm"), ("moe",)),
+        add_bias_linear=(False, True),
+    ):
+        assert_same(raw)
+
+
+def test_every_combination_of_expert_overlap_and_recompute_agrees() -> None:
+    for raw in _grid(
+        num_moe_experts=(8,),
+        moe_grouped_gemm=(True,),
+        expert_model_parallel_size=(1, 4),
+        overlap_moe_expert_parallel_comm=(False, True),
+        delay_wgrad_compute=(False, True),
+        pipeline_model_parallel_size=(1, 2),
+        virtual_pipeline_model_parallel_size=(None, 2),
+        mtp_num_layers=(None, 1, 2),
+        recompute_granularity=(None, "full", "selective"),
+        recompute_method=(None, "uniform"),
+        recompute_num_layers=(None, 1),
+        recompute_modules=(None, ("moe", "moe_act")),
+        cuda_graph_impl=("none", TE),
+        cuda_graph_modules=((), ("attn",)),
+    ):
+        assert_same(raw)
+
+
+_NAMES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "shared_experts", "mla_up_proj")
+_OFFLOADS = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "qkv_linear", "mlp")
+_GRAPHED = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "full_iteration")
+_LABELS = st.lists(st.sampled_from(_NAMES), unique=True, max_size=4).map(tuple)
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "recompute_granularity": st.sampled_from([None, "full", "selective", "selective"]),
+    "recompute_method": st.sampled_from([None, None, "uniform", "block"]),
+    "recompute_num_layers": st.sampled_from([None, None, 1, 4]),
+    "recompute_modules": st.none() | _LABELS,
+    "distribute_saved_activations": st.booleans(),
+    "moe_layer_recompute": st.sampled_from([False, False, False, True]),
+    "fine_grained_activation_offloading": st.booleans(),
+    "offload_modules": st.lists(st.sampled_from(_OFFLOADS), unique=True, max_size=3).map(tuple),
+    "cpu_offloading": st.sampled_from([False, False, False, True]),
+    "cpu_offloading_num_layers": st.sampled_from([0, 2, 8]),
+    "cuda_graph_impl": st.sampled_from(["none", "none", "local", TE]),
+    "cuda_graph_modules": st.lists(st.sampled_from(_GRAPHED), unique=True, max_size=2).map(tuple),
+    "fp8": st.sampled_from([None, "hybrid"]),
+    "fp8_recipe": st.sampled_from([None, "delayed", "tensorwise", "blockwise", "mxfp8"]),
+    "hidden_dropout": st.sampled_from([0.0, 0.1]),
+    "attention_dropout": st.sampled_from([0.0, 0.1]),
+    "tensor_model_parallel_size": st.sampled_from([1, 2, 4]),
+    "sequence_parallel": st.booleans(),
+    "pipeline_model_parallel_size": st.sampled_from([1, 2]),
+    "virtual_pipeline_model_parallel_size": st.sampled_from([None, 2]),
+    "context_parallel_size": st.sampled_from([1, 2]),
+    "expert_model_parallel_size": st.sampled_from([1, 2]),
+    "expert_tensor_parallel_size": st.sampled_from([None, 1, 2]),
+    "overlap_moe_expert_parallel_comm": st.booleans(),
+    "mtp_num_layers": st.sampled_from([None, 1, 2]),
+    "multi_latent_attention": st.booleans(),
+    "num_moe_experts": st.sampled_from([None, 8]),
+    "moe_layer_freq": st.sampled_from(["1", "2", "[0, 1, 1, 1, 1, 1, 1, 1]"]),
+    "moe_grouped_gemm": st.booleans(),
+    "moe_shared_expert_intermediate_size": st.sampled_from([None, 64]),
+    "moe_shared_expert_overlap": st.booleans(),
+    "moe_token_dispatcher_type": st.sampled_from(["allgather", "alltoall", "flex"]),
+    "moe_expert_capacity_factor": st.sampled_from([None, None, 1.0]),
+    "moe_pad_expert_input_to_capacity": st.booleans(),
+    "moe_input_jitter_eps": st.sampled_from([None, 0.1]),
+}
+_SETTINGS = st.lists(st.sampled_from(sorted(_VALUES)), unique=True, max_size=14).flatmap(
+    lambda names: st.fixed_dictionaries({name: _VALUES[name] for name in names})
+)
+
+
+@settings(
+    max_examples=1500, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(values=_SETTINGS)
+def test_random_settings_agree(values: dict[str, Any]) -> None:
+    assert_same(RawSettings(**{**BASE, **values}))
+
+
 def _config_rules() -> list[str]:
     here = [r for r in RULES if r.authority is Authority.CONFIG and r.verdict is Verdict.REFUSED]
     return [
@@ -302,8 +196,8 @@ def test_the_cited_line_is_where_the_installed_source_raises(rule_id: str) -> No
 
     claims = {
         refusal.raises
-        for given in CASES
-        if (refusal := first_refusal(RawSettings(**{**BASE, **given}), REVISION))
+        for case in CASES
+        if (refusal := first_refusal(RawSettings(**{**BASE, **case}), REVISION))
         and refusal.rule == rule_id
     }
     assert claims, f"no case fires {rule_id}"

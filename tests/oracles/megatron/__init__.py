@@ -1,14 +1,10 @@
-"""Memory oracle: the installed Megatron Core, run on fake tensors without a GPU.
+"""Memory oracle: the installed Megatron Core, run on fake tensors without a GPU."""
 
-`OracleCase` describes a run, `saved_bytes_per_layer` counts what autograd keeps of one layer and
-`activation_peak` / `trace_peak` run the real pipeline schedule of one rank. Nothing here knows the
-advisor.
-"""
-
-from .case import Activation, CoreAttention, OracleCase
-from .peak import activation_peak, trace_peak
-from .saved import saved_bytes_per_layer
-from .timeline import PeakTrace, StorageRecord
+from harness.backends.megatron_core.case import Activation, CoreAttention
+from harness.backends.megatron_core.case import MegatronCase as OracleCase
+from harness.rehearsal.fake.peak import activation_peak, trace_peak
+from harness.rehearsal.fake.saved import saved_bytes, saved_bytes_per_layer
+from harness.rehearsal.fake.timeline import PeakTrace, StorageRecord
 
 __all__ = [
     "Activation",
@@ -17,6 +13,7 @@ __all__ = [
     "PeakTrace",
     "StorageRecord",
     "activation_peak",
+    "saved_bytes",
     "saved_bytes_per_layer",
     "trace_peak",
 ]

@@ -1,0 +1,92 @@
+"""Whole ranks rehearsed on fake tensors beside the advisor's prediction of them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from advisor.cost.calibration import load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.dtypes import DType
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.setting import NONE, parse_setting
+from advisor.job import Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.memory.static import StaticMemory
+from advisor.models.presets import load_model
+from harness.backends.megatron_core.model import transformer_config
+from harness.backends.megatron_core.training import MegatronTraining
+from harness.backends.megatron_core.translate import megatron_case
+from harness.forecast import as_run
+from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
+from harness.rehearsal.planned import workload_of
+from harness.rehearsal.predicted import predicted_stages
+from harness.rehearsal.rank import enough_microbatches, rehearse_fake
+from harness.result import StagePeaks
+from harness.trial import Device
+
+GPU = load_gpu("H100")
+
+
+def job_of(
+    model: str, layers_per_chunk: int, *, seq_length: int = 2048, grads: DType = DType.FP32,
+    options: dict[str, Any] | None = None, **layout: Any,
+) -> Job:  # fmt: skip
+    """A preset cut to so many layers a chunk, on as many GPUs as its degrees make."""
+    degrees = {"sequence_parallel": layout.get("tensor_model_parallel_size", 1) > 1} | layout
+    spread = ParallelLayout(**degrees)
+    depth = layers_per_chunk * spread.num_model_chunks
+    cut = replace(load_model(model), num_layers=depth, **(options or {}))
+    config = JobConfig(
+        seq_length=seq_length,
+        micro_batch_size=1,
+        global_batch_size=2 * spread.pipeline_model_parallel_size * spread.data_parallel_size,
+        main_grads_dtype=grads,
+    )
+    return Job(model=cut, layout=spread, config=config, gpu=GPU, num_gpus=spread.world_size)
+
+
+def compared(
+    job: Job, spec: str, stages: Iterable[int] | None = None
+) -> Iterator[tuple[StagePeaks, StagePeaks]]:
+    """Predicted and rehearsed, of every stage or of those given."""
+    wanted = tuple(range(job.layout.pipeline_model_parallel_size) if stages is None else stages)
+    workload = workload_of(job, spec, Device.FAKE)
+    evaluator = Evaluator(as_run(job, workload), load_calibration(job.gpu, None))
+    case = enough_microbatches(megatron_case(workload))
+    for predicted in predicted_stages(evaluator, spec, wanted, Device.FAKE):
+        yield predicted, rehearse_fake(case, predicted.stage).peaks
+
+
+def static_of(job: Job) -> StaticMemory:
+    """What the advisor says lives from step to step on the only stage of `job`."""
+    return Evaluator(job, load_calibration(job.gpu, None)).stage_detail(NONE, 0).fixed.static
+
+
+def evaluated_peak(job: Job, spec: str) -> int:
+    """The advisor's peak of stage 0 without the buffers of libraries, for the job as it is run."""
+    workload = workload_of(job, spec, Device.FAKE)
+    evaluator = Evaluator(as_run(job, workload), load_calibration(job.gpu, None))
+    detail = evaluator.stage_detail(parse_setting(spec), 0)
+    names = ("global gather buffer", "rotary frequencies")
+    buffers = sum(term.num_bytes for term in detail.fixed.buffers if term.name in names)
+    return detail.fixed.static.total + buffers + detail.activations.total
+
+
+def resident_bytes(job: Job) -> tuple[int, int, int]:
+    """Weights, gradients and optimizer states as Megatron makes them; step counters left out."""
+    case = megatron_case(workload_of(job, "none", Device.FAKE))
+    with megatron_without_gpu(case):
+        config = transformer_config(case, perform_initialization=False)
+        training = MegatronTraining(case, config, FlashLikeAttention)
+        training.optimizer.step()
+        found = training.resident()
+        training.close()
+    weights, gradients, optimizer = (
+        sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+        for tensors in (
+            found["weights"],
+            found["gradients"],
+            [tensor for tensor in found["optimizer"] if tensor.dim()],
+        )
+    )
+    return weights, gradients, optimizer

@@ -1,0 +1,1 @@
+"""Real torch layers on fake tensors: what torchtitan's and transformers' blocks keep and need."""

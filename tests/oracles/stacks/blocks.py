@@ -1,0 +1,122 @@
+"""The blocks of torchtitan and transformers for one RankShape, with their other arguments."""
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.layers.shape import RankShape
+from advisor.models.spec import ModelSpec, Normalization, TransformerImpl
+
+Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def block(shape: RankShape) -> Block:
+    """A block of the shape's implementation, and what follows the hidden states in a call."""
+    model = shape.model
+    if model.transformer_impl is TransformerImpl.TORCH:
+        if model.normalization is Normalization.LAYER_NORM:
+            return PlainGpt(model), (), {}
+        return _titan(shape)
+    return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
+
+
+def import_titan(name: str) -> Any:
+    """A module of torchtitan without triton, which its import wants for a kernel of MoE alone."""
+    import importlib
+
+    kernels = "torchtitan.models.moe.kernels"
+    if kernels not in sys.modules:
+        stand_in = types.ModuleType(kernels)
+        stand_in.generate_permute_indices = None  # type: ignore[attr-defined]
+        sys.modules[kernels] = stand_in
+    return importlib.import_module(f"torchtitan.{name}")
+
+
+def _titan(shape: RankShape) -> Block:
+    model = shape.model
+    name = "qwen3" if model.qk_layernorm else "llama3"
+    package = import_titan(f"models.{name}.model.model")
+    args = import_titan(f"models.{name}.model.args")
+    if model.qk_layernorm:
+        arguments = args.Qwen3ModelArgs(
+            dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
+            n_kv_heads=model.num_query_groups, head_dim=model.kv_channels,
+            hidden_dim=model.ffn_hidden_size, qk_norm=True,
+        )  # fmt: skip
+        cache = torch.empty(shape.seq_length, 2 * model.kv_channels, dtype=torch.float32)
+    else:
+        # FeedForward rounds 8/3 of dim up to a multiple: one multiple of ffn_hidden_size.
+        arguments = args.TransformerModelArgs(
+            dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
+            n_kv_heads=model.num_query_groups, multiple_of=model.ffn_hidden_size,
+            ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
+        )  # fmt: skip
+        cache = torch.empty(shape.seq_length, model.kv_channels // 2, dtype=torch.complex64)
+    made = package.TransformerBlock(0, arguments)
+    return made, (cache, None), {}
+
+
+def _llama(shape: RankShape) -> Block:
+    model = shape.model
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaDecoderLayer
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3Config, Qwen3DecoderLayer
+
+    config_class, layer_class = LlamaConfig, LlamaDecoderLayer
+    if model.qk_layernorm:
+        config_class, layer_class = Qwen3Config, Qwen3DecoderLayer
+    config = config_class(
+        hidden_size=model.hidden_size, intermediate_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads, head_dim=model.kv_channels,
+        num_key_value_heads=model.num_query_groups, num_hidden_layers=1, vocab_size=8,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
+    return layer_class(config, 0), (), {"position_embeddings": tables}
+
+
+def _gpt2(model: ModelSpec) -> Block:
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block, GPT2Config
+
+    config = GPT2Config(
+        n_embd=model.hidden_size, n_inner=model.ffn_hidden_size, n_head=model.num_attention_heads,
+        n_layer=1, vocab_size=8, bos_token_id=1, eos_token_id=2,
+        resid_pdrop=model.hidden_dropout, attn_pdrop=model.attention_dropout,
+    )  # fmt: skip
+    config._attn_implementation = "sdpa"
+    made = GPT2Block(config, 0)
+    return made, (), {}
+
+
+class PlainGpt(nn.Module):
+    """A GPT block of torch's own modules, in the order of torchtitan's Llama."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        super().__init__()
+        h, f = model.hidden_size, model.ffn_hidden_size
+        self.heads = model.num_attention_heads
+        self.attention_norm, self.ffn_norm = nn.LayerNorm(h), nn.LayerNorm(h)
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(h, h) for _ in range(4))
+        self.w1, self.w2 = nn.Linear(h, f), nn.Linear(f, h)
+        self.dropout = nn.Dropout(model.hidden_dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x + self.dropout(self._attention(self.attention_norm(x)))
+        return h + self.dropout(self._feed_forward(self.ffn_norm(h)))
+
+    def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.w2(nn.functional.gelu(self.w1(x)))
+
+    def _attention(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, _ = x.shape
+        q, k, v = (w(x).view(b, s, self.heads, -1).transpose(1, 2)
+                   for w in (self.wq, self.wk, self.wv))  # fmt: skip
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(out.transpose(1, 2).contiguous().view(b, s, -1))
+
+
+Wrap = Callable[[nn.Module], nn.Module]

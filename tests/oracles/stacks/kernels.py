@@ -1,0 +1,72 @@
+"""Kernels that a GPU has and a CPU has not, as autograd functions that keep what those keep.
+
+nn.RMSNorm and nn.LayerNorm are one kernel each on CUDA, with fp32 statistics of each row; dropout
+keeps a mask of one byte; flash attention takes dropout inside. Source: torch 2.13
+derivatives.yaml (_fused_rms_norm, native_layer_norm, native_dropout).
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        statistics = 1 if bias is None else 2
+        rows = [torch.empty(*x.shape[:-1], 1, dtype=torch.float32) for _ in range(statistics)]
+        ctx.save_for_backward(x, weight, *rows)
+        ctx.has_bias = bias is not None
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        x, weight = ctx.saved_tensors[:2]
+        made = torch.empty_like(x), torch.empty_like(weight)
+        return *made, torch.empty_like(weight) if ctx.has_bias else None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(torch.empty_like(x, dtype=torch.bool))
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        _ = ctx.saved_tensors
+        return torch.empty_like(grads[0])
+
+
+def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    return _Norm.apply(input, weight, None)
+
+
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = None
+) -> Any:
+    return _Norm.apply(input, weight, bias)
+
+
+def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    return _Dropout.apply(input) if training and p else input
+
+
+class GpuKernels(TorchFunctionMode):
+    """Inside this mode the layers run as on a GPU, as far as memory goes."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.rms_norm:
+            return _rms_norm(*args, **kwargs)
+        if func is F.layer_norm:
+            return _layer_norm(*args, **kwargs)
+        if func is F.dropout:
+            return _dropout(*args, **kwargs)
+        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
+            kwargs = {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)

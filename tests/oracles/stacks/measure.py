@@ -1,0 +1,68 @@
+"""One block forward and backward on fake tensors: bytes kept, and the peak of either pass."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import GradientEdge
+
+from advisor.layers.shape import RankShape
+
+from .blocks import block
+from .kernels import GpuKernels
+from .meter import LiveBytes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes, the block's input and the gradient that arrives included."""
+
+    kept: int
+    forward: int
+    backward: int
+
+
+def measure(
+    shape: RankShape, wrap: Callable[..., Any] = lambda made: made, num_blocks: int = 0
+) -> Measured:
+    """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted.
+
+    num_blocks: so many blocks are made, and given to `wrap` as a list with what follows the hidden
+    states in a call.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+            return _run(shape, wrap, num_blocks)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measured:
+    made, rest, named = block(shape)
+    blocks = nn.ModuleList([made, *(block(shape)[0] for _ in range(num_blocks - 1))]).train()
+    size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
+    leaf = torch.empty(size, requires_grad=True)
+    tables = [t for t in (*rest, *named.get("position_embeddings", ())) if t is not None]
+    known = (leaf, *blocks.parameters(), *tables)
+    function = wrap(list(blocks), rest) if num_blocks else wrap(made)
+    with LiveBytes(known) as live:
+        hidden = leaf * 1
+        live.reset_peak()
+        output = function(hidden, *rest, **named)
+        forward = live.peak
+        del hidden
+        gradient = torch.empty(size)
+        edge = GradientEdge(output.grad_fn, 0)
+        del output
+        kept = live.now - gradient.nbytes
+        live.reset_peak()
+        # torch.autograd.backward would want the output itself, which the next layer let go
+        torch.autograd.Variable._execution_engine.run_backward(
+            (edge,), (gradient,), False, False, (), True, True
+        )
+        return Measured(kept, forward, live.peak)

@@ -1,0 +1,84 @@
+"""Peak of a step under FSDP2 against torch's own code: gathers, reduce-scatters, shards.
+
+The whole model of torchtitan runs on fake tensors, on one of eight fake ranks.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.memory.static import stage_elements  # noqa: E402
+from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
+from advisor.models.layer_kind import DENSE  # noqa: E402
+from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.pipeline import ModelChunk  # noqa: E402
+from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
+
+from .stacks.blocks import import_titan  # noqa: E402
+from .stacks.fsdp import RANKS, titan_step, tracked_peak  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+
+TOLERANCE = 0.005
+"""Bar of the project for memory: 0.5 %."""
+LAYERS = 4
+SMALL_HEAD = replace(LLAMA3_8B, num_layers=LAYERS, vocab_size=512)
+PLANS = {
+    "none": Segment((DENSE,), copies=LAYERS),
+    "full": Segment((DENSE,), whole=True, copies=LAYERS, checkpoint=Checkpoint.NON_REENTRANT),
+}
+
+
+def _apply(mode: str) -> Callable[[nn.Module], None]:
+    def checkpoint(model: nn.Module) -> None:
+        if mode != "none":
+            config = import_titan("config.job_config").ActivationCheckpoint(mode=mode)
+            import_titan("distributed.activation_checkpoint").apply_ac(model, config)
+            torch._C._dynamo.eval_frame._set_lru_cache(True)  # apply_ac turns it off for all
+
+    return checkpoint
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"reshards": False}, {"root_holds_ends": True},
+], ids=["titan", "never", "root"])  # fmt: skip
+@pytest.mark.parametrize("model", [SMALL_HEAD, replace(LLAMA3_8B, num_layers=LAYERS)],
+                         ids=["layers", "head"])  # fmt: skip
+@pytest.mark.parametrize("mode", PLANS)
+def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None:
+    shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
+    measured = titan_step(shape, _apply(mode), **options)
+    sharding = Sharding(ranks=RANKS, **options)
+    working_set = fsdp_working_set(shape, sharding)
+    plan = RecomputePlan((PLANS[mode],))
+    predicted = chunk_footprint(shape, plan, True, True, 0, working_set)
+    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
+    stays = fsdp_static(stage_elements(shape, (chunk,)), sharding)
+    gathered = stays.weights - sharding.shard(stage_elements(shape, (chunk,)))
+    forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
+    assert forward + gathered == pytest.approx(measured.forward, rel=TOLERANCE)
+    assert backward + gathered == pytest.approx(measured.backward, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", PLANS)
+def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
+    """MemTracker counts the sharded parameters and the model's buffer as well."""
+    shape = shape_of(SMALL_HEAD, TransformerImpl.TORCH, seq=2048)
+    tracked = titan_step(shape, _apply(mode), measure=tracked_peak)
+    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
+    sharding = Sharding(ranks=RANKS)
+    static = fsdp_static(stage_elements(shape, (chunk,)), sharding)
+    frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
+    working_set = fsdp_working_set(shape, sharding)
+    predicted = chunk_footprint(
+        shape, RecomputePlan((PLANS[mode],)), True, True, 0, working_set
+    ).backward.num_bytes  # fmt: skip
+    assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)

@@ -1,0 +1,104 @@
+"""Multi-latent attention against the real Megatron Core: saved bytes and activation peaks.
+
+Megatron's local core attention takes no key and value widths of its own, so these cases run with
+the oracle's flash attention. Saved bytes are equal but for one table: the argument of mla_up_proj's
+checkpoint that holds the rotary frequencies, fp32 [seq_length, 1, 1, qk_pos_emb_head_dim]. The
+cache of the class that makes them keeps them anyway, and there the advisor counts them.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
+from .megatron import activation_peak as measured_peak  # noqa: E402
+from .prediction import (  # noqa: E402
+    full,
+    predicted_peak,
+    predicted_saved_bytes,
+    selective,
+    tensor_parallel,
+)
+
+DEEPSEEK_V3 = OracleCase(
+    num_layers=4, hidden_size=7168, ffn_hidden_size=18432, num_attention_heads=128,
+    seq_length=2048, vocab_size=129280, multi_latent_attention=True, q_lora_rank=1536,
+    qk_layernorm=True,
+)  # fmt: skip
+DEEPSEEK_V2_LITE = replace(
+    DEEPSEEK_V3, hidden_size=2048, ffn_hidden_size=10944, num_attention_heads=16,
+    q_lora_rank=None, vocab_size=102400, micro_batch_size=2,
+)  # fmt: skip
+MODELS = {
+    "deepseek_v3": DEEPSEEK_V3, "deepseek_v2_lite": DEEPSEEK_V2_LITE,
+    "rope": replace(DEEPSEEK_V2_LITE, rope_type="rope", qk_layernorm=False),
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "core_attn": selective("core_attn"),
+    "mla_up_proj": selective("mla_up_proj"),
+    "layernorm": selective("layernorm"),
+    "core_attn,mla_up_proj": selective("core_attn", "mla_up_proj"),
+    "mla_up_proj,layernorm": selective("mla_up_proj", "layernorm"),
+    "all": selective("core_attn", "mla_up_proj", "layernorm", "mlp"),
+    "full": full("uniform", 1),
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp1": {}, "tp4": tensor_parallel(4, False), "tp4_sp": tensor_parallel(4, True),
+    "tp2_sp_cp2": {**tensor_parallel(2, True), "context_parallel_size": 2},
+}  # fmt: skip
+SCALARS_BYTES = 64
+"""Token counts and losses of the schedule: see test_activation_peaks."""
+
+
+def rotary_table(case: OracleCase) -> int:
+    if "mla_up_proj" not in (case.recompute_modules or ()):
+        return 0
+    return case.local_seq_length * case.qk_pos_emb_head_dim * 4
+
+
+def assert_saved(case: OracleCase) -> None:
+    measured, rows = saved_bytes_per_layer(case)
+    expected = predicted_saved_bytes(case) + rotary_table(case)
+    assert expected == measured, "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_bytes_of_every_setting(name: str, setting: str) -> None:
+    assert_saved(replace(MODELS[name], **LAYOUTS["tp4_sp"], **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize("setting", ["none", "mla_up_proj", "all"])
+@pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2_sp_cp2"])
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_bytes_of_every_layout(name: str, layout: str, setting: str) -> None:
+    assert_saved(replace(MODELS[name], **LAYOUTS[layout], **SETTINGS[setting]))
+
+
+def assert_peaks(case: OracleCase) -> None:
+    two_stages = replace(case, pipeline_model_parallel_size=2, num_microbatches=3)
+    for stage in (0, 1):
+        measured, predicted = measured_peak(two_stages, stage), predicted_peak(two_stages, stage)
+        assert 0 <= measured - predicted <= SCALARS_BYTES, f"stage {stage}: {predicted / measured}"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_peaks_of_every_setting(setting: str) -> None:
+    assert_peaks(replace(DEEPSEEK_V3, **LAYOUTS["tp4_sp"], **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize("setting", ["none", "all"])
+@pytest.mark.parametrize("layout", ["tp1", "tp4"])
+def test_peaks_without_sequence_parallelism(layout: str, setting: str) -> None:
+    assert_peaks(replace(DEEPSEEK_V3, **LAYOUTS[layout], **SETTINGS[setting]))
+
+
+@pytest.mark.parametrize("layout", ["tp1", "tp4", "tp4_sp"])
+def test_peaks_where_attention_is_the_largest_part(layout: str) -> None:
+    narrow = replace(DEEPSEEK_V3, ffn_hidden_size=512, vocab_size=1024)
+    assert_peaks(replace(narrow, **LAYOUTS[layout], **SETTINGS["mla_up_proj"]))

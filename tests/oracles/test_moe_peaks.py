@@ -1,0 +1,98 @@
+"""Activation peak of stages with MoE layers against Megatron Core's schedules on fake tensors.
+
+The bar is 2 % for the worst stage and 0.5 % for the mean; found: 0.02 % on plain pipelines, where
+small tensors that a dispatcher's attributes keep (row indices, counts of tokens) are left out. On
+interleaved ones the order in which spent graphs go is not followed to the end: 1.8 %; nor is the
+order in which overlapped shared experts go back: 0.6 %.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from .megatron import OracleCase, activation_peak  # noqa: E402
+from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
+from .prediction import full, predicted_peak, selective  # noqa: E402
+
+PLAIN, OVERLAPPED, INTERLEAVED = 0.0005, 0.01, 0.02
+EP4 = with_experts(MIXTRAL, expert_model_parallel_size=4)
+ETP2 = replace(with_experts(EP4, expert_tensor_parallel_size=2), **TP)
+ALLGATHER = with_experts(EP4, moe_token_dispatcher_type="allgather")
+FP32: dict[str, Any] = {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01}
+
+
+def pipeline(pp: int, layers: int, microbatches: int, vpp: int | None = None) -> dict[str, Any]:
+    return {
+        "pipeline_model_parallel_size": pp, "num_layers": layers,
+        "num_microbatches": microbatches, "virtual_pipeline_model_parallel_size": vpp,
+    }  # fmt: skip
+
+
+def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:
+    for stage in range(case.pipeline_model_parallel_size):
+        measured, predicted = activation_peak(case, stage), predicted_peak(case, stage)
+        assert predicted == pytest.approx(measured, rel=tolerance), f"stage {stage}"
+
+
+@pytest.mark.parametrize("name", ["mixtral", "mixtral_etp2", "mixtral_allgather", "qwen3"])
+@pytest.mark.parametrize(
+    "recompute", [{}, selective("moe"), selective("layernorm"), full("uniform", 1)],
+    ids=["none", "moe", "layernorm", "full"],
+)  # fmt: skip
+def test_every_setting(name: str, recompute: dict[str, Any]) -> None:
+    model = {
+        "mixtral": EP4, "mixtral_etp2": ETP2, "mixtral_allgather": ALLGATHER, "qwen3": QWEN3_MOE,
+    }[name]  # fmt: skip
+    assert_peaks(replace(model, **pipeline(2, 4, 3), **recompute))
+
+
+VARIANTS: dict[str, OracleCase] = {
+    "no_expert_parallelism": replace(MIXTRAL, **pipeline(1, 2, 2)),
+    "full_of_many_layers": replace(EP4, **pipeline(2, 8, 3), **full("uniform", 1)),
+    "full_uniform_2": replace(EP4, **pipeline(2, 8, 3), **full("uniform", 2)),
+    "full_block_2": replace(EP4, **pipeline(2, 8, 3), **full("block", 2)),
+    "moe_of_many_layers": replace(EP4, **pipeline(2, 8, 3), **selective("moe")),
+    "every_other_layer": replace(
+        with_experts(EP4, moe_layer_freq=2), **pipeline(2, 8, 3), **selective("moe", "mlp")
+    ),
+    "dense_first": replace(with_experts(EP4, moe_layer_freq=(0, 1, 1, 1)), **pipeline(2, 4, 3)),
+    "fp32_router": replace(with_experts(ETP2, **FP32), **pipeline(2, 4, 3)),
+    "fp32_allgather": replace(with_experts(ALLGATHER, **FP32), **pipeline(2, 4, 3)),
+    "fp32_unfused": replace(
+        with_experts(EP4, **FP32), bias_activation_fusion=False, **pipeline(2, 4, 3)
+    ),
+    "shared": replace(with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3)),
+    "shared_recomputed": replace(
+        with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3), **selective("shared_experts")
+    ),
+    "shared_in_moe": replace(
+        with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3), **selective("moe")
+    ),
+    "shared_overlap": replace(with_experts(EP4, **OVERLAP), **TP, **pipeline(2, 4, 3)),
+    "padded": replace(
+        with_experts(EP4, moe_expert_capacity_factor=1.25, moe_pad_expert_input_to_capacity=True),
+        **pipeline(2, 4, 3),
+    ),
+    "main_grad_fusion": replace(
+        EP4, gradient_accumulation_fusion=True, micro_batch_size=2, **pipeline(2, 4, 3)
+    ),
+    "three_modules": replace(
+        EP4, **TP, **pipeline(2, 4, 3), **selective("core_attn", "layernorm", "moe")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str) -> None:
+    assert_peaks(VARIANTS[name], OVERLAPPED if "overlap" in name else PLAIN)
+
+
+@pytest.mark.parametrize(
+    "recompute", [{}, selective("moe"), full("uniform", 1)], ids=["none", "moe", "full"]
+)
+def test_interleaved(recompute: dict[str, Any]) -> None:
+    assert_peaks(replace(EP4, **pipeline(2, 8, 4, vpp=2), **recompute), INTERLEAVED)

@@ -1,0 +1,108 @@
+"""Saved bytes of MoE layers against Megatron Core's local spec on fake tensors, routing balanced.
+
+The bar is 0.1 %. The model is exact but for numbers of Python that autograd saves as tensors (the
+factor of an auxiliary loss, the micro batch it is divided by): 8 bytes each, in host memory.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
+from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
+from .prediction import full, predicted_saved_bytes, selective  # noqa: E402
+
+HOST_NUMBERS_BYTES = 16
+SIGMOID: dict[str, Any] = {
+    "moe_router_score_function": "sigmoid", "moe_aux_loss_coeff": 0.01,
+    "moe_router_num_groups": 4, "moe_router_group_topk": 2,
+}  # fmt: skip
+
+
+def assert_saved(case: OracleCase) -> None:
+    measured, predicted = saved_bytes_per_layer(case)[0], predicted_saved_bytes(case)
+    assert 0 <= measured - predicted <= HOST_NUMBERS_BYTES, f"{predicted / measured}"
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"expert_model_parallel_size": 4}, {"expert_model_parallel_size": 8},
+        {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01},
+        {"moe_expert_capacity_factor": 1.5},
+    ],
+)  # fmt: skip
+def test_dispatchers(dispatcher: str, changes: dict[str, Any]) -> None:
+    assert_saved(with_experts(MIXTRAL, moe_token_dispatcher_type=dispatcher, **changes))
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+@pytest.mark.parametrize("etp", [1, 2])
+def test_tensor_parallelism(dispatcher: str, etp: int) -> None:
+    experts = {"expert_model_parallel_size": 4, "expert_tensor_parallel_size": etp}
+    case = with_experts(MIXTRAL, moe_token_dispatcher_type=dispatcher, **experts)
+    assert_saved(replace(case, **TP))
+
+
+@pytest.mark.parametrize(
+    "recompute",
+    [
+        selective("moe"), selective("layernorm"), selective("moe", "layernorm"), selective("mlp"),
+        selective("core_attn"), full("uniform", 1),
+    ],
+)  # fmt: skip
+def test_recompute(recompute: dict[str, Any]) -> None:
+    assert_saved(replace(MIXTRAL, **recompute))
+
+
+ROUTERS: dict[str, dict[str, Any]] = {
+    "aux_and_z": {"moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001},
+    "seq_aux": {
+        "moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "seq_aux_loss",
+    },
+    "global_aux": {
+        "moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "global_aux_loss",
+    },
+    "sigmoid_groups": SIGMOID,
+    "sigmoid_bias": SIGMOID | {"moe_router_enable_expert_bias": True},
+    "sigmoid_bias_fp32": SIGMOID
+    | {"moe_router_enable_expert_bias": True, "moe_router_dtype": "fp32"},
+    "pre_softmax": {
+        "moe_router_pre_softmax": True, "moe_router_num_groups": 4, "moe_router_group_topk": 2,
+    },
+    "probs_on_input": {
+        "moe_router_topk": 1, "moe_router_pre_softmax": True, "moe_apply_probs_on_input": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_routers(name: str) -> None:
+    assert_saved(replace(with_experts(MIXTRAL, **ROUTERS[name]), micro_batch_size=2))
+
+
+VARIANTS: dict[str, OracleCase] = {
+    "shared": with_experts(MIXTRAL, **SHARED),
+    "shared_sp": replace(with_experts(MIXTRAL, **SHARED), **TP),
+    "shared_recomputed": replace(
+        with_experts(MIXTRAL, **SHARED), **TP, **selective("shared_experts")
+    ),
+    "overlap": with_experts(MIXTRAL, **OVERLAP),
+    "overlap_sp": replace(with_experts(MIXTRAL, **OVERLAP), **TP),
+    "unfused": replace(
+        with_experts(MIXTRAL, moe_router_dtype="fp32"), bias_activation_fusion=False
+    ),
+    "squared_relu": replace(MIXTRAL, activation="squared_relu", bias_activation_fusion=False),
+    "cp2": replace(MIXTRAL, context_parallel_size=2),
+    "qwen3": QWEN3_MOE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str) -> None:
+    assert_saved(VARIANTS[name])

@@ -1,0 +1,143 @@
+"""Whole ranks rehearsed by Megatron Core on fake tensors, against the advisor's prediction.
+
+The bar is 0.5 % in the mean and 2 % at worst. The model is better than that: what it leaves out of
+a step are scalars and torch's 4-byte step counters, a few hundred bytes. The optimizer's phase
+has beside them what a schedule lets go late: up to one received tensor a chunk and direction.
+"""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from advisor.dtypes import DType  # noqa: E402
+from advisor.job import Job  # noqa: E402
+from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from harness.result import StagePeaks  # noqa: E402
+
+from .rehearsed import (  # noqa: E402
+    compared,
+    evaluated_peak,
+    job_of,
+    resident_bytes,
+    static_of,
+)
+
+SCALARS_BYTES = 512
+
+
+def tp(size: int, **more: Any) -> dict[str, Any]:
+    return {"tensor_model_parallel_size": size, **more}
+
+
+def pp(size: int, chunks: int = 1) -> dict[str, Any]:
+    return {
+        "pipeline_model_parallel_size": size,
+        "virtual_pipeline_model_parallel_size": chunks,
+    }
+
+
+def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]], job: Job) -> None:
+    """Forward and backward together to the byte but for scalars; static bytes alone as well."""
+    hidden = job.config.seq_length * job.model.hidden_size * 2
+    hidden //= job.layout.sequence_shards
+    late = 2 * job.layout.virtual_pipeline_model_parallel_size * hidden
+    for predicted, rehearsed in pairs:
+        stage = f"stage {rehearsed.stage}"
+        assert predicted.weights == rehearsed.weights, stage
+        assert predicted.gradients == rehearsed.gradients, stage
+        assert 0 <= rehearsed.optimizer - predicted.optimizer <= SCALARS_BYTES, stage
+        passes = [max(one.forward, one.backward) for one in (predicted, rehearsed)]
+        assert 0 <= passes[1] - passes[0] <= SCALARS_BYTES, stage
+        assert 0 <= rehearsed.optimizer_step - predicted.optimizer_step <= late + SCALARS_BYTES
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "none", "selective:core_attn", "selective:mlp", "selective:layernorm",
+        "selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:block:1",
+    ],
+)  # fmt: skip
+def test_every_setting_of_llama3_8b(spec: str) -> None:
+    job = job_of("llama3_8b", 2, **tp(2), **pp(2), data_parallel_size=4)
+    assert_alike(list(compared(job, spec)), job)
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "layout", "spec", "stages"),
+    [
+        ("llama3_70b", 1, tp(4, **pp(4, 5), data_parallel_size=2), "none", (0, 2)),
+        ("llama3_70b", 2, tp(8, **pp(4)), "full:block:1", (0, 3)),
+        ("llama3_405b", 1, tp(8, **pp(16)), "selective:mlp", (0, 7, 15)),
+        ("llama3_405b", 2, tp(16, sequence_parallel=False), "none", (0,)),
+        ("gpt3_175b", 1, tp(8, **pp(8)), "selective:core_attn", (0, 4, 7)),
+        ("gpt3_175b", 1, tp(8, **pp(2, 3)), "full:uniform:1", (0, 1)),
+    ],
+)
+def test_large_models(
+    model: str, layers: int, layout: dict[str, Any], spec: str, stages: tuple[int, ...]
+) -> None:
+    job = job_of(model, layers, **layout)
+    assert_alike(list(compared(job, spec, stages)), job)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_sixteen_bit_gradients(sharded: bool) -> None:
+    """The optimizer's fp32 copies of them can be what decides."""
+    job = job_of(
+        "llama3_8b", 2, seq_length=512, grads=DType.BF16, data_parallel_size=2,
+        use_distributed_optimizer=sharded,
+    )  # fmt: skip
+    pairs = list(compared(job, "full:uniform:1"))
+    assert_alike(pairs, job)
+    ((predicted, rehearsed),) = pairs
+    assert rehearsed.optimizer_step - rehearsed.weights > rehearsed.optimizer
+    if not sharded:
+        assert predicted.peak == predicted.optimizer_step == evaluated_peak(job, "full:uniform:1")
+
+
+@pytest.mark.parametrize("data_parallel_size", [1, 2, 4, 16, 64])
+@pytest.mark.parametrize("model", ["llama3_8b", "gpt3_22b", "qwen2.5_7b"])
+def test_buffers_of_the_real_distributed_optimizer(model: str, data_parallel_size: int) -> None:
+    """Weights, gradient buffers and optimizer shards of real shapes, to the byte: powers of two
+    need no padding (param_and_grad_buffer.py pads a bucket's end to lcm(DP, 128) elements)."""
+    job = job_of(model, 2, data_parallel_size=data_parallel_size)
+    static, resident = static_of(job), resident_bytes(job)
+    assert resident == (static.weights, static.gradients, static.optimizer)
+
+
+@pytest.mark.parametrize("data_parallel_size", [3, 6, 24, 48])
+def test_padding_of_other_degrees_is_a_few_hundred_elements(data_parallel_size: int) -> None:
+    job = job_of("llama3_8b", 2, data_parallel_size=data_parallel_size)
+    static, (weights, gradients, optimizer) = static_of(job), resident_bytes(job)
+    buckets = 20  # of at least 40 million elements each, and lcm(48, 128) = 384 elements at most
+    assert 0 <= weights - static.weights < buckets * 384 * 2
+    assert gradients - static.gradients == 2 * (weights - static.weights)
+    assert 0 <= optimizer - static.optimizer < buckets * 384 * 12
+    assert weights / static.weights - 1 < 1e-5
+
+
+DENSE_FIRST = {"moe_layer_freq": LayerPattern("[0,1]")}
+EXPERTS = (
+    ("mixtral_8x7b", 1, tp(2, **pp(2)), {}, "selective:moe"),
+    ("qwen3_30b_a3b", 1, pp(2), {}, "selective:layernorm"),
+    ("deepseek_v3", 1, pp(2), DENSE_FIRST, "selective:mla_up_proj"),
+)
+
+
+@pytest.mark.parametrize(("model", "layers", "layout", "options", "spec"), EXPERTS)
+def test_models_with_experts(
+    model: str, layers: int, layout: dict[str, Any], options: dict[str, Any], spec: str
+) -> None:
+    """Routing balanced, experts over four ranks; the bar is the issue's worst, 2 %: a dispatcher
+    keeps buffers and a late graph that the prediction counts to within 0.5 %."""
+    degrees = {**layout, "expert_model_parallel_size": 4, "expert_tensor_parallel_size": 1}
+    job = job_of(model, layers, options=options, data_parallel_size=8, **degrees)
+    for predicted, rehearsed in compared(job, spec):
+        stage = f"stage {rehearsed.stage}"
+        assert predicted.weights == rehearsed.weights, stage
+        assert predicted.gradients == rehearsed.gradients, stage
+        assert predicted.peak == pytest.approx(rehearsed.peak, rel=0.005), stage

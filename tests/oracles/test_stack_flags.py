@@ -1,0 +1,172 @@
+"""What the PyTorch stacks print is read back by the parsers that will read it."""
+
+import json
+import shlex
+from functools import partial
+from typing import Any
+
+import pytest
+
+from advisor.frameworks.torch.setting import NONE, Granularity, budget
+from advisor.layout import DataParallelSharding
+from advisor.recompute import Setting
+from tests.advisor.frameworks.torch.jobs import stack_job
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+
+def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
+    stack, job = stack_job(framework, **options)
+    return [(setting, stack, job) for setting in stack.candidates(job)]
+
+
+@pytest.mark.parametrize("sharding", ["full", "gradients"])
+def test_torchtitan_reads_every_setting(sharding: str) -> None:
+    pytest.importorskip("tyro")
+    from .stacks.blocks import import_titan
+
+    manager = import_titan("config.manager").ConfigManager
+    override = (f"layout.data_parallel_sharding={sharding}",)
+    found = _settings("torchtitan", framework_version="0.2", overrides=override)
+    extra = [(budget(0.25), *found[0][1:])]
+    for setting, stack, job in found + extra:
+        words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
+        config = manager().parse_args(words)
+        read = config.activation_checkpoint
+        modes = {Granularity.OP: "selective", Granularity.BUDGET: "memory_budget"}
+        assert read.mode == modes.get(setting.granularity, setting.granularity)
+        if setting.granularity is Granularity.SELECTIVE:
+            assert read.selective_ac_option == str(setting.num_layers)
+        if setting.granularity is Granularity.OP:
+            assert read.selective_ac_option == "op"
+        if setting.granularity is Granularity.BUDGET:
+            assert config.compile.enable
+            assert read.memory_budget == 0.25
+        assert config.training.local_batch_size == 2
+        assert config.training.global_batch_size == 16
+        assert config.training.seq_len == 8192
+        assert config.parallelism.data_parallel_shard_degree == 8
+        never = sharding == "gradients"
+        assert config.parallelism.fsdp_reshard_after_forward == ("never" if never else "default")
+
+
+def test_torchtitan_0_3_has_subcommands() -> None:
+    """The annotation of torchtitan 0.3.0 distributed/activation_checkpoint.py, given to tyro; the
+    package itself wants more of a machine than a test has."""
+    tyro = pytest.importorskip("tyro")
+    from dataclasses import dataclass, field
+    from typing import Annotated
+
+    @dataclass(kw_only=True)
+    class Selective:
+        early_stop: bool = False
+
+    @dataclass(kw_only=True)
+    class Full:
+        early_stop: bool = False
+
+    @dataclass(kw_only=True)
+    class MemoryBudget:
+        memory_budget: float = 0.5
+
+    @dataclass
+    class Compile:
+        enable: bool = False
+
+    name = tyro.conf.subcommand
+    kinds = (
+        Annotated[Selective, name("selective")]
+        | Annotated[Full, name("full")]
+        | Annotated[MemoryBudget, name("memory-budget")]
+        | Annotated[None, name("none")]
+    )
+
+    @dataclass
+    class Config:
+        compile: Compile = field(default_factory=Compile)
+        activation_checkpoint: kinds = field(default_factory=Selective)  # type: ignore[valid-type]
+
+    expected = {"none": type(None), "full": Full, "op:torchtitan": Selective}
+    stack, job = stack_job("torchtitan")
+    assert [setting.spec for setting in stack.candidates(job)] == list(expected)
+    for setting in stack.candidates(job):
+        words = shlex.split(stack.setting_flags(setting, job))
+        read = tyro.cli(Config, args=words, default=Config())
+        assert isinstance(read.activation_checkpoint, expected[setting.spec])
+    words = shlex.split(stack.setting_flags(budget(0.25), job))
+    read = tyro.cli(Config, args=words, default=Config())
+    assert read.compile.enable
+    assert read.activation_checkpoint == MemoryBudget(memory_budget=0.25)
+
+
+@pytest.mark.parametrize("sharding", list(DataParallelSharding))
+def test_deepspeed_reads_every_configuration(sharding: DataParallelSharding) -> None:
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    override = (f"layout.data_parallel_sharding={sharding}",)
+    for setting, stack, job in _settings("deepspeed", gpus="1xH200", overrides=override):
+        written = json.loads(stack.setting_flags(setting, job))
+        config = DeepSpeedConfig(written)
+        assert config.train_batch_size == 16
+        assert config.train_micro_batch_size_per_gpu == 2
+        assert config.gradient_accumulation_steps == 8
+        assert config.bfloat16_config.enabled
+        assert config.zero_config.stage == list(DataParallelSharding).index(sharding)
+        section = config.activation_checkpointing_config
+        whole = setting.granularity is Granularity.FULL
+        assert section.number_checkpoints == (32 if whole else None)
+        assert not section.partition_activations
+        piped = setting.granularity is Granularity.UNIFORM
+        interval = config.pipeline["activation_checkpoint_interval"]
+        assert interval == (setting.num_layers if piped else 0)
+
+
+@pytest.mark.parametrize("gpus", ["1xH200", "8xH100"])
+def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("accelerate")
+    transformers = pytest.importorskip("transformers")
+    for setting, stack, job in _settings("huggingface", gpus=gpus):
+        words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
+        parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+        (read,) = parser.parse_args_into_dataclasses([*words, "--output_dir", "out",
+                                                      "--use_cpu", "True"])  # fmt: skip
+        assert read.bf16
+        assert read.per_device_train_batch_size == 2
+        assert read.gradient_accumulation_steps * 2 * job.num_gpus == 16
+        assert read.activation_checkpointing == (setting != NONE)
+        kwargs = read.activation_checkpointing_kwargs or {}
+        assert kwargs.get("every_n_layers") == setting.num_layers
+        if job.num_gpus > 1:
+            assert read.fsdp_config["reshard_after_forward"] is True
+
+
+def test_the_python_runs() -> None:
+    import torch
+    from torch import nn
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.utils.checkpoint import checkpoint_sequential, create_selective_checkpoint_contexts
+
+    from .stacks.fsdp import fake_ranks
+
+    for setting, stack, job in _settings("fsdp2"):
+        model = nn.Module()
+        model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+        names = {
+            "torch": torch, "model": model, "blocks": list(model.layers), "partial": partial,
+            "fully_shard": fully_shard, "MixedPrecisionPolicy": MixedPrecisionPolicy,
+            "checkpoint_wrapper": wrappers.checkpoint_wrapper,
+            "CheckpointImpl": wrappers.CheckpointImpl,
+            "apply_activation_checkpointing": wrappers.apply_activation_checkpointing,
+            "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
+            "checkpoint_sequential": checkpoint_sequential,
+        }  # fmt: skip
+        with fake_ranks():
+            exec(stack.setting_flags(setting, job), names)
+        wrapped = [isinstance(b, wrappers.CheckpointWrapper) for b in model.layers]
+        every = setting.num_layers or 1
+        expected = [setting != NONE and (k + 1) % every == 0 for k in range(8)]
+        assert wrapped == expected, setting.spec
+        assert all(isinstance(module, FSDPModule) for module in (*model.layers, model))

@@ -1,0 +1,83 @@
+"""A whole LlamaForCausalLM under its own activation checkpointing, forward, loss and backward."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
+from advisor.layers.shape import RankShape  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.layer_kind import DENSE  # noqa: E402
+from advisor.models.spec import TransformerImpl  # noqa: E402
+
+from .stacks.kernels import GpuKernels  # noqa: E402
+from .stacks.meter import LiveBytes  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+
+LAYERS = 6
+TOLERANCE = 0.005
+"""Bar of the project for memory: 0.5 %."""
+HOW = Semantics(starts_with_first=True)
+KWARGS: dict[str, dict[str, Any] | None] = {
+    "none": None,
+    "full": {"use_reentrant": False},
+    "full+use_reentrant": {"use_reentrant": True},
+    "selective:2": {"use_reentrant": False},
+    "selective:4": {"use_reentrant": False},
+}
+
+
+def _model(shape: RankShape, spec_text: str) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    spec = shape.model
+    config = LlamaConfig(
+        hidden_size=spec.hidden_size, intermediate_size=spec.ffn_hidden_size,
+        num_attention_heads=spec.num_attention_heads, num_key_value_heads=spec.num_query_groups,
+        head_dim=spec.kv_channels, num_hidden_layers=LAYERS, vocab_size=spec.vocab_size,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).train()
+    kwargs = KWARGS[spec_text]
+    if kwargs is not None:  # as Trainer calls it, which takes every_n_layers out of the kwargs
+        model.activation_checkpointing_enable(
+            {"preserve_rng_state": False, **kwargs},
+            every_n_layers=parse_setting(spec_text).num_layers or 1,
+        )
+    return model
+
+
+def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
+    """Bytes alive between the passes, and the peak of the forward."""
+    with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+        model = _model(shape, spec)
+        size = shape.micro_batch_size, shape.seq_length
+        tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
+        known = (*model.parameters(), *model.buffers(), tokens, labels)
+        with LiveBytes(known) as live:
+            loss = model(input_ids=tokens, labels=labels).loss
+            found = live.now, live.peak
+            del loss
+        return found
+
+
+@pytest.mark.parametrize("spec", KWARGS)
+def test_kept_and_forward_peak(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Looks into the positions for packed sequences, which fake tensors cannot tell.
+    packed = "transformers.masking_utils.find_packed_sequence_indices"
+    monkeypatch.setattr(packed, lambda *args, **kwargs: None)
+    shape = shape_of(replace(LLAMA3_8B, vocab_size=4096), TransformerImpl.TRANSFORMERS)
+    kept, forward = _measure(shape, spec)
+    plan = chunk_plan(parse_setting(spec), shape, (DENSE,) * LAYERS, HOW)
+    predicted = chunk_footprint(shape, plan, True, True)
+    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)

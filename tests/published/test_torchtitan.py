@@ -1,0 +1,79 @@
+"""FSDP2 predictions against torchtitan's published runs. Nothing is fitted on these rows.
+
+Memory: the two runs of Llama 3.1 8B without torch.compile and in bf16, maximum of reserved memory
+(context and communicators are outside it). Their H100 has 96 GB; capacity plays no part here.
+Throughput: the two runs on A100, of which the document does not say whether they were compiled.
+The H100 rows are no test of times: a part with HBM2e and 500 W, for which there is no datasheet.
+"""
+
+import pytest
+
+from advisor.answer import Evaluation
+from advisor.cost.calibration import load_calibration
+from advisor.evaluate import Evaluator
+from tests.advisor.frameworks.torch.jobs import stack_job
+from tests.published.rows import TorchtitanRow, torchtitan
+
+GIB = 2**30
+OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
+MEMORY_TOLERANCE = 0.08
+"""Reserved memory holds the fragmentation of one run, for which there is one rule, from other runs:
+we are 7 % below both rows. Allocated peaks are held to 0.5 % in tests/oracles/test_fsdp2.py."""
+THROUGHPUT_TOLERANCE = 0.05
+"""Published throughput repeats to about 5 % (results/published/README.md)."""
+
+
+def _rows(gpu: str) -> list[TorchtitanRow]:
+    return [
+        row
+        for row in torchtitan()
+        if row.gpu.startswith(gpu)
+        and row.precision == "bf16"
+        and not row.compile
+        and row.tensor_model_parallel_size == 1
+    ]
+
+
+def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evaluation]:
+    stack, job = stack_job(
+        "torchtitan", gpus=f"{row.num_gpus}x{gpu}", framework_version="0.2",
+        seq_length=row.seq_length, micro_batch_size=row.micro_batch_size,
+        global_batch_size=row.global_batch_size,
+    )  # fmt: skip
+    evaluator = Evaluator(job, load_calibration(job.gpu))
+    return evaluator, evaluator.evaluate(stack.parse(spec))
+
+
+def test_reserved_memory() -> None:
+    rows = _rows("H100")
+    assert [row.num_gpus for row in rows] == [8, 128]
+    for row in rows:
+        evaluator, evaluation = _evaluate(row, "op:torchtitan", "H100")
+        terms = evaluator.stage_detail(evaluation.setting, 0).reserved.terms
+        outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
+        predicted = (evaluation.peak.peak_reserved_bytes - outside) / GIB
+        assert row.peak_memory_gib
+        assert predicted == pytest.approx(row.peak_memory_gib, rel=MEMORY_TOLERANCE)
+
+
+def test_ranks_save_as_much_as_they_did() -> None:
+    """From 8 to 128 ranks the published peak falls by 15.4 GiB."""
+    (few, many) = _rows("H100")
+    peaks = [
+        _evaluate(row, "op:torchtitan", "H100")[1].peak.peak_reserved_bytes for row in (few, many)
+    ]
+    assert few.peak_memory_gib
+    assert many.peak_memory_gib
+    measured = few.peak_memory_gib - many.peak_memory_gib
+    assert (peaks[0] - peaks[1]) / GIB == pytest.approx(measured, rel=0.1)
+
+
+def test_throughput_of_two_settings() -> None:
+    rows = _rows("A100")
+    specs = ["selective:2" if "layer" in row.recompute else "op:torchtitan" for row in rows]
+    assert specs == ["selective:2", "op:torchtitan"]
+    found = [_evaluate(row, spec, "A100")[1] for row, spec in zip(rows, specs, strict=True)]
+    for row, evaluation in zip(rows, found, strict=True):
+        predicted = evaluation.tokens_per_second_per_gpu
+        assert predicted == pytest.approx(row.tokens_per_second_per_gpu, rel=THROUGHPUT_TOLERANCE)
+    assert found[1].step_time_seconds < found[0].step_time_seconds

@@ -1,0 +1,1 @@
+"""Public guides on activation recompute, walked through: everything they name is answered."""

@@ -1,0 +1,69 @@
+"""What the guides' settings, failures and jobs come to."""
+
+from functools import lru_cache
+
+from advisor.advise import advise
+from advisor.answer import Advice, Evaluation
+from advisor.diagnose import diagnose
+from advisor.frameworks.megatron.lint import lint_target
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import find
+from advisor.job import Framework
+from advisor.request import Request
+
+BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "main")
+CORE = resolve_revision(Framework.MEGATRON_LM, "0.16")
+
+
+def lint(text: str, version: str | None = None) -> list[str]:
+    """Findings of `advise lint`, as ``LEVEL-VERDICT rule``'s rule names, worst first."""
+    return [finding.rule for finding in lint_target(text, version).findings]
+
+
+def refused(text: str, version: str | None = None) -> list[str]:
+    """Rules by which nothing trains."""
+    return [f.rule for f in lint_target(text, version).findings if f.verdict.illegal]
+
+
+def refused_by_bridge(**fields: object) -> list[str]:
+    """Rules by which a model provider of Megatron Bridge with these fields is refused."""
+    given = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **fields}
+    found = find(RawSettings(**given), BRIDGE)  # type: ignore[arg-type]
+    return [finding.rule for finding in found if finding.verdict.illegal]
+
+
+def remarks_by_bridge(**fields: object) -> list[str]:
+    """Rules that say something of accepted fields."""
+    given = {"hidden_dropout": 0.0, "attention_dropout": 0.0, **fields}
+    found = find(RawSettings(**given), BRIDGE)  # type: ignore[arg-type]
+    return [finding.rule for finding in found if not finding.verdict.illegal]
+
+
+def failures(text: str) -> list[str]:
+    """Known failures in a log."""
+    return [finding.failure.id for finding in diagnose(text)]
+
+
+@lru_cache(maxsize=32)
+def advice(model: str, gpus: str, **fields: object) -> Advice:
+    """The whole answer to one request."""
+    return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
+
+
+def evaluation(found: Advice, spec: str) -> Evaluation:
+    """The row of one setting."""
+    return next(
+        c.evaluation for c in found.candidates if c.evaluation.setting.spec == spec
+    )  # fmt: skip
+
+
+def layer_bytes(found: Advice, spec: str) -> int:
+    """Bytes that one dense layer keeps for one microbatch on one rank."""
+    (saved,) = evaluation(found, spec).saved_bytes_per_layer.values()
+    return saved
+
+
+def saved_share(found: Advice, spec: str) -> float:
+    """Share of a layer's bytes that `spec` does not keep."""
+    return 1 - layer_bytes(found, spec) / layer_bytes(found, "none")
