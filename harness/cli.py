@@ -26,6 +26,8 @@ Commands
   rehearse    one rank of a large job on one device
   sweep       search settings and layouts by measurement
   ingest      read results of other frameworks' logs
+  campaign    many measurements, the most valuable first, within a time budget
+  accuracy    predicted beside measured over many runs
 
 Exit codes
   0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
@@ -37,6 +39,7 @@ MODULES: Final = {
     name: f"harness.commands.{name}"
     for name in (
         "run", "compare", "golden", "report", "calibrate", "rehearse", "sweep", "ingest",
+        "campaign", "accuracy",
     )
 }  # fmt: skip
 

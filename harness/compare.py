@@ -118,9 +118,10 @@ class Subject:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where its processes ran; those that left no fingerprint know only their GPUs' number."""
+        """Where its processes ran; those that left no fingerprint know only their GPUs' number
+        and variables."""
         known = [one for one in self.results if one.environment] or list(self.results[:1])
-        return tuple(place_of(one.environment, self.workload) for one in known)
+        return tuple(place_of(one) for one in known)
 
 
 def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
@@ -216,7 +217,7 @@ def _vanished(
     results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
 ) -> list[Row]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
-    here = {_family(place_of(one.environment, w).gpus, flatten(w))
+    here = {_family(place_of(one).gpus, flatten(w))
             for one in results if (w := one.trial["workload"])}  # fmt: skip
     seen = {id(golden) for golden in matched}
     return [

@@ -3,17 +3,15 @@
 import signal
 import time
 from dataclasses import dataclass, replace
-from typing import Final
 
 from harness import failures
+from harness.backends.command.conclude import conclude_log
 from harness.codec import plain
 from harness.launchers.base import Exit
-from harness.ranks import merge
+from harness.ranks import failed_ranks, merge
 from harness.result import Evidence, TrialResult, TrialStatus
 from harness.store import TrialFolder
 from harness.trial import Trial
-
-_DONE: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +27,10 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
     written = folder.result() or merged(folder, trial)
     if written is not None:
         return _completed(written, folder, ended)
+    if trial.command is not None:
+        told = conclude_log(folder, trial, trial.command, attempt.started_at, attempt.clock, ended)
+        if told is not None:
+            return told
     status, message, over = _judge(folder, trial, ended)
     return TrialResult(
         name=trial.name,
@@ -52,8 +54,7 @@ def merged(folder: TrialFolder, trial: Trial) -> TrialResult | None:
     """Result of all ranks; None while some are missing and none of the others failed."""
     ranks = folder.rank_results()
     complete = len(ranks) == trial.workload.layout.world_size
-    failed = any(result.status not in _DONE for result in ranks.values())
-    return merge(ranks) if ranks and (complete or failed) else None
+    return merge(ranks) if ranks and (complete or failed_ranks(ranks)) else None
 
 
 def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialResult:
@@ -71,6 +72,8 @@ def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialRe
 
 def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> tuple[TrialStatus, str, int | None]:
     """Status, reason and bytes over of a trial that left no result."""
+    if ended.told is not None:
+        return ended.told.status, ended.told.message, ended.told.over_bytes
     if ended.timed_out:
         limit = trial.measurement.timeout_seconds
         state = folder.state()

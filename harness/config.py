@@ -1,18 +1,17 @@
 """What `harness run` is asked for: Hydra's composition, read into our own frozen types.
 
-Groups are the folders ``experiment`` and ``recompute`` of --config-dir, ./configs and the packaged
-configuration, in this order, and of the harness's own (the embedded default). The schema is made
-of the advisor's types, so that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
+Groups are the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir,
+./configs and the packaged configuration, in this order, and of the harness's own. The schema is
+made of our own types, so that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
 ``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. OmegaConf's objects never leave
 `compose`.
 """
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
@@ -26,6 +25,8 @@ from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.reader import field_types, read_dataclass, read_fields
 from advisor.units import nearest_names
+from harness.launchers.options import LauncherOptions
+from harness.sweep.options import SweepOptions
 from harness.trial import Backend, MeasurementPlan
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class RunConfig:
 
     experiment: keys of the job preset. model, layout, job: fields laid over it. gpus: COUNTxTYPE
     instead of the preset's. device: auto, cuda or cpu. name: folder below `runs`; empty means one
-    made of experiment, device and settings.
+    made of experiment, device and settings. command, framework: of backend `command`.
     """
 
     experiment_name: str
@@ -65,7 +66,10 @@ class RunConfig:
     layout: dict[str, Any]
     job: dict[str, Any]
     measure: MeasurementPlan
+    launcher: LauncherOptions = field(default_factory=LauncherOptions)
     backend: Backend = Backend.NATIVE
+    command: str = ""
+    framework: str = ""
     device: str = "auto"
     gpus: str | None = None
     name: str = ""
@@ -75,9 +79,30 @@ class RunConfig:
 
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConfig:
     """Hydra's overrides as a RunConfig; UserError, in one line, where they are wrong."""
-    values, experiment = _composed(_with_defaults(overrides), config_dir)
+    command, overrides = _taken_out("command", overrides)
+    values, experiment = _composed(_with_defaults(overrides), config_dir, _RUN)
+    return _run_config(values | command, experiment, config_dir)
+
+
+def compose_sweep(
+    overrides: Sequence[str], config_dir: Path | None = None
+) -> tuple[RunConfig, SweepOptions]:
+    """The same of `harness sweep`: the job, and what is searched around it."""
+    given = {override.partition("=")[0] for override in overrides}
+    added = [] if "sweep" in given else ["sweep=recompute"]
+    if not given & {"sweep", "experiment"}:
+        added = [f"sweep={DEFAULT_EXPERIMENT}"]
+    values, experiment = _composed([*added, *overrides], config_dir, _SWEEP)
+    own = values.pop("sweep")
+    own["micro_batch_sizes"] = [_integer(size) for size in own["micro_batch_sizes"]]
+    options = read_dataclass(SweepOptions, own, _COMMAND_LINE, "sweep.")
+    return _run_config(values, experiment, config_dir), options
+
+
+def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None) -> RunConfig:
     given = {group: _given(values[group]) for group in ("model", "layout", "job")}
-    rest = {key: values[key] for key in ("backend", "device", "gpus", "name", "runs")}
+    keys = ("backend", "command", "framework", "device", "gpus", "name", "runs")
+    rest = {key: values[key] for key in keys}
     return RunConfig(
         experiment_name=experiment,
         experiment=values["experiment"],
@@ -86,6 +111,7 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConf
         layout=read_fields(ParallelLayout, given["layout"], _COMMAND_LINE, "layout."),
         job=read_fields(JobConfig, given["job"], _COMMAND_LINE, "job."),
         measure=read_dataclass(MeasurementPlan, values["measure"], _COMMAND_LINE, "measure."),
+        launcher=read_dataclass(LauncherOptions, values["launcher"], _COMMAND_LINE, "launcher."),
         config_dir=config_dir,
         **read_fields(RunConfig, rest, _COMMAND_LINE),
     )
@@ -93,8 +119,7 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConf
 
 def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
     """Names that ``experiment=`` takes."""
-    own = (path.stem for path in (_OWN / "experiment").glob("*.yaml"))
-    return tuple(sorted({*config_names(Group.EXPERIMENT, config_dir), *own}))
+    return _options(Group.EXPERIMENT, config_dir)
 
 
 def _with_defaults(overrides: Sequence[str]) -> list[str]:
@@ -106,11 +131,26 @@ def _with_defaults(overrides: Sequence[str]) -> list[str]:
     return [*added, *overrides]
 
 
+def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The last ``key=text`` as it stands, and the other overrides: a command is for a shell, and
+    its braces, quotes and ${…} are not for Hydra's grammar."""
+    own = [text for name, _, text in (o.partition("=") for o in overrides) if name == key]
+    rest = [override for override in overrides if override.partition("=")[0] != key]
+    return ({key: own[-1]} if own else {}), rest
+
+
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _composed(overrides: list[str], config_dir: Path | None) -> tuple[dict[str, Any], str]:
+def _integer(text: str) -> object:
+    """A number of a list, which Hydra hands over as text; what is none is left to the reader."""
+    return int(text) if text.isdigit() else text
+
+
+def _composed(
+    overrides: list[str], config_dir: Path | None, nodes: "Nodes"
+) -> tuple[dict[str, Any], str]:
     """Plain values of the composition, and the name of the experiment chosen."""
     try:
         from hydra import compose as hydra_compose
@@ -124,7 +164,8 @@ def _composed(overrides: list[str], config_dir: Path | None) -> tuple[dict[str, 
         raise UserError("harness run", "hydra-core", "is not installed",
                         "pip install 'recompute-advisor[harness]'") from None  # fmt: skip
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
-    ConfigStore.instance().store(name=_NAME, node=_schema())
+    schema = _schema(nodes)
+    ConfigStore.instance().store(name=_NAME, node=schema)
     search = ",".join(_quoted(f"file://{folder}") for folder in folders[1:])
     GlobalHydra.instance().clear()
     try:
@@ -133,11 +174,11 @@ def _composed(overrides: list[str], config_dir: Path | None) -> tuple[dict[str, 
                 _NAME, [f"hydra.searchpath=[{search}]", *overrides], return_hydra_config=True
             )
             name = str(config.hydra.runtime.choices["experiment"])
-            _check_known(str(key) for key in config)
-            shown = OmegaConf.masked_copy(config, [f.name for f in fields(_schema())[1:]])
+            _check_known((str(key) for key in config), schema)
+            shown = OmegaConf.masked_copy(config, [f.name for f in fields(schema)[1:]])
             values = OmegaConf.to_container(shown, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _user_error(error, overrides, config_dir) from None
+        raise _user_error(error, overrides, config_dir, nodes) from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise UserError(
@@ -153,9 +194,9 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _check_known(keys: Iterable[str]) -> None:
+def _check_known(keys: Iterable[str], schema: type["DataclassInstance"]) -> None:
     """``+key=value`` adds what nobody reads."""
-    known = [f.name for f in fields(_schema())]
+    known = [f.name for f in fields(schema)]
     for key in keys:
         if key not in (*known, "hydra"):
             raise UserError("override", f"+{key}", "is not a known key", nearest_names(key, known))
@@ -173,16 +214,24 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _schema() -> type["DataclassInstance"]:
+def _schema(nodes: "Nodes") -> type["DataclassInstance"]:
     """The structured config: mutable copies of our frozen types, with text for enums."""
-    defaults = ["_self_", {"experiment": "???"}, {"recompute": "top"}]
+    groups = {
+        "experiment": DEFAULT_EXPERIMENT,
+        "recompute": "top",
+        "launcher": "local",
+        "sweep": "???",
+    }
+    defaults = ["_self_", *({k: v} for k, v in groups.items() if k in {"experiment", *nodes})]
     return make_dataclass(
         "HarnessRun",
         [
             ("defaults", list[Any], field(default_factory=lambda: list(defaults))),
             ("experiment", dict[str, Any], field(default_factory=dict)),
-            *((name, kind, field(default_factory=kind)) for name, kind in _NODES.items()),
+            *((name, kind, field(default_factory=kind)) for name, kind in nodes.items()),
             ("backend", str, field(default=Backend.NATIVE.value)),
+            ("command", str, field(default="")),
+            ("framework", str, field(default="")),
             ("device", str, field(default="auto")),
             ("gpus", str | None, field(default=None)),
             ("name", str, field(default="")),
@@ -207,6 +256,8 @@ def _node(given: "Field[Any]", annotation: Any, optional: bool) -> tuple[Any, An
     if given.default is MISSING:
         return kind, field(default="???")
     default: Any = given.default
+    if isinstance(default, str):
+        return kind, field(default=str(default))
     if isinstance(default, tuple):
         return kind, field(default_factory=lambda: list(default))
     return kind, field(default=default)
@@ -218,16 +269,20 @@ def _plain(annotation: Any) -> Any:
         annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
     if get_origin(annotation) is tuple:
         return list[str]
-    return str if issubclass(annotation, StrEnum) else annotation
+    return str if issubclass(annotation, str) else annotation
 
 
-_NODES: Final = {
+Nodes = Mapping[str, "type[DataclassInstance]"]
+
+_RUN: Final = {
     "recompute": _open(RecomputeChoice, optional=False),
     "model": _open(ModelSpec, optional=True),
     "layout": _open(ParallelLayout, optional=True),
     "job": _open(JobConfig, optional=True),
     "measure": _open(MeasurementPlan, optional=False),
+    "launcher": _open(LauncherOptions, optional=False),
 }
+_SWEEP: Final = {**_RUN, "sweep": _open(SweepOptions, optional=False)}
 
 
 _NO_KEY: Final = re.compile(r"Key '([^']+)' (?:is )?not in '([^']+)'")
@@ -236,7 +291,9 @@ _NO_OVERRIDE: Final = re.compile(r"Could not override '([^']+)'")
 _FULL_KEY: Final = re.compile(r"full_key: (\S+)")
 
 
-def _user_error(error: Exception, overrides: Sequence[str], config_dir: Path | None) -> UserError:
+def _user_error(
+    error: Exception, overrides: Sequence[str], config_dir: Path | None, nodes: Nodes
+) -> UserError:
     """What Hydra says over several lines, as one with the nearest names."""
     text = f"{error} {error.__cause__ or ''}"
     option = _NO_OPTION.search(text)
@@ -250,7 +307,7 @@ def _user_error(error: Exception, overrides: Sequence[str], config_dir: Path | N
         key = override[1] if override else full[1] if full else "?"
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "?")
         hint = "experiment=NAME chooses model and layout" if key in ("model", "layout") else (
-            nearest_names(key, _keys(key))
+            nearest_names(key, _keys(key, nodes))
         )  # fmt: skip
         return UserError(key, value, "is not a known key", hint)
     cause = error.__cause__ if str(error).startswith("Error merging") else None
@@ -258,19 +315,23 @@ def _user_error(error: Exception, overrides: Sequence[str], config_dir: Path | N
     bad = next((o for o in overrides if full and o.partition("=")[0] == full[1]), None)
     bad = bad or getattr(error, "override", None)
     bad = bad or next((o for o in overrides if o in text or "=" not in o), " ".join(overrides))
-    hint = "a list is [a,b], a text with commas 'a,b'" if first.startswith("Ambiguous") else ""
+    grammar = first.startswith(("Ambiguous", "no viable alternative", "mismatched input"))
+    hint = "a list is [a,b], a text with commas or signs 'a,b=c'" if grammar else ""
     return UserError("override", bad, first, hint)
 
 
 def _options(group: str, config_dir: Path | None) -> tuple[str, ...]:
-    if group == Group.EXPERIMENT:
-        return experiment_names(config_dir)
-    return config_names(Group(group), config_dir) if group in list(Group) else ()
+    found = set(config_names(Group(group), config_dir)) if group in list(Group) else set()
+    return tuple(sorted(found | _own_names(group)))
 
 
-def _keys(key: str) -> list[str]:
+def _own_names(group: str) -> set[str]:
+    return {path.stem for path in (_OWN / group).glob("*.yaml")}
+
+
+def _keys(key: str, nodes: Nodes) -> list[str]:
     """Every key that an override may have."""
-    top = [f.name for f in fields(_schema())[1:]]
-    inner = [f"{group}.{f.name}" for group, kind in _NODES.items() for f in fields(kind)]
+    top = [f.name for f in fields(_schema(nodes))[1:]]
+    inner = [f"{group}.{f.name}" for group, kind in nodes.items() for f in fields(kind)]
     same = [name for name in inner if name.rpartition(".")[2] == key.rpartition(".")[2]]
     return same or [*top, *inner]

@@ -23,6 +23,9 @@ _SIZE: Final = r"([0-9.]+ (?:bytes|[KMGT]i?B))"
 # GiB already allocated; 1.01 GiB free; ...)".
 _ASKED: Final = re.compile(rf"tried to allocate (?:more than )?{_SIZE}", re.IGNORECASE)
 _FREE: Final = re.compile(rf"{_SIZE} (?:is )?free\b", re.IGNORECASE)
+_GLOG_TALK: Final = re.compile(r"\[[IW]\d{3,4} [\d:.]+ ")
+"""torch's C++ side writes its level and date: what it only tells (I) or warns of (W) is no cause,
+though "destroy_process_group() was not called" names ProcessGroupNCCL at the end of many runs."""
 _MESSAGE_WIDTH: Final = 400
 
 
@@ -77,6 +80,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 def of_log(lines: Sequence[str]) -> Failure | None:
     """The last line that names a known cause; None where none does."""
     for line in reversed(lines):
+        if _GLOG_TALK.search(line):
+            continue
         status = _of_words(line)
         if status is not None:
             return Failure(status=status, message=one_line(line), over_bytes=over_bytes(line))

@@ -9,6 +9,7 @@ from advisor.dtypes import DType
 from advisor.errors import UserError
 from advisor.job import Job
 from advisor.models.spec import ModelSpec
+from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.trial import Backend, Device, Prediction, Workload
 
 _NATIVE_PREDICT: Final = "harness.backends.native.predict"
@@ -31,39 +32,69 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
             calibration="none",
         )
     return Prediction(
-        step_time_seconds=evaluation.step_time_seconds,
+        step_time_seconds=evaluation.step_time_seconds + _unfused_seconds(workload, evaluation),
         peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
         peak_reserved_bytes=evaluation.peak.peak_reserved_bytes,
         saved_bytes_per_layer=saved,
         replayed_flops_per_layer=replayed,
         calibration=evaluation.calibration.name,
         fit_probability=evaluation.fit_probability,
+        peak_stage=evaluation.peak.stage,
+        peak_memory_bytes=evaluation.peak.memory_bytes,
     )
 
 
+def _unfused_seconds(workload: Workload, evaluation: Evaluation) -> float:
+    """Time of memory traffic that the native backend has and Megatron's fused kernels have not."""
+    model = _native_predict(workload)
+    if model is None or not hasattr(model, "unfused_bytes"):
+        return 0.0
+    gpu, calibration = evaluation.job.gpu, evaluation.calibration
+    reached = gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
+    try:
+        return float(model.unfused_bytes(workload) / reached)
+    except UserError:  # its trial will say why it is not run
+        return 0.0
+
+
 def as_run(job: Job, workload: Workload) -> Job:
-    """`job` with the layers and gradients that the native backend runs it with; others run it as
-    it is."""
+    """`job` with the layers and gradients that the backend runs it with."""
+    if workload.backend in (Backend.MEGATRON_CORE, Backend.REHEARSAL):
+        return as_megatron_runs(job, workload)
     model = _native_predict(workload)
     if model is None or not hasattr(model, "native_model"):
         return job
-    # Its gradients are accumulated in the type of the parameters.
-    config = replace(job.config, main_grads_dtype=DType.BF16)
+    # its gradients are accumulated in the type of the parameters, its batches hold tokens alone,
+    # its optimizer's states are fp32
+    names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    fp32: dict[str, Any] = dict.fromkeys(names, DType.FP32)
+    config = replace(
+        job.config, main_grads_dtype=grads_dtype(workload.backend, job),
+        create_attention_mask=False, copies_gradients=False, optimizer_cpu_offload=False,
+        use_precision_aware_optimizer=False, **fp32,
+    )  # fmt: skip
     return replace(job, model=model.native_model(workload), config=config)
 
 
-def differences(asked: Job, run: Job) -> tuple[str, ...]:
+def grads_dtype(backend: Backend, job: Job) -> DType:
+    """Type in which `backend` accumulates gradients: the native one in that of the parameters."""
+    return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
+
+
+def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
     """What the backend does otherwise than the job asks, in one line."""
     pairs = [
         (field.name, getattr(asked.model, field.name), getattr(run.model, field.name))
         for field in fields(ModelSpec)
     ]
-    grads = (asked.config.main_grads_dtype, run.config.main_grads_dtype)
-    changed = [f"{name} {now}" for name, before, now in (*pairs, ("main_grads_dtype", *grads))
-               if now != before]  # fmt: skip
+    pairs += [
+        (name, getattr(asked.config, name), getattr(run.config, name))
+        for name in ("main_grads_dtype", "precision", "use_precision_aware_optimizer")
+    ]
+    changed = [f"{name} {now}" for name, before, now in pairs if now != before]
     if not changed:
         return ()
-    return (f"the native backend runs, and is predicted, with {', '.join(changed)}",)
+    return (f"the {backend} backend runs, and is predicted, with {', '.join(changed)}",)
 
 
 def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:

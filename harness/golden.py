@@ -62,7 +62,7 @@ def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
         words = ", ".join(sorted(f"{one.name} {one.status}" for one in results))
         raise UserError(label, words, "is no baseline: all its repeats must be ok, or all oom")
     _same_environment(results, label)
-    place = place_of(first.environment, workload)
+    place = place_of(first)
     measured = statuses == {TrialStatus.OK}
     return Golden(
         meta=Meta(
@@ -165,7 +165,7 @@ def _reason(reason: str) -> str:
 
 def _same_environment(results: Sequence[TrialResult], label: str) -> None:
     """Repeats of one golden come from one environment."""
-    places: list[Place] = [place_of(one.environment, one.trial["workload"]) for one in results]
+    places: list[Place] = [place_of(one) for one in results]
     for place in places[1:]:
         found = differences(places[0], place)
         if found:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.result import TrialResult, TrialStatus
 from harness.trial import Trial
@@ -14,12 +13,14 @@ class PlannedSetting:
     """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
 
     rank: place in the advisor's order among the settings of this run, 1 first; None where the
-    setting is skipped, or one that the advisor does not know.
+    setting is skipped, or one that the advisor does not know. label: what it is called in progress
+    where the setting alone does not tell.
     """
 
     trial: Trial
     rank: int | None = None
     skip: str = ""
+    label: str = ""
 
     @property
     def spec(self) -> str:
@@ -37,20 +38,23 @@ class RunPlan:
     """Everything that `harness run` will do, fixed before the first trial starts.
 
     device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
-    each. variables: environment of every trial's processes, as KEY=VALUE.
+    each.
     """
 
     experiment: str
     device_name: str
     settings: tuple[PlannedSetting, ...]
     assumptions: tuple[str, ...] = ()
-    variables: tuple[str, ...] = ()
 
     @property
     def default_name(self) -> str:
-        """Folder name that the same command always gives: experiment, device, settings."""
-        keys = sorted(setting.trial.workload.key() for setting in self.settings)
-        digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
+        """Folder name that the same command in the same environment always gives: experiment,
+        device, settings, variables that change times or memory, and what backend `command` runs."""
+        trials = [setting.trial for setting in self.settings]
+        words = sorted(trial.workload.key() for trial in trials)
+        words += sorted({trial.command.template for trial in trials if trial.command})
+        words += sorted({text for trial in trials for text in trial.variables})
+        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
         device = self.settings[0].trial.workload.device if self.settings else "none"
         return f"{self.experiment}-{device}-{digest}"
 
@@ -70,11 +74,19 @@ def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
     The prediction and the number of repeats do not change a measurement; the time limit matters
     where it was hit.
     """
-    ignored: dict[str, Any] = {"repeats": asked.measurement.repeats}
-    if result.status is not TrialStatus.TIMEOUT:
-        ignored["timeout_seconds"] = asked.measurement.timeout_seconds
+    same_time = asked.measurement.timeout_seconds == answered.measurement.timeout_seconds
+    return same_trial(asked, answered) and (same_time or result.status is not TrialStatus.TIMEOUT)
+
+
+def same_trial(asked: Trial, other: Trial) -> bool:
+    """Whether `other` measures what is asked, if it does so in time."""
+    own = asked.measurement
+    alike = replace(other.measurement, repeats=own.repeats, timeout_seconds=own.timeout_seconds)
     return (
-        asked.workload == answered.workload
-        and asked.repeat == answered.repeat
-        and asked.measurement == replace(answered.measurement, **ignored)
+        asked.workload == other.workload
+        and asked.command == other.command
+        and asked.variables == other.variables
+        and asked.repeat == other.repeat
+        and asked.stages == other.stages
+        and own == alike
     )

@@ -22,18 +22,18 @@ from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.ranking import rank
 from advisor.reader import convert, read_dataclass, read_fields
 from advisor.units import human_bytes, parse_gpus
+from harness.backends.command.plan import with_command
 from harness.config import RunConfig
 from harness.device import Machine
-from harness.forecast import as_run, differences, predict
+from harness.forecast import as_run, differences, grads_dtype, predict
 from harness.plan import PlannedSetting, RunPlan
 from harness.trial import Device, Trial, Workload
+from harness.variables import variables_of_trials
 
-_ABOUT: Final = ("model", "gpus", "source", "notes")
+_ABOUT: Final = ("model", "gpus", "shipped_recompute", "source", "notes")
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
-_BACKENDS_OWN: Final = ("op:", "budget:")
+BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
-_THREADS: Final = "OMP_NUM_THREADS"
-_ALLOCATOR: Final = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     target = find_target(config, machine)
     job = target.job
     revision = resolve_revision(job.config.framework, job.config.framework_version)
-    own = tuple(text for text in config.recompute.settings if text.startswith(_BACKENDS_OWN))
+    own = tuple(text for text in config.recompute.settings if text.startswith(BACKENDS_OWN))
     settings, skipped = choose(config, target, revision)
-    run_as = as_run(job, _bare(config, machine, job, "none").workload)
+    run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
     evaluator = Evaluator(run_as, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
     planned = [
@@ -63,17 +63,19 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
         for c in ranked
     ]
     for setting, reason in skipped.items():
-        bare = _bare(config, machine, job, setting.spec)
+        bare = bare_trial(config, machine, job, setting.spec)
         planned.append(PlannedSetting(trial=bare, skip=reason))
     for spec in own:
-        bare = _bare(config, machine, job, spec)
+        bare = bare_trial(config, machine, job, spec)
         planned.append(PlannedSetting(trial=replace(bare, prediction=predict(bare.workload))))
+    if config.command:
+        gpu = machine.gpu_names[0] if machine.gpu_names else ""
+        planned = [with_command(one, config, job, revision, gpu) for one in planned]
     return RunPlan(
         experiment=config.experiment_name,
-        device_name=job.gpu.name if machine.device is Device.CUDA else "cpu",
+        device_name=device_name(job, machine.device),
         settings=tuple(planned),
-        assumptions=(*target.assumptions, *differences(job, run_as)),
-        variables=_variables(job.config, machine.device),
+        assumptions=(*target.assumptions, *differences(job, run_as, config.backend)),
     )
 
 
@@ -85,9 +87,10 @@ def choose(
     if not config.recompute.settings:
         legal = enumerate_settings(job, revision)
         evaluator = Evaluator(job, target.calibration)
+        of = {setting.spec: setting for setting in legal}
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
-        return tuple(candidate.evaluation.setting for candidate in best), {}
-    named = (text for text in config.recompute.settings if not text.startswith(_BACKENDS_OWN))
+        return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
+    named = (text for text in config.recompute.settings if not text.startswith(BACKENDS_OWN))
     asked = tuple(dict.fromkeys(parse_setting(text) for text in named))
     refused = {setting: check(setting, job, revision) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
@@ -178,25 +181,18 @@ def _check_room(job: Job, machine: Machine) -> None:
         )  # fmt: skip
 
 
-def _variables(config: JobConfig, device: Device) -> tuple[str, ...]:
-    """What the processes' environment needs, unless the user has set it: on a GPU the allocator's
-    option that the preset asks for; on a CPU one thread, as threads that wait for a busy core cost
-    a small step many times its length."""
-    if device is Device.CPU:
-        wanted = (_THREADS, "1")
-    elif config.expandable_segments:
-        wanted = (_ALLOCATOR, "expandable_segments:True")
-    else:
-        return ()
-    return () if wanted[0] in os.environ else ("=".join(wanted),)
+def device_name(job: Job, device: Device) -> str:
+    """The GPU's type, or ``cpu``."""
+    return job.gpu.name if device is Device.CUDA else "cpu"
 
 
 def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
-    bare = _bare(config, machine, target.job, evaluation.setting.spec)
+    bare = bare_trial(config, machine, target.job, evaluation.setting.spec)
     return replace(bare, prediction=predict(bare.workload, evaluation))
 
 
-def _bare(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
+def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
+    """The trial of a setting, with no prediction."""
     workload = Workload(
         model=job.model,
         layout=job.layout,
@@ -207,5 +203,10 @@ def _bare(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
         recompute=spec,
         backend=config.backend,
         device=machine.device,
+        main_grads_dtype=grads_dtype(config.backend, job),
     )
-    return Trial(workload=workload, measurement=config.measure)
+    return Trial(
+        workload=workload,
+        measurement=config.measure,
+        variables=variables_of_trials(job.config, machine.device, os.environ),
+    )

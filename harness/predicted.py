@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median
 from typing import Final
 
@@ -67,6 +68,7 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
     peaks = [peak for result in results for peak in result.memory]
+    allocated = [peak.allocated for peak in peaks if peak.allocated is not None]
     saved = [p.saved_bytes_per_layer for p in peaks if p.saved_bytes_per_layer is not None]
     replayed = [r.flops.replayed_per_layer for r in results if r.flops is not None]
     counted = [flops for flops in replayed if flops is not None]
@@ -79,7 +81,7 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
         ),
         peak_allocated=Pair(
             predicted=prediction.peak_allocated_bytes if prediction else None,
-            measured=max((peak.allocated for peak in peaks), default=None),
+            measured=max(allocated, default=None),
         ),
         saved_per_layer=Pair(
             predicted=prediction.saved_bytes_per_layer if prediction else None,
@@ -117,6 +119,24 @@ def rank_correlation(pairs: Sequence[Pair]) -> float | None:
     return float(shared / (spread[0] * spread[1]) ** 0.5)
 
 
+def kendall(pairs: Sequence[Pair]) -> float | None:
+    """Kendall's tau-b: concordant minus discordant pairs of settings over those that are not tied;
+    None where `rank_correlation` is."""
+    whole = [(p.predicted, p.measured) for p in pairs]
+    known = [(a, b) for a, b in whole if a is not None and b is not None]
+    if len(known) < _FEWEST_RANKS:
+        return None
+    signs = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(known, 2)]
+    untied = [sum(map(abs, side)) for side in zip(*signs, strict=True)]
+    if not all(untied):
+        return None
+    return float(sum(a * b for a, b in signs) / (untied[0] * untied[1]) ** 0.5)
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
 def _ranks(values: Sequence[float]) -> list[float]:
     """1 for the smallest; equal values share the mean of their places."""
     places: dict[float, list[int]] = {}
@@ -146,7 +166,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     fits = max(map(len, wide)) <= MAX_WIDTH
     lines += wide if fits else table_lines(columns, rows, indent=0, gap=1)
     reasons = [f"{o.setting.spec}: {o.reason}" for o in found if o.reason]
-    for text in (*reasons, "", *_verdict(found), *(f"Note: {text}." for text in plan.assumptions)):
+    for text in (*reasons, "", *judgement(found), *(f"Note: {text}." for text in plan.assumptions)):
         lines += wrap(text, MAX_WIDTH) or [""]
     return "\n".join(lines) + "\n"
 
@@ -157,31 +177,34 @@ def _row(outcome: SettingOutcome) -> list[str]:
         _DASH if rank is None else str(rank),
         outcome.setting.spec,
         str(outcome.status),
-        *_cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
-        *_cells(outcome.peak_allocated, gib),
-        *_cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
+        *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
+        *cells(outcome.peak_allocated, gib),
+        *cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
     ]
 
 
-def _verdict(found: Sequence[SettingOutcome]) -> list[str]:
+def judgement(found: Sequence[SettingOutcome]) -> list[str]:
+    """Whether the order was right, and whether following the advisor's first choice paid."""
     lines = []
-    correlation = rank_correlation([o.step_time for o in found])
-    if correlation is not None:
-        lines.append(f"Rank correlation of predicted and measured step time: {correlation:+.2f}.")
-    timed = sum(outcome.step_time.measured is not None for outcome in found)
-    share = followed(found)
-    if share is not None and share > 0 and timed < 2:
-        return lines  # alone, the first choice is the best measured, which says nothing
-    if share is not None and share > 0:
+    times = [outcome.step_time for outcome in found]
+    spearman, tau = rank_correlation(times), kendall(times)
+    if spearman is not None and tau is not None:
         lines.append(
-            f"Following the advisor gives {share * 100:.1f} % of the best measured throughput."
+            "Rank correlation of predicted and measured step time: "
+            f"Spearman {spearman:+.2f}, Kendall {tau:+.2f}."
         )
-    elif share is not None:
+    timed = sum(pair.measured is not None for pair in times)
+    share = followed(found)
+    if share == 0:
         lines.append("The advisor's first choice did not run.")
+    elif share is not None and timed > 1:  # alone it is the best measured, which says nothing
+        words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
+        lines.append(words + (f": a regret of {(1 - share) * 100:.1f} %." if share < 1 else "."))
     return lines
 
 
-def _cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
+def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
+    """Predicted, measured, and the signed error, as text."""
     error = pair.error
     return [
         _DASH if pair.predicted is None else write(pair.predicted),

@@ -77,6 +77,12 @@ class Progress:
         self._number, self._label = number, label
         self.say(f"{self._head()}  {result.status}, as found")
 
+    def collected(self, number: int, label: str, result: TrialResult) -> None:
+        """The trial has its final result, and ran elsewhere."""
+        self._number, self._label = number, label
+        text = f"{self._head()}  {result.status}  {duration(result.wall_seconds)}"
+        self.say(text + (f"  {reason(result.evidence)}" if result.evidence is not None else ""))
+
     def say(self, text: str) -> None:
         """One whole line."""
         self._write(f"{_ERASE if self._live else ''}{text}\n")

@@ -14,6 +14,13 @@ _WORST_FIRST: Final = (
 )  # fmt: skip
 """Causes before consequences: the ranks that wait for a dead one report NCCL errors."""
 
+DONE: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
+
+
+def failed_ranks(ranks: Mapping[int, TrialResult]) -> tuple[int, ...]:
+    """Ranks that say that they failed."""
+    return tuple(rank for rank, result in ranks.items() if result.status not in DONE)
+
 
 def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
     """One result of all ranks: the worst status with its evidence, the times of the slowest rank
@@ -36,7 +43,7 @@ def merge(ranks: Mapping[int, TrialResult]) -> TrialResult:
 
 
 def _peak(result: TrialResult) -> int:
-    return max((peak.allocated for peak in result.memory), default=0)
+    return max((peak.allocated or 0 for peak in result.memory), default=0)
 
 
 def _times(times: list[StepTimes]) -> StepTimes | None:
@@ -59,6 +66,7 @@ def peak_by_stage(memory: tuple[MemoryPeak, ...]) -> dict[int, MemoryPeak]:
     """The rank of each pipeline stage that allocated most."""
     found: dict[int, MemoryPeak] = {}
     for peak in memory:
-        if peak.stage not in found or peak.allocated > found[peak.stage].allocated:
+        known = found.get(peak.stage)
+        if known is None or (peak.allocated or 0) > (known.allocated or 0):
             found[peak.stage] = peak
     return dict(sorted(found.items()))

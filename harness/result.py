@@ -22,7 +22,8 @@ class TrialStatus(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where in its life a trial is; also where it failed."""
+    """Where in its life a trial is; also where it failed. `training` is some part of a step, where
+    nobody but the log tells."""
 
     START = "start"
     BUILD = "build"
@@ -30,6 +31,7 @@ class Phase(StrEnum):
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    TRAINING = "training"
     REPORT = "report"
 
 
@@ -53,25 +55,29 @@ class Evidence:
 class StepTimes:
     """Seconds of the measured steps of one process, after warm-up.
 
-    clock: ``cuda_event`` or ``host``; on a CPU device these are CPU times. warmup_seconds are the
-    dropped steps.
+    clock: ``cuda_event`` or ``host``; on a CPU device these are CPU times. ``log``: as the training
+    framework printed them, ``log_stamps``: distances of its lines' time stamps. warmup_seconds are
+    the dropped steps. steps: training step of each of `seconds`, from 1, where they do not follow
+    one another (a log may show every tenth); empty: they do, after the warm-up.
     """
 
     seconds: tuple[float, ...]
     warmup_seconds: tuple[float, ...]
     clock: str
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPeak:
-    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None.
+    """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; it
+    is None where a log tells the reserved bytes alone (torchtitan's).
 
     saved_bytes_per_layer: bytes that autograd keeps for one layer and one microbatch.
     """
 
     rank: int
     stage: int
-    allocated: int
+    allocated: int | None
     active: int | None = None
     reserved: int | None = None
     nvml_used: int | None = None
@@ -99,6 +105,45 @@ class Flops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """Rates as the framework's own log prints them, one for each measured step; empty where it does
+    not. tflops_per_gpu are model FLOPs by the framework's formula."""
+
+    tflops_per_gpu: tuple[float, ...] = ()
+    tokens_per_second_per_gpu: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePeaks:
+    """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed.
+
+    weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
+    are the peaks in these phases, what lives from step to step included. reserved: of the caching
+    allocator, on a GPU. compute_seconds: of one step of this rank alone, where there is a clock.
+    """
+
+    stage: int
+    weights: int
+    gradients: int
+    optimizer: int
+    forward: int
+    backward: int
+    optimizer_step: int
+    reserved: int | None = None
+    compute_seconds: float | None = None
+
+    @property
+    def peak(self) -> int:
+        """The highest of the phases."""
+        return max(self.forward, self.backward, self.optimizer_step)
+
+    @property
+    def activations(self) -> int:
+        """What forward and backward have beyond weights, gradients and optimizer states."""
+        return max(self.forward, self.backward) - self.weights - self.gradients - self.optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Concern:
     """One reason to distrust a number: what was seen, the limit, what to do."""
 
@@ -114,7 +159,8 @@ class TrialResult:
     """`result.json` of one trial, written once and atomically.
 
     trial and environment are plain JSON objects (Trial as written before the run; fingerprint of
-    software, hardware and clocks). `loss` is the training loss per measured step.
+    software, hardware and clocks). `loss` is the training loss per measured step. `stages`:
+    what a rehearsal found of each.
     """
 
     name: str
@@ -128,6 +174,8 @@ class TrialResult:
     timeline: tuple[TimelinePoint, ...] = ()
     flops: Flops | None = None
     loss: tuple[float, ...] = ()
+    stages: tuple[StagePeaks, ...] = ()
     concerns: tuple[Concern, ...] = ()
     evidence: Evidence | None = None
+    reported: Reported | None = None
     schema_version: int = field(default=SCHEMA_VERSION)

@@ -5,29 +5,23 @@ A trial is finished when its result.json is there. Whatever else is found in its
 of an attempt that ended with its runner, and is run again.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from advisor.errors import UserError
-from harness.codec import encode, plain
-from harness.conclude import Attempt, conclude, merged
-from harness.failures import is_disk_full
+from harness.conclude import merged
+from harness.execute import GRACE_SECONDS, Execution, begin, keep, launcher_of, not_run
 from harness.files import Lock
-from harness.launchers.base import Exit, Launcher, Running
-from harness.launchers.local import LocalLauncher, end_left_over
-from harness.launchers.torchrun import TorchrunLauncher
+from harness.launchers.base import Launcher
+from harness.launchers.local import end_left_over
 from harness.plan import PlannedSetting, RunPlan, same_question
 from harness.progress import Progress
-from harness.result import Evidence, Phase, TrialResult, TrialStatus
+from harness.result import TrialResult, TrialStatus
 from harness.signals import StopSignals
 from harness.store import RunFolder, TrialFolder
 from harness.trial import Trial
 
-GRACE_SECONDS: Final = 5.0
-_TICK_SECONDS: Final = 0.5
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 FAILED: Final = (
     TrialStatus.FAILED, TrialStatus.TIMEOUT, TrialStatus.NCCL_ERROR, TrialStatus.NAN,
@@ -36,15 +30,9 @@ FAILED: Final = (
 """Statuses that say nothing about the setting: an answer is still owed."""
 
 
-def launcher_of(trial: Trial) -> Launcher:
-    """One process where the layout has one rank, torchrun where it has several."""
-    several = trial.workload.layout.world_size > 1
-    return TorchrunLauncher() if several else LocalLauncher()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """How trials are run. retry: those that did not measure are run again."""
+    """How trials are run, on this machine. retry: those that did not measure are run again."""
 
     folder: RunFolder
     plan: RunPlan
@@ -54,7 +42,8 @@ class Runner:
     grace_seconds: float = GRACE_SECONDS
 
     def run(self) -> dict[str, TrialResult]:
-        """Final results of all trials by name, in the order in which they ran.
+        """Final results of all trials by name, in the order in which they ran; a runner that does
+        not wait for its trials leaves out those that are not final.
 
         Raises Stop on Ctrl-C and OSError where a result cannot be written; what is finished is
         on disk by then, and the same call goes on from there. UserError where another process is
@@ -80,8 +69,7 @@ class Runner:
         self.progress.plan(sum(result is None for result in found.values()))
         results: dict[str, TrialResult] = {}
         for number, (setting, trial) in enumerate(trials, start=1):
-            repeats = len(setting.trials())
-            label = setting.spec + (f" repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else "")
+            label = label_of(setting, trial)
             result = found[trial.name]
             if result is not None:
                 self.progress.found(number, label, result)
@@ -101,12 +89,9 @@ class Runner:
         folder = self.folder.trial(trial.name)
         if not folder.path.exists():
             return None
-        end_left_over(folder)
-        earlier, result = folder.trial(), folder.result()
-        if result is None and earlier is not None and not folder.has_result():
-            result = merged(folder, earlier)
-            if result is not None:
-                folder.write_result(result)
+        earlier = folder.trial()
+        self._put_in_order(folder, earlier)
+        result = folder.result()
         if result is None and not folder.has_result():
             return None
         if result is not None and earlier is not None and same_question(trial, earlier, result):
@@ -116,76 +101,47 @@ class Runner:
         self.folder.set_aside(trial.name)
         return None
 
+    def _put_in_order(self, folder: TrialFolder, earlier: Trial | None) -> None:
+        """End what still runs of an earlier attempt, and keep what all its ranks wrote."""
+        job = folder.job()
+        if job is not None and not folder.has_result():
+            raise UserError("trial", folder.path.name, f"is in Slurm's hands as job {job.job}",
+                            "launcher=slurm collects it")  # fmt: skip
+        end_left_over(folder)
+        if earlier is not None and not folder.has_result():
+            result = merged(folder, earlier)
+            if result is not None:
+                folder.write_result(result)
+
     def _run_one(self, setting: PlannedSetting, trial: Trial, signals: StopSignals) -> TrialResult:
         folder = self.folder.trial(trial.name)
-        folder.create(trial)
-        attempt = Attempt(
-            started_at=datetime.now(UTC).isoformat(timespec="seconds"), clock=time.monotonic()
-        )
         if setting.skip:
-            result = _not_run(trial, attempt, TrialStatus.SKIPPED, setting.skip)
-        else:
-            try:
-                ended = self._launch(trial, folder, signals)
-            except OSError as error:
-                if is_disk_full(error):
-                    raise
-                result = _not_run(trial, attempt, TrialStatus.FAILED, f"cannot start: {error}")
-            else:
-                result = conclude(folder, trial, attempt, ended)
-        with signals.held():
-            _keep(folder, result)
-        return result
-
-    def _launch(self, trial: Trial, folder: TrialFolder, signals: StopSignals) -> Exit:
-        """Start the trial and wait for its end, at most as long as its measurement may take."""
-        variables = dict(pair.split("=", 1) for pair in self.plan.variables)
-        running: Running | None = None
-        try:
             with signals.held():
-                running = self.launcher(trial).start(trial, folder, variables)
-            return self._watch(running, trial, folder)
-        except BaseException:
-            if running is not None:
-                with signals.held():
-                    running.stop(self.grace_seconds)
-            raise
-
-    def _watch(self, running: Running, trial: Trial, folder: TrialFolder) -> Exit:
-        deadline = time.monotonic() + trial.measurement.timeout_seconds
-        while True:
-            left = deadline - time.monotonic()
-            ended = running.wait(max(0.0, min(_TICK_SECONDS, left)))
-            if ended is not None:
-                return ended
-            if left <= 0:
-                return running.stop(self.grace_seconds).after_timeout()
-            self.progress.tick(folder.state())
+                return skip(folder, setting, trial)
+        return Execution(
+            folder=folder,
+            trial=trial,
+            launcher=self.launcher(trial),
+            signals=signals,
+            tick=self.progress.tick,
+            grace_seconds=self.grace_seconds,
+        ).run()
 
 
-def _keep(folder: TrialFolder, result: TrialResult) -> None:
-    """Write the final result, unless the worker wrote the same; where the disk is too full to add
-    what the parent knows, the worker's stands."""
-    written = folder.result()
-    if written is not None and encode(result) == encode(written):
-        return
-    try:
-        folder.write_result(result)
-    except OSError:
-        if written is None:
-            raise
-
-
-def _not_run(trial: Trial, attempt: Attempt, status: TrialStatus, message: str) -> TrialResult:
-    return TrialResult(
-        name=trial.name,
-        status=status,
-        trial=plain(trial),
-        environment={},
-        started_at=attempt.started_at,
-        wall_seconds=time.monotonic() - attempt.clock,
-        evidence=Evidence(phase=Phase.START, message=message),
+def label_of(setting: PlannedSetting, trial: Trial) -> str:
+    """A trial in a line of progress: its setting, and which repeat of how many."""
+    repeats = len(setting.trials())
+    return (setting.label or setting.spec) + (
+        f" repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else ""
     )
+
+
+def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:
+    """The result of a setting that is not run, written with its reason."""
+    folder.create(trial)
+    result = not_run(trial, begin(), TrialStatus.SKIPPED, setting.skip)
+    keep(folder, result)
+    return result
 
 
 def exit_code(results: dict[str, TrialResult]) -> int:

@@ -5,7 +5,9 @@
     runs/<name>/plan.json                     settings, order, predictions; written first
     runs/<name>/trials/<trial>/trial.json     what is measured
                               /result.json    how it ended: there only once it is final
-                              /log.txt        everything the trial's processes printed
+                              /log.txt        everything the trial's processes printed; those of
+                                              further machines into log.node<k>.txt
+                              /job.json       the job that a cluster runs it as
                               /state.json     phase and step of a trial that is running
                               /rank<k>.json   results of single ranks, until they are merged
     runs/<name>/superseded/<trial>.<n>/       trials that were run again, as they were
@@ -39,6 +41,14 @@ class TrialState:
     step: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    """The job that a cluster runs a trial as, by the cluster's id."""
+
+    job: str
+    submitted_at: str
+
+
 @dataclass(frozen=True, slots=True)
 class TrialFolder:
     """Files of one trial."""
@@ -49,6 +59,10 @@ class TrialFolder:
     def log(self) -> Path:
         """What its processes printed."""
         return self.path / "log.txt"
+
+    def log_of(self, node: int) -> Path:
+        """What the processes of one of its machines printed; `log` for the first."""
+        return self.path / f"log.node{node}.txt" if node else self.log
 
     @property
     def lock(self) -> Path:
@@ -76,6 +90,24 @@ class TrialFolder:
     def result(self) -> TrialResult | None:
         """The final result; None where there is none that can be read."""
         return self._result(self.path / _RESULT)
+
+    def job(self) -> SubmittedJob | None:
+        """The job it was submitted as; None where it was not, or that cannot be read."""
+        text = read_text(self.path / _JOB)
+        if text is None:
+            return None
+        try:
+            return decode(SubmittedJob, text, self.path / _JOB)
+        except UserError:
+            return None
+
+    def write_job(self, job: SubmittedJob) -> None:
+        """Say which job it was submitted as."""
+        write_atomic(self.path / _JOB, encode(job))
+
+    def forget_job(self) -> None:
+        """Its job is of no account any more."""
+        (self.path / _JOB).unlink(missing_ok=True)
 
     def has_result(self) -> bool:
         """Whether there is a result file, readable or not."""
@@ -162,6 +194,10 @@ class RunFolder:
         remove_temporaries(self.path)
         write_atomic(self.path / _PLAN, encode(plan))
 
+    def has_plan(self) -> bool:
+        """Whether this is the folder of a run at all."""
+        return (self.path / _PLAN).exists()
+
     def plan(self) -> RunPlan:
         """The plan; UserError where the folder holds none."""
         path = self.path / _PLAN
@@ -208,3 +244,4 @@ _TRIALS: Final = "trials"
 _TRIAL: Final = "trial.json"
 _RESULT: Final = "result.json"
 _STATE: Final = "state.json"
+_JOB: Final = "job.json"

@@ -31,7 +31,10 @@ from harness.trial import Backend, Trial
 if TYPE_CHECKING:
     from harness.result import Flops
 
-BACKENDS: Final[dict[Backend, str]] = {Backend.NATIVE: "harness.backends.native"}
+BACKENDS: Final[dict[Backend, str]] = {
+    Backend.NATIVE: "harness.backends.native",
+    Backend.MEGATRON_CORE: "harness.backends.megatron_core",
+}
 """Module of each backend that runs in this process; its `build` is a StepFactory."""
 
 MeasuredOk: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
@@ -162,6 +165,7 @@ class Worker:
                 timeline=tuple(measured.timeline),
                 flops=step.flops(),
                 loss=tuple(measured.loss),
+                stages=tuple(getattr(measured, "stages", ())),
                 concerns=tuple(measured.concerns),
             )
         finally:
@@ -231,6 +235,10 @@ def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
     if trial is None:
         print(f"worker: {folder.path} holds no trial.json that can be read", file=sys.stderr)
         return 2
+    if trial.command is not None:
+        from harness.backends.command.supervise import supervise
+
+        return supervise(trial.command, trial.measurement, folder)
     rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     result = Worker(folder, trial, rank, world_size).run(make_tools)
     return 0 if result.status in MeasuredOk else 1

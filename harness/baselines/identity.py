@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.errors import UserError
+from advisor.reader import read_dataclass
+from harness.result import TrialResult
+from harness.trial import Workload
 
 Scalar = str | int | float | bool | None
 
@@ -24,6 +27,7 @@ _COMPARED: Final = re.compile(
     r"software\.(torch|cuda|cudnn|nccl|transformer_engine|deterministic|matmul_precision)"
     r"|gpus\[0\]\.(driver|power_limit_watts|ecc_enabled|mig_enabled)"
     r"|variables\.\w+"
+    r"|source\.framework"
 )
 _COMPARED_ON_CPU: Final = re.compile(r"host\.(cpu|torch_threads)")
 _GPU_NAME: Final = re.compile(r"gpus\[0\]\.(torch_)?name")
@@ -71,9 +75,12 @@ def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
 
 
 def workload_key(workload: Mapping[str, Any]) -> str:
-    """`Workload.key` of a workload as JSON."""
-    text = json.dumps(workload, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """`Workload.key` of a workload as JSON; of one that is known in part, a hash of that part."""
+    try:
+        return read_dataclass(Workload, workload, "workload").key()
+    except UserError:
+        text = json.dumps(workload, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def workload_label(workload: Mapping[str, Any]) -> str:
@@ -102,8 +109,15 @@ def same_workload(key: str | None, fields: Mapping[str, Scalar], workload: Any) 
     return bool(fields) and all(flat.get(name) == str(fields[name]) for name in fields)
 
 
-def place_of(environment: Mapping[str, Any], workload: Mapping[str, Any]) -> Place:
-    """Where a result was measured: GPUs of the layout, type by its full name."""
+def place_of(result: TrialResult) -> Place:
+    """Where a result was measured: GPUs of the layout, type by its full name.
+
+    A process that died too early to leave a fingerprint still ran under its trial's variables.
+    """
+    environment, workload = result.environment, result.trial["workload"]
+    if not environment:
+        pairs = (str(text).partition("=") for text in result.trial.get("variables", ()))
+        environment = {"variables": {name: value for name, _, value in pairs}}
     flat = flatten(environment)
     if str(workload.get("device", "cuda")) == CPU:
         return Place(gpus=CPU, environment=flat)

@@ -11,9 +11,8 @@ from harness.gate.reproduce import again
 from harness.plan import RunPlan
 from harness.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.store import RunFolder, TrialFolder
-from harness.trial import Trial
+from harness.trial import Backend, Trial
 
-_PLAN: Final = "plan.json"
 _TRIAL: Final = "trial.json"
 
 
@@ -37,7 +36,7 @@ def load_results(paths: list[Path]) -> Loaded:
     results: list[TrialResult] = []
     commands: dict[str, str] = {}
     for path in paths:
-        loaded = _run(path) if (path / _PLAN).exists() else _others(path)
+        loaded = _run(path) if RunFolder(path).has_plan() else _others(path)
         results += loaded.results
         commands |= loaded.commands
     return Loaded(results=tuple(results), commands=commands)
@@ -50,7 +49,9 @@ def _run(path: Path) -> Loaded:
     for setting, trial in plan.trials():
         found = folder.trial(trial.name).result()
         results.append(found or _unfinished(folder.trial(trial.name), trial))
-        commands[workload_key(asdict(setting.trial.workload))] = _command(plan, trial)
+        if trial.command is not None or trial.workload.backend is not Backend.COMMAND:
+            # else it came from a log, and nobody here can run it again
+            commands[workload_key(asdict(setting.trial.workload))] = _command(plan, trial)
     return Loaded(results=tuple(results), commands=commands)
 
 

@@ -89,12 +89,13 @@ def _facts(device: Device) -> DeviceFacts:
 
 
 def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What must be the same for samples to go into one journal."""
+    """What must be the same for samples to go into one journal: of a GPU not the host, which is
+    another one whenever a machine is lent anew."""
     software, host = environment["software"], environment["host"]
+    here = {"host": host["name_hash"], "torch_threads": host["torch_threads"]}
     return {
         "device": facts.name, "torch": software["torch"], "cuda": software["cuda"],
-        "host": host["name_hash"], "torch_threads": host["torch_threads"],
-        "ranks": os.environ.get("WORLD_SIZE", "1"),
+        "ranks": os.environ.get("WORLD_SIZE", "1"), **(here if facts.is_cpu else {}),
     }  # fmt: skip
 
 

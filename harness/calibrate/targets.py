@@ -48,9 +48,10 @@ def predict(target: Target, calibration: Calibration) -> float:
     if target.quantity is Quantity.LAYER_FORWARD:
         passes = [forward_seconds(o, machine, network) for o in transformer_layer(shape)]
         return sum(one.compute + one.exposed for one in passes)
-    segment = evaluator.plan(target.setting).segments[0]
-    replay = replay_seconds(shape, machine, network, segment.runs, segment.whole)
-    return layer_times(shape, machine, network).total + replay
+    segment = evaluator.plan(target.setting, evaluator.stages[0][0]).segments[0]
+    kind = segment.layers[0]
+    replay = replay_seconds(shape, machine, network, kind, segment)
+    return layer_times(shape, machine, network, kind).total + replay
 
 
 def relative_error(target: Target, calibration: Calibration) -> float:

@@ -1,7 +1,7 @@
 """`harness compare`: judge results against goldens."""
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -57,20 +57,21 @@ def main(argv: Sequence[str]) -> int:
         limits=tuple(parse_limit(text) for text in arguments.limit),
     )
     loaded = load_results(arguments.results)
-    goldens = _goldens(arguments)
+    goldens = find_goldens(arguments.golden or [FOLDER], "compare")
     comparison = compare(loaded.results, goldens, options, loaded.commands)
     print(render(comparison), end="")
     return comparison.exit_code
 
 
-def _goldens(arguments: Namespace) -> list[Golden]:
-    """Those named; else the folder of goldens, which may not be there yet."""
-    if arguments.golden:
-        return list(load_goldens(arguments.golden).values())
-    if FOLDER.is_dir():
-        return list(load_goldens([FOLDER]).values())
-    print(f"harness compare: there is no {FOLDER}; --golden names another folder", file=sys.stderr)
-    return []
+def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
+    """Goldens of files and folders; a folder that is not there yet holds none, and that is said."""
+    there = []
+    for path in paths:
+        if path.exists() or path.suffix == ".json":
+            there.append(path)
+        else:
+            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
+    return list(load_goldens(there).values())
 
 
 def parse_limit(text: str) -> tuple[str, float]:

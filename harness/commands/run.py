@@ -2,15 +2,17 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Final
 
 from advisor.errors import UserError
-from harness.config import RunConfig, compose
-from harness.device import find_machine
+from harness.backends.command.plan import check_request
+from harness.config import compose
+from harness.launch import machine_of, make_runner
+from harness.launchers.options import LauncherOptions
 from harness.plan import RunPlan
 from harness.planning import make_plan
 from harness.predicted import page
@@ -20,7 +22,9 @@ from harness.runner import Runner, exit_code
 from harness.signals import Stop
 from harness.store import RunFolder
 
+UNFINISHED: Final = 3
 FAILED: Final = 4
+_SWITCHES: Final = ("--dry-run", "--retry", "--no-report")
 HELP: Final = """\
 harness run [flags] [KEY=VALUE]...
 
@@ -39,7 +43,10 @@ What runs (Hydra overrides; groups are files in configs/experiment and configs/r
   recompute.settings=[…]    settings as `advise` spells them
   model.* layout.* job.*    any field, in Megatron's names, as for `advise`
   gpus=COUNTxTYPE           instead of the preset's      device=auto|cuda|cpu
-  backend=native            who runs the training step
+  backend=native            who runs the training step; megatron_core: its own model, schedule and
+                            optimizer; command: any training command, whose
+                            log is read (docs/backends.md):
+    command='torchrun … pretrain_gpt.py … {recompute}'   framework=megatron_lm|megatron_bridge|other
 
 How it is measured
   measure.steps=10          steps after warm-up           measure.repeats=1   processes a setting
@@ -51,14 +58,25 @@ Where results go: runs/NAME, made of experiment, device and settings; the same c
 it was stopped, and runs nothing twice
   name=NAME   runs=FOLDER
 
+Where it runs
+  launcher=local            this machine; torchrun where the layout has several ranks
+  launcher=torchrun         the same command on every machine, each with its node_rank:
+    launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT; runs=FOLDER is shared
+  launcher=slurm            an array of jobs; returns at once, and the same command collects
+    launcher.wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, mem,
+    reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], array_parallelism, max_requeues
+  launcher=NAME             configs/launcher/NAME.yaml: the same keys, with kind: slurm
+
 Flags
   --dry-run                 show the trials and predictions, run nothing, write nothing
+  --no-report               do not write runs/NAME/report (harness report writes it later)
   --retry                   run trials again that gave no measurement (failed, out of memory, …)
   --config-dir DIR          searched before ./configs and the packaged configuration
   --help
 
-Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 4 a trial failed
-or nothing was measured, 130 interrupted (143 by SIGTERM): what is finished is kept.
+Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 3 trials are still
+in Slurm's queue, 4 a trial failed or nothing was measured, 130 interrupted (143 by SIGTERM): what is
+finished is kept.
 """  # noqa: E501
 
 
@@ -69,6 +87,7 @@ class Flags:
     overrides: tuple[str, ...] = ()
     dry_run: bool = False
     retry: bool = False
+    no_report: bool = False
     config_dir: Path | None = None
 
 
@@ -79,12 +98,13 @@ def main(argv: Sequence[str]) -> int:
         return 0
     flags = parse(argv)
     config = compose(flags.overrides, flags.config_dir)
-    plan = make_plan(config, find_machine(config.device))
-    folder = RunFolder(_folder(config, plan))
+    check_request(config)
+    plan = make_plan(config, machine_of(config))
+    folder = run_folder(config.runs, config.name or plan.default_name)
     if flags.dry_run:
         print(dry_page(plan, folder), end="")
         return 0
-    return _run(plan, folder, flags.retry, argv)
+    return _run(plan, folder, config.launcher, flags, argv)
 
 
 def parse(argv: Sequence[str]) -> Flags:
@@ -97,51 +117,95 @@ def parse(argv: Sequence[str]) -> Flags:
     while rest:
         word = rest.pop(0)
         name, has_value, value = word.partition("=")
-        if word in ("--dry-run", "--retry"):
+        if word in _SWITCHES:
             given[word.removeprefix("--").replace("-", "_")] = True
         elif name == "--config-dir":
             if not has_value and not rest:
                 raise UserError(name, "(none)", "needs a folder")
             config_dir = Path(value if has_value else rest.pop(0))
         elif word.startswith("-"):
-            hint = nearest_names(word, ("--dry-run", "--retry", "--config-dir", "--help"))
+            hint = nearest_names(word, (*_SWITCHES, "--config-dir", "--help"))
             raise UserError(word, "(given)", "is not a flag", hint)
         else:
             overrides.append(word)
     return Flags(overrides=tuple(overrides), config_dir=config_dir, **given)
 
 
-def _folder(config: RunConfig, plan: RunPlan) -> Path:
-    name = config.name or plan.default_name
+def run_folder(runs: str, name: str) -> RunFolder:
+    """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
     if os.path.basename(name) != name or name in (".", ".."):
         raise UserError("name", name, "must be the name of one folder")
-    return Path(config.runs) / name
+    return RunFolder(Path(runs) / name)
 
 
-def _run(plan: RunPlan, folder: RunFolder, retry: bool, argv: Sequence[str]) -> int:
-    total = sum(1 for _ in plan.trials())
-    _say(f"{total} {'trial' if total == 1 else 'trials'} into {folder.path}")
-    runner = Runner(folder=folder, plan=plan, progress=Progress(total), retry=retry)
+def _run(
+    plan: RunPlan, folder: RunFolder, options: LauncherOptions, flags: Flags, argv: Sequence[str]
+) -> int:
+    total, again = sum(1 for _ in plan.trials()), again_line("run", argv)
+
+    def conclude(results: dict[str, TrialResult]) -> int:
+        if len(results) == total:
+            return finish(plan, folder, results, report=not flags.no_report)
+        if results:
+            print(page(plan, results), end="")
+        say(f"{_kept(folder, total)}; collect the others with: {again}")
+        return UNFINISHED
+
+    runner = make_runner(options, folder, plan, Progress(total), flags.retry)
+    return execute(runner, again, conclude)
+
+
+def execute(
+    runner: Runner,
+    again: str,
+    conclude: Callable[[dict[str, TrialResult]], int],
+    command: str = "run",
+) -> int:
+    """Run all trials and `conclude` from their results; the exit code. `again` is the command line
+    that goes on after an interruption."""
+    folder, total = runner.folder, sum(1 for _ in runner.plan.trials())
+    say(f"{total} {'trial' if total == 1 else 'trials'} into {folder.path}", command)
     try:
         results = runner.run()
     except Stop as stop:
-        _say(f"stopped: {_kept(folder, total)}; go on with: {_again(argv)}")
+        say(f"stopped: {_kept(folder, total)}; go on with: {again}", command)
         return stop.exit_code
     except OSError as error:
         where = error.filename or folder.path
-        _say(
+        say(
             f"cannot write {where}: {error.strerror or error}: {_kept(folder, total)}; "
-            f"when that is put right: {_again(argv)}"
+            f"when that is put right: {again}",
+            command,
         )
         return FAILED
-    return finish(plan, folder, results)
+    return conclude(results)
 
 
-def finish(plan: RunPlan, folder: RunFolder, results: dict[str, TrialResult]) -> int:
-    """Print the page; the exit code of the run."""
-    print(page(plan, results), end="")
-    _say(f"results in {folder.path}; harness report {quote(str(folder.path))}")
+def finish(
+    plan: RunPlan, folder: RunFolder, results: dict[str, TrialResult], *, report: bool = True
+) -> int:
+    """Print the page and write the report; the exit code of the run, which no report changes."""
+    print(page(plan, results), end="", flush=True)
+    say(f"results in {folder.path}")
+    if report:
+        _report(folder)
     return exit_code(results)
+
+
+def _report(folder: RunFolder) -> None:
+    """Whatever goes wrong here, the run stands: it is told in one line."""
+    try:
+        from harness.report.facts import load_facts
+        from harness.report.write import FOLDER, step_summary_file, write_report
+
+        written = write_report(load_facts(folder.path), folder.path / FOLDER, step_summary_file())
+    except Exception as error:
+        again = f"harness report {quote(str(folder.path))}"
+        say(f"no report: {type(error).__name__}: {' '.join(str(error).split())}; again: {again}")
+        return
+    for note in written.notes:
+        say(note)
+    say(f"report in {written.folder}")
 
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:
@@ -169,14 +233,15 @@ def _kept(folder: RunFolder, total: int) -> str:
     return f"{done} of {total} trials are finished, in {folder.path}"
 
 
-def _again(argv: Sequence[str]) -> str:
+def again_line(command: str, argv: Sequence[str]) -> str:
+    """The command line that goes on where this one was stopped."""
     words = [word for word in argv if word != "--retry"]
-    return " ".join(["harness", "run", *(quote(word) for word in words)])
+    return " ".join(["harness", command, *(quote(word) for word in words)])
 
 
-def _say(text: str) -> None:
+def say(text: str, command: str = "run") -> None:
     """A line of talk; a full or closed stderr is no reason to fail."""
     try:
-        print(f"harness run: {text}", file=sys.stderr, flush=True)
+        print(f"harness {command}: {text}", file=sys.stderr, flush=True)
     except OSError:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)

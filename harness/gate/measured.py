@@ -88,7 +88,12 @@ class _Subject:
             verdict=verdict,
             reason=reason,
             limit=self.limit if self.metric.better is Better.LOWER else -self.limit,
+            cpu_time=self.cpu_time,
         )
+
+    @property
+    def cpu_time(self) -> bool:
+        return self.metric.timing and self.device is Device.CPU
 
 
 def _metric_row(
@@ -116,6 +121,7 @@ def _metric_row(
         change=shift.ratio - 1,
         interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
         limit=about.row(verdict, "").limit,
+        cpu_time=about.cpu_time,
         shown=(metric.show(centre), metric.show(_centre(new))),
         reason=reason,
         repeats=repeats,

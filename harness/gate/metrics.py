@@ -105,20 +105,28 @@ def process_of(result: TrialResult) -> Process:
 
 def _timings(result: TrialResult) -> dict[str, Series]:
     """Seconds of a step, and what is derived from it: model TFLOP/s (recompute not counted) and
-    tokens per second, a GPU."""
+    tokens per second, a GPU. What the framework's own log reports stands instead."""
     seconds = result.times.seconds if result.times else ()
     if not seconds:
         return {}
     workload, steps = result.trial["workload"], _steps(result, len(seconds))
     gpus = world_size(workload)
-    work = {TOKENS: workload["seq_length"] * workload["global_batch_size"] / gpus}
+    work = {}
+    if "seq_length" in workload and "global_batch_size" in workload:  # a log may not tell them
+        work[TOKENS] = workload["seq_length"] * workload["global_batch_size"] / gpus
     if result.flops is not None:
         work[TFLOPS] = result.flops.model / gpus / 1e12
     found = {STEP_TIME: Series(steps=steps, values=seconds)}
     for name, amount in work.items():
         values = tuple(_rounded(amount / one) for one in seconds)
         found[name] = Series(steps=steps, values=values)
-    return found
+    return found | _reported(result, steps)
+
+
+def _reported(result: TrialResult, steps: tuple[int, ...]) -> dict[str, Series]:
+    given = result.reported
+    rates = {TFLOPS: given.tflops_per_gpu, TOKENS: given.tokens_per_second_per_gpu} if given else {}
+    return {name: Series(steps=steps, values=v) for name, v in rates.items() if v}
 
 
 def _memory_series(result: TrialResult) -> dict[str, Series]:
@@ -144,6 +152,8 @@ _PEAKS: Final = {
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:
     """Training steps, from 1, of the measured ones: those after warm-up."""
+    if result.times and len(result.times.steps) == count:
+        return result.times.steps
     first = len(result.times.warmup_seconds) + 1 if result.times else 1
     return tuple(range(first, first + count))
 

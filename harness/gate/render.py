@@ -39,25 +39,35 @@ _MEANING: Final = {
 
 def render(comparison: "Comparison") -> str:
     """The whole comparison as text."""
-    lines = [line for change in comparison.environments for line in _environment(change)]
+    lines = environment_lines(comparison)
+    for row, notes in noted_rows(comparison):
+        lines += [row_line(row), *(f"      {note}" for note in notes)]
+    return "\n".join([*lines, summary_line(comparison)]) + "\n"
+
+
+def environment_lines(comparison: "Comparison") -> list[str]:
+    """What differs between the environments, or is not known of them."""
+    return [line for change in comparison.environments for line in _environment(change)]
+
+
+def noted_rows(comparison: "Comparison") -> Iterator[tuple[Row, list[str]]]:
+    """Every row, worst first, with what is said below its line: why, and with the first row of a
+    trial that is no pass the command that runs it again."""
     shown: set[str] = set()
     for row in comparison.rows:
-        lines.append(row_line(row))
-        lines += [
-            f"      {note}" for note in (row.reason if row.metric else "", *row.notes) if note
-        ]
+        notes = [note for note in (row.reason if row.metric else "", *row.notes) if note]
         command = comparison.commands.get(row.workload_key)
         if command and row.verdict in _RUN_AGAIN and row.workload_key not in shown:
             shown.add(row.workload_key)
-            lines.append(f"      {command}")
-    return "\n".join([*lines, summary_line(comparison)]) + "\n"
+            notes.append(command)
+        yield row, notes
 
 
 def row_line(row: Row) -> str:
     """One row as one line, the same in the terminal, in JUnit and in Markdown."""
     words = [f"{WORDS[row.verdict]:<4}", row.label]
     if row.metric:
-        words.append(row.metric)
+        words.append(row.metric + (" (CPU time)" if row.cpu_time else ""))
     if row.shown[0]:
         words.append(f"{row.shown[0]} -> {row.shown[1]}")
     if row.change is not None:

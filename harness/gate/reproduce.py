@@ -21,7 +21,8 @@ _OWN = Path(__file__).parents[1] / "configs"
 
 
 def again(experiment: str, trial: Trial) -> str:
-    """`harness run` with the setting of `trial` alone, and with whatever it changes in its preset.
+    """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
+    changes in its preset.
 
     Into a folder of its own: `harness run` measures nothing twice. An experiment that is no file
     here is taken as it stands.
@@ -33,7 +34,12 @@ def again(experiment: str, trial: Trial) -> str:
         f"device={trial.workload.device}",
         f"name=again-{trial.workload.key()}",
     ]
-    return " ".join(["harness run", *(quote(word) for word in words)])
+    if trial.command is not None:
+        words += [f"backend={trial.workload.backend}", f"framework={trial.command.framework}",
+                  f"command={trial.command.template}"]  # fmt: skip
+    variables = [f"{name}={quote(value)}" for name, _, value in
+                 (text.partition("=") for text in trial.variables)]  # fmt: skip
+    return " ".join([*variables, "harness run", *(quote(word) for word in words)])
 
 
 def quoted_setting(spec: str) -> str:

@@ -17,6 +17,7 @@ class Row:
     new: medians in the metric's unit. change: new / golden - 1; interval: where it lies with 95 %
     confidence. limit: the change at which it is a regression, signed. shown: golden and new as
     text. notes: what to know of the numbers. two_sided: the limit holds in both directions.
+    cpu_time: the numbers are times of a CPU, or follow from them.
     """
 
     label: str
@@ -29,6 +30,7 @@ class Row:
     interval: Interval | None = None
     limit: float | None = None
     two_sided: bool = False
+    cpu_time: bool = False
     shown: tuple[str, str] = ("", "")
     reason: str = ""
     repeats: Repeats | None = None

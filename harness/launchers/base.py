@@ -1,8 +1,9 @@
-"""How a trial's processes are started and watched; local, torchrun, and later a cluster."""
+"""How a trial's processes are started and watched; local, torchrun, Slurm."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from harness.failures import Failure
 from harness.store import TrialFolder
 from harness.trial import Trial
 
@@ -13,7 +14,7 @@ class Exit:
 
     code: None where a signal ended it. stopped: we asked for the end; timed_out: because the time
     was over. host_oom: the kernel's count of processes killed for memory rose meanwhile; None
-    where it cannot be read.
+    where it cannot be read. told: what a scheduler says of the end, which we cannot see.
     """
 
     code: int | None = None
@@ -21,6 +22,7 @@ class Exit:
     stopped: bool = False
     timed_out: bool = False
     host_oom: bool | None = None
+    told: Failure | None = None
 
     def after_timeout(self) -> "Exit":
         """The same end, because the time was over."""

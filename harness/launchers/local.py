@@ -33,17 +33,21 @@ class LocalLauncher:
 
 
 class ProcessGroup:
-    """A command and everything it starts."""
+    """A command and everything it starts; `node` is which of a trial's machines this is."""
 
     def __init__(
-        self, command: Sequence[str], folder: TrialFolder, variables: dict[str, str]
+        self,
+        command: Sequence[str],
+        folder: TrialFolder,
+        variables: dict[str, str],
+        node: int = 0,
     ) -> None:
         self._oom_kills = oom_kills()
         environment = {**os.environ, **_ALWAYS, **variables}
         lock = Lock(folder.lock)
         try:
             lock.take()
-            with open(folder.log, "wb") as log:
+            with open(folder.log_of(node), "wb") as log:
                 self._process = subprocess.Popen(
                     list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
                     env=environment, start_new_session=True, pass_fds=(lock.descriptor,),

@@ -17,12 +17,12 @@ TETHER: Final = "HARNESS_TETHER"
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends; nothing where we were started by hand."""
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel for a signal when the parent ends; nothing where we were started by hand."""
     if os.environ.get(TETHER) != "1" or not sys.platform.startswith("linux"):
         return
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def main(argv: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Fingerprint of software and hardware: what must be the same for two results to be compared."""
 
 import hashlib
+import json
 import os
 import platform
 import socket
@@ -16,16 +17,8 @@ import torch
 
 from harness.measure.nvml import open_current_gpu
 from harness.trial import Device
+from harness.variables import recorded
 
-_VARIABLES: Final = (
-    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
-    "CUBLASLT_WORKSPACE_SIZE", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "NVTE_FUSED_ATTN", "NVTE_FLASH_ATTN", "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
-    "NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE",
-    "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY",
-)  # fmt: skip
-"""Variables that change times or memory. Others may hold secrets, and are not read."""
 _GIT_TIMEOUT_SECONDS: Final = 10
 
 
@@ -35,7 +28,7 @@ def fingerprint(device: Device) -> dict[str, Any]:
         "software": _software(),
         "host": _host(),
         "gpus": _gpus() if device is Device.CUDA else [],
-        "variables": {key: os.environ[key] for key in _VARIABLES if key in os.environ},
+        "variables": recorded(os.environ),
         "git_commit": git_commit(),
     }
 
@@ -143,3 +136,13 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def main() -> None:
+    """Print the fingerprint of this machine, with its GPU where there is one, as JSON."""
+    device = Device.CUDA if torch.cuda.is_available() else Device.CPU
+    json.dump(fingerprint(device), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

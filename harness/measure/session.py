@@ -13,8 +13,9 @@ from harness.backends.base import TrainingStep
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, open_current_gpu
 from harness.measure.timeline import Timeline, sampled
-from harness.measure.timing import is_warm, slowest_rank, stopwatch
+from harness.measure.timing import slowest_rank, stopwatch
 from harness.measure.trust import Evidence, concerns
+from harness.measure.warmup import is_warm
 from harness.result import Concern, MemoryPeak, Phase, StepTimes, TimelinePoint
 from harness.trial import Device, MeasurementPlan
 

@@ -1,34 +1,16 @@
-"""Step times by CUDA events and by the host clock, and the rule that ends a warm-up."""
+"""Step times by CUDA events and by the host clock."""
 
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from statistics import median
 from typing import Any, Final, Protocol
 
 import torch
 
-from harness.trial import Device, MeasurementPlan
+from harness.trial import Device
 
 HOST: Final = "host"
 CUDA_EVENT: Final = "cuda_event"
-_AGREEING_STEPS: Final = 3
-
-
-def is_warm(seconds: Sequence[float], plan: MeasurementPlan) -> bool:
-    """Whether the steps so far are enough: min_warmup_steps were run and the last three agree
-    within warmup_tolerance, or max_warmup_steps were run."""
-    if len(seconds) >= max(plan.min_warmup_steps, plan.max_warmup_steps):
-        return True
-    return len(seconds) >= plan.min_warmup_steps and settled(seconds, plan.warmup_tolerance)
-
-
-def settled(seconds: Sequence[float], tolerance: float) -> bool:
-    """Whether the last three steps lie within `tolerance` of their median."""
-    last = seconds[-_AGREEING_STEPS:]
-    if len(last) < _AGREEING_STEPS:
-        return False
-    return max(last) - min(last) <= tolerance * median(last)
 
 
 class Stopwatch(Protocol):

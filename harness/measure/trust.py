@@ -7,7 +7,7 @@ from statistics import median, quantiles
 from typing import Final
 
 from harness.measure.nvml import GpuReading
-from harness.measure.timing import settled
+from harness.measure.warmup import settled
 from harness.result import Concern
 from harness.trial import Device, MeasurementPlan
 

@@ -50,6 +50,7 @@ def fail(fault: str, folder: str, rank: int | None) -> int:
     if fault == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault == "hang":
+        open(f"{folder}/hangs", "w").close()  # for a test that waits for it
         time.sleep(60)
     if fault == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -80,7 +80,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["recompute.top=0"], "recompute.top = 0: must be at least 1"),
         (["recompute.settings=none"], "str is not a ListConfig"),
         (["job.precision=fp7"], "job.precision = fp7: must be one of bf16, fp16"),
-        (["backend=nativ"], "must be one of native, megatron_core, command; did you mean native?"),
+        (["backend=nativ"], "command, rehearsal; did you mean native?"),
         (["experiment=tiny_cpu,x"], "Ambiguous value"),
         (["+foo=1"], "is not a known key"),
         (["x=[1,"], "override = x=[1,: no viable alternative"),

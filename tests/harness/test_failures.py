@@ -55,6 +55,8 @@ def test_memory_comes_before_nccl() -> None:
         (["OSError: [Errno 28] No space left on device"], "failed"),
         (["out of memory", "NCCL error in"], "nccl_error"),
         (["Traceback", "ValueError: no"], None),
+        (["[rank0]:[W115 10:18:40.91 ProcessGroupNCCL.cpp:1496] Warning: not destroyed"], None),
+        (["[rank0]:[E115 10:18:40.91 ProcessGroupNCCL.cpp:616] watchdog timeout"], "nccl_error"),
         ([], None),
     ],
 )

@@ -55,6 +55,14 @@ def test_another_workload_or_repeat_is_another_question(trial: Trial) -> None:
     assert not same_question(trial, replace(trial, repeat=1), answer())
 
 
+def test_another_allocator_setting_is_another_question(trial: Trial) -> None:
+    """The workload is the same, the memory is not."""
+    other = replace(trial, variables=("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",))
+    assert other.name == trial.name
+    assert not same_question(other, trial, answer())
+    assert same_question(other, replace(other), answer())
+
+
 def test_a_time_limit_matters_where_it_was_hit(trial: Trial) -> None:
     other = replace(trial, measurement=replace(trial.measurement, timeout_seconds=1.0))
     assert same_question(trial, other, answer())

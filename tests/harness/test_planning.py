@@ -17,6 +17,7 @@ from harness.device import Machine
 from harness.plan import RunPlan
 from harness.planning import make_plan
 from harness.trial import Device, Workload
+from harness.variables import RECORDED
 
 CPU = Machine(device=Device.CPU)
 H200 = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
@@ -111,25 +112,43 @@ def test_on_a_gpu_the_plan_is_what_advise_says() -> None:
         assert prediction.step_time_seconds == evaluation.step_time_seconds
         assert prediction.peak_allocated_bytes == evaluation.peak.peak_allocated_bytes
         assert prediction.fit_probability == evaluation.fit_probability
+        assert prediction.peak_memory_bytes == evaluation.peak.memory_bytes
+        assert prediction.peak_memory_bytes.total == prediction.peak_reserved_bytes
         assert prediction.calibration == "h100"
     assert made.device_name == "H200-SXM-141GB"
     assert made.assumptions == ()
 
 
-def test_expandable_segments_are_set_unless_the_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+def variables(made: RunPlan) -> tuple[str, ...]:
+    (found,) = {setting.trial.variables for setting in made.settings}
+    return found
+
+
+def test_the_environment_decides_the_name_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RECORDED:
+        monkeypatch.delenv(name, raising=False)
     arguments: Sequence[str] = ("experiment=llama3_8b_1xh200", "recompute.top=1")
-    expected = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
-    assert plan(*arguments, machine=H200).variables == expected
+    ours = plan(*arguments, machine=H200)
+    assert variables(ours) == ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    assert plan(*arguments, machine=H200).variables == ()
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("SOME_SECRET", "1234")
+    theirs = plan(*arguments, machine=H200)
+    assert variables(theirs) == ("NCCL_ALGO=Ring", "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64")
+    assert theirs.default_name != ours.default_name
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")  # torch 2.9's name for it
+    newer = plan(*arguments, machine=H200)
+    assert variables(newer) == ("NCCL_ALGO=Ring", "PYTORCH_ALLOC_CONF=max_split_size_mb:64")
+    assert [s.trial.name for s in theirs.settings] == [s.trial.name for s in ours.settings]
 
 
 def test_a_cpu_gets_one_thread_unless_the_user_has_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert plan().variables == ("OMP_NUM_THREADS=1",)
+    for name in RECORDED:
+        monkeypatch.delenv(name, raising=False)
+    assert variables(plan()) == ("OMP_NUM_THREADS=1",)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert plan().variables == ()
+    assert variables(plan()) == ("OMP_NUM_THREADS=2",)
 
 
 def test_predictions_are_for_the_gpu_at_hand() -> None:

@@ -1,12 +1,13 @@
 """Errors, rank correlation and regret, on numbers that a reader can check."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from harness.plan import RunPlan
-from harness.predicted import Pair, followed, outcomes, page, rank_correlation
+from harness.predicted import Pair, followed, judgement, kendall, outcomes, page, rank_correlation
 from harness.result import (
     Evidence,
     Flops,
@@ -91,6 +92,32 @@ def test_spearman(predicted: list[float], measured: list[float], expected: float
 
 
 @pytest.mark.parametrize(
+    ("predicted", "measured", "expected"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1.0),
+        ([1, 2, 3], [30, 20, 10], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 2 / 3),  # 5 of 6 pairs agree
+        ([1, 1, 2], [5, 6, 7], 2 / 6**0.5),  # one pair is tied
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_kendall(predicted: list[float], measured: list[float], expected: float | None) -> None:
+    pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
+    assert kendall(pairs) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_correlations_are_scipys(seed: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    draw = random.Random(seed)
+    pairs = [Pair(predicted=draw.randint(1, 6), measured=draw.randint(1, 6)) for _ in range(12)]
+    sides = [p.predicted for p in pairs], [p.measured for p in pairs]
+    assert kendall(pairs) == pytest.approx(stats.kendalltau(*sides).statistic)
+    assert rank_correlation(pairs) == pytest.approx(stats.spearmanr(*sides).statistic)
+
+
+@pytest.mark.parametrize(
     ("times", "expected"),
     [
         ([1.0, 2.0, 3.0], 1.0),
@@ -134,3 +161,11 @@ def test_a_first_choice_that_did_not_run_is_said(make_plan: MakePlan) -> None:
 def test_one_setting_alone_judges_nobody(make_plan: MakePlan) -> None:
     plan = make_plan(1)
     assert "Following" not in page(plan, results(plan, 1.0))
+
+
+def test_the_regret_is_said(make_plan: MakePlan) -> None:
+    plan = make_plan(3)
+    lines = judgement(outcomes(plan, results(plan, 0.0125, 0.010, 0.016)))
+    assert lines == [
+        "Following the advisor gives 80.0 % of the best measured throughput: a regret of 20.0 %."
+    ], "all three are predicted alike: there is no order to be right about"

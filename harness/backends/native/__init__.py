@@ -1,4 +1,4 @@
-"""The native backend: training steps of Llama- and GPT-style models in plain torch.
+"""The native backend: training steps of GPT-style models, dense or with experts, in plain torch.
 
 `build` makes a step (loads torch); `predict` says from the advisor's operators what a layer keeps
 and replays (loads none). modules/ holds the model, named as Megatron's.

@@ -1,22 +1,16 @@
 """What the native backend does not run, said before anything is built."""
 
+from typing import Final
+
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.layout import check_model_fits_layout
-from advisor.models.spec import AttentionBackend, PositionEmbedding
+from advisor.models.attention import SoftmaxType
+from advisor.models.experts import LoadBalancing, RouterDType
+from advisor.models.spec import Activation, AttentionBackend, ModelSpec, PositionEmbedding
+from advisor.pipeline import pipeline_stages
 from harness.backends.native.setting import NativeSetting, parse_native_setting
 from harness.trial import Workload
-
-
-def num_microbatches(workload: Workload) -> int:
-    """Microbatches of one step on one data-parallel rank; UserError where they do not divide."""
-    per_pass = workload.micro_batch_size * workload.layout.data_parallel_size
-    if workload.global_batch_size % per_pass:
-        raise UserError(
-            "job.global_batch_size", workload.global_batch_size,
-            f"must be divisible by micro_batch_size x DP = {per_pass}",
-        )  # fmt: skip
-    return workload.global_batch_size // per_pass
 
 
 def check(workload: Workload, *, transformer_engine: bool) -> None:
@@ -28,6 +22,11 @@ def check(workload: Workload, *, transformer_engine: bool) -> None:
     _check_pipeline(workload)
     _check_fully_sharded(workload, setting)
     _check_model(workload)
+    _check_parts(workload.model)
+    if workload.model.multi_latent_attention:
+        _check_latent_attention(workload, setting, transformer_engine)
+    if workload.model.num_moe_experts is not None:
+        _check_experts(workload, setting, transformer_engine)
     if transformer_engine:
         _check_transformer_engine(workload, setting)
     elif workload.precision is not Precision.BF16:
@@ -36,10 +35,27 @@ def check(workload: Workload, *, transformer_engine: bool) -> None:
                         "a GPU and model.transformer_impl=transformer_engine")  # fmt: skip
 
 
+def _check_parts(model: ModelSpec) -> None:
+    for field, default, what in _MISSING:
+        if getattr(model, field) != default:
+            raise UserError(f"model.{field}", getattr(model, field),
+                            f"the native backend has no {what}",
+                            "use another model, or another backend")  # fmt: skip
+    if model.activation is Activation.QUICK_GEGLU:
+        raise UserError("model.activation", model.activation, "the native backend does not run it")
+
+
+_MISSING = (
+    ("mtp_num_layers", None, "multi-token prediction"),
+    ("window_size", None, "sliding windows"),
+    ("softmax_type", SoftmaxType.VANILLA, "sinks"),
+)
+
+
 def _check_degrees(workload: Workload) -> None:
     for field in _NOT_SPLIT:
         degree = getattr(workload.layout, field)
-        if degree > 1:
+        if degree not in (None, 1):
             raise UserError(f"layout.{field}", degree, "the native backend does not split this way",
                             "use 1, or another backend")  # fmt: skip
 
@@ -65,7 +81,7 @@ def _check_tensor_parallel(workload: Workload, setting: NativeSetting) -> None:
 
 
 def _check_pipeline(workload: Workload) -> None:
-    layout, microbatches = workload.layout, num_microbatches(workload)
+    layout, microbatches = workload.layout, workload.num_microbatches
     pp = layout.pipeline_model_parallel_size
     if pp == 1:
         return
@@ -111,6 +127,66 @@ def _check_model(workload: Workload) -> None:
     if learned and workload.seq_length > longest:
         raise UserError("job.seq_length", workload.seq_length,
                         f"is above max_position_embeddings = {longest}")  # fmt: skip
+
+
+def _check_latent_attention(
+    workload: Workload, setting: NativeSetting, transformer_engine: bool
+) -> None:
+    if workload.layout.tensor_model_parallel_size > 1:
+        raise UserError("layout.tensor_model_parallel_size",
+                        workload.layout.tensor_model_parallel_size,
+                        "the native backend does not cut latent attention", "use TP 1")  # fmt: skip
+    if setting.policy is not None or setting.megatron.offload_modules:
+        raise UserError("--recompute", workload.recompute,
+                        "policies and offload run without latent attention only")  # fmt: skip
+    if transformer_engine:
+        raise UserError("model.transformer_impl", workload.model.transformer_impl,
+                        "latent attention runs on plain torch modules only",
+                        "model.transformer_impl=local")  # fmt: skip
+
+
+def _check_experts(workload: Workload, setting: NativeSetting, transformer_engine: bool) -> None:
+    model = workload.model
+    for field, legal, relation in _EXPERTS_RUN:
+        value = getattr(model, field)
+        if value not in legal:
+            raise UserError(f"model.{field}", value, f"the native backend {relation}",
+                            " or ".join(str(one) for one in legal))  # fmt: skip
+    if model.moe_router_group_topk is not None and not model.moe_router_enable_expert_bias:
+        raise UserError("model.moe_router_group_topk", model.moe_router_group_topk,
+                        "groups limit the native router under an expert bias only",
+                        "leave it unset")  # fmt: skip
+    if workload.layout.tensor_model_parallel_size > 1:
+        raise UserError("layout.tensor_model_parallel_size",
+                        workload.layout.tensor_model_parallel_size,
+                        "the native backend does not cut experts", "use TP 1")  # fmt: skip
+    if setting.policy is not None:
+        raise UserError("--recompute", workload.recompute,
+                        "operator policies run in dense models only")  # fmt: skip
+    if transformer_engine:
+        raise UserError("model.transformer_impl", model.transformer_impl,
+                        "experts run on plain torch modules only",
+                        "model.transformer_impl=local")  # fmt: skip
+    if len({chunk.layers for stage in pipeline_stages(model, workload.layout)
+            for chunk in stage}) > 1:  # fmt: skip
+        raise UserError("layout.pipeline_model_parallel_size",
+                        workload.layout.pipeline_model_parallel_size,
+                        "the native backend's stages must hold the same kinds of layers",
+                        "use PP 1")  # fmt: skip
+
+
+_EXPERTS_RUN: Final[tuple[tuple[str, tuple[object, ...], str], ...]] = (
+    ("activation", (Activation.SWIGLU,), "computes experts with SwiGLU alone"),
+    ("add_bias_linear", (False,), "has no biases in experts"),
+    ("moe_apply_probs_on_input", (False,), "weighs the experts' activations, not their input"),
+    ("moe_expert_capacity_factor", (None,), "drops no tokens"),
+    ("moe_router_dtype", (None, RouterDType.FP32), "has no such router"),
+    ("moe_z_loss_coeff", (None, 0.0), "has no such loss"),
+    ("moe_router_load_balancing_type",
+     (LoadBalancing.AUX_LOSS, LoadBalancing.SEQ_AUX_LOSS, LoadBalancing.NONE),
+     "does not balance experts this way"),
+)  # fmt: skip
+"""Field, what it may be in a model with experts, and why it may be nothing else."""
 
 
 def _check_transformer_engine(workload: Workload, setting: NativeSetting) -> None:

@@ -17,7 +17,8 @@ _LEARNING_RATE: Final = 1e-3
 class _Bucket:
     """Some parameters with their fp32 copies (themselves where they are fp32) and AdamW states.
 
-    fp32 gradients exist while the bucket is updated, and only then.
+    16-bit gradients stay, as Megatron's buffers do; fp32 copies of them exist while the bucket is
+    updated, and only then.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -29,19 +30,20 @@ class _Bucket:
         self._adam = torch.optim.AdamW(self.masters, lr=_LEARNING_RATE, fused=True)
 
     def update(self) -> None:
-        """One step of AdamW; gradients are gone afterwards."""
-        if self.masters[0] is self.parameters[0]:
-            self._adam.step()
-        else:
+        """One step of AdamW; gradients are zero or gone afterwards."""
+        if self.masters[0] is not self.parameters[0]:
             self._update_masters()
+            return
+        self._adam.step()
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def _update_masters(self) -> None:
         for parameter, master in zip(self.parameters, self.masters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float()
-            parameter.grad = None
+            if parameter.grad is not None:
+                master.grad = parameter.grad.float()
+                parameter.grad.zero_()
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
         torch._foreach_copy_(list[Tensor](self.parameters), self.masters)
@@ -63,7 +65,7 @@ class Optimizer:
         self._buckets = [_Bucket(members) for members in _in_buckets(parameters)]
 
     def step(self) -> None:
-        """Sum gradients over ranks, update, drop gradients."""
+        """Sum gradients over ranks, and update."""
         self.sum_gradients()
         for bucket in self._buckets:
             bucket.update()

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from harness.backends.base import Recorder
-from harness.backends.native.limits import num_microbatches
 from harness.backends.native.modules.model import GptModel
 from harness.backends.native.parallel import Groups
 from harness.result import Phase
@@ -22,7 +21,7 @@ class Pipeline:
     ) -> None:
         layout = workload.layout
         self._first, self._last = model.embedding is not None, model.output_layer is not None
-        self._microbatches = num_microbatches(workload)
+        self._microbatches = workload.num_microbatches
         self._model, self._device, self._dtype = model, groups.device, dtype
         positions = workload.seq_length // layout.sequence_shards
         self._hidden = (workload.micro_batch_size, positions, workload.model.hidden_size)

@@ -6,19 +6,23 @@ Everything comes from advisor.layers and advisor.recompute; torch is not loaded.
 from dataclasses import replace
 from functools import lru_cache
 from importlib.util import find_spec
+from typing import Final
 
 from advisor.cost.flops import replayed_flops
+from advisor.dtypes import DType
 from advisor.frameworks.megatron.plan import chunk_plan
-from advisor.layers.operators import Operator, Tensor, total_bytes
+from advisor.layers.operators import Module, Operator, Tensor, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.models.experts import TokenDispatcher
 from advisor.models.spec import (
     AttentionBackend,
     CrossEntropyFusion,
     ModelSpec,
     TransformerImpl,
 )
-from advisor.recompute import RecomputePlan, Segment, kept_tensors
+from advisor.pipeline import pipeline_stages
+from advisor.recompute import RecomputePlan, Segment, kept_tensors, replayed_operators
 from harness.backends.native.limits import check
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
 from harness.trial import Device, Workload
@@ -35,11 +39,12 @@ def native_model(workload: Workload) -> ModelSpec:
 
     Megatron's local layers with flash attention and fused activation, or Transformer Engine's;
     rotary tables, bias and dropout as single operators; logits kept as an fp32 softmax; weight
-    gradients as tensors of their own.
+    gradients as tensors of their own. Experts are one grouped MLP on the device that their tokens
+    are on.
     """
     engine = runs_transformer_engine(workload)
     return replace(
-        workload.model,
+        _with_native_experts(workload.model),
         transformer_impl=TransformerImpl.TRANSFORMER_ENGINE if engine else TransformerImpl.LOCAL,
         attention_backend=AttentionBackend.FLASH,
         bias_activation_fusion=True,
@@ -47,6 +52,19 @@ def native_model(workload: Workload) -> ModelSpec:
         apply_rope_fusion=False,
         gradient_accumulation_fusion=False,
         cross_entropy_fusion=CrossEntropyFusion.NONE,
+    )
+
+
+def _with_native_experts(model: ModelSpec) -> ModelSpec:
+    if model.num_moe_experts is None:
+        return model
+    return replace(
+        model,
+        moe_grouped_gemm=True,
+        moe_token_dispatcher_type=TokenDispatcher.ALLGATHER,
+        moe_permute_fusion=False,
+        moe_router_fusion=False,
+        moe_shared_expert_overlap=False,
     )
 
 
@@ -68,13 +86,9 @@ def native_plan(workload: Workload, setting: NativeSetting) -> RecomputePlan:
 
     Megatron's checkpoint of core attention keeps an attention-mask type; ours takes none.
     """
-    layout = workload.layout
-    plan = chunk_plan(
-        setting.megatron,
-        native_model(workload),
-        layout.layers_per_chunk(workload.model.num_layers),
-        layout.sequence_parallel,
-    )
+    model, layout = native_model(workload), workload.layout
+    chunk = pipeline_stages(model, layout)[0][0]
+    plan = chunk_plan(setting.megatron, model, chunk.layers, layout.sequence_parallel)
     return RecomputePlan(tuple(one for segment in plan.segments for one in _single(segment)))
 
 
@@ -101,28 +115,78 @@ def predict_replayed_flops_per_layer(workload: Workload) -> int:
 def _predict(workload: Workload) -> tuple[int, int]:
     check(workload, transformer_engine=runs_transformer_engine(workload))
     setting = parse_native_setting(workload.recompute)
-    operators = transformer_layer(native_shape(workload))
+    shape = native_shape(workload)
     if setting.policy is not None:
+        operators = transformer_layer(shape)
         return (
             total_bytes(tuple(kept_by_policy(operators, setting.policy).values())),
             flops_by_policy(operators, setting.policy),
         )
     plan = native_plan(workload, setting)
-    saved = sum(_segment_bytes(operators, setting, segment) for segment in plan.segments)
-    return saved // plan.num_layers, replayed_flops(operators, plan) // plan.num_layers
+    saved = sum(_segment_bytes(shape, setting, segment) for segment in plan.segments)
+    replayed = replayed_flops(shape, plan)
+    return saved // plan.num_layers, replayed // plan.num_layers
 
 
-def _segment_bytes(
-    operators: tuple[Operator, ...], setting: NativeSetting, segment: Segment
-) -> int:
+_ACTIVATION_PASSES: Final = {
+    Module.ACTIVATION: (2, 6),
+    Module.SHARED_ACTIVATION: (2, 6),
+    Module.EXPERT_ACTIVATION: (4, 17),
+}
+"""Forward and backward passes over a gated activation's output, beyond what one fused kernel moves.
+Forward two kernels, of which the second reads and writes the first one's output; backward four
+(modules/kernels.py). Probabilities are one more forward, and five more backward
+(modules/moe/experts.py)."""
+_ACCUMULATION_PASSES: Final = 3  # autograd reads the old gradient and the new one, writes the sum
+
+
+def unfused_bytes(workload: Workload) -> int:
+    """Memory traffic of one step on one rank that plain modules have and the fused kernels of
+    native_model, as the advisor times them, have not: gated activations, forward again in a replay,
+    and the sums of gradients. UserError for what this backend does not run."""
+    engine = runs_transformer_engine(workload)
+    check(workload, transformer_engine=engine)
+    if engine:
+        return 0
+    shape = native_shape(workload)
+    plan = native_plan(workload, parse_native_setting(workload.recompute))
+    traffic = sum(
+        count * _unfused_layer_bytes(transformer_layer(shape, kind), segment)
+        for segment in plan.segments
+        for kind, count in segment.kinds()
+    )
+    return traffic * workload.num_microbatches
+
+
+def _unfused_layer_bytes(operators: tuple[Operator, ...], segment: Segment) -> int:
+    replayed = replayed_operators(operators, segment)
+    weights = sum(weight.num_elements for operator in operators for weight in operator.weights)
+    traffic = weights * DType.BF16.itemsize * _ACCUMULATION_PASSES
+    for operator in operators:
+        gated = operator.inputs[0].num_bytes > operator.outputs[0].num_bytes
+        if operator.module in _ACTIVATION_PASSES and gated:
+            forward, backward = _ACTIVATION_PASSES[operator.module]
+            passes = forward * (1 + (operator in replayed)) + backward
+            traffic += passes * operator.outputs[0].num_bytes
+    return traffic
+
+
+def _segment_bytes(shape: RankShape, setting: NativeSetting, segment: Segment) -> int:
     """A checkpoint's input; otherwise what every layer keeps on the device."""
     if segment.whole:
-        return _layer_input(operators).num_bytes
+        return _layer_input(transformer_layer(shape, segment.layers[0])).num_bytes
+    return sum(
+        count * _layer_bytes(transformer_layer(shape, kind), setting, segment)
+        for kind, count in segment.kinds()
+    )
+
+
+def _layer_bytes(operators: tuple[Operator, ...], setting: NativeSetting, segment: Segment) -> int:
     on_device = tuple(
         replace(operator, saved=()) if operator.module in setting.offloaded else operator
         for operator in operators
     )
-    return segment.num_layers * total_bytes(tuple(kept_tensors(on_device, segment.runs).values()))
+    return total_bytes(tuple(kept_tensors(on_device, segment.runs).values()))
 
 
 def _layer_input(operators: tuple[Operator, ...]) -> Tensor:

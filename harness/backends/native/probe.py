@@ -99,9 +99,9 @@ class ReplayMeter:
 
 
 def _causal_half(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """q k^T and p v over half of the square: 2 x 2 x b x heads x s x s/2 x channels."""
+    """q k^T and p v over half of the square: 2 x b x heads x s x s/2 x channels of each."""
     b, heads, s, channels = query
-    return 2 * int(b) * int(heads) * int(s) * int(key[2]) * int(channels)
+    return int(b) * int(heads) * int(s) * int(key[2]) * (int(channels) + int(value[3]))
 
 
 _ATTENTION_FLOPS: Final = dict.fromkeys(ATTENTION_FORWARD, _causal_half)

@@ -24,7 +24,7 @@ from harness.backends.native.modules.attention import ATTENTION_FORWARD
 from harness.backends.native.offload import HostOffload
 from harness.backends.native.setting import OpPolicy
 
-Function = Callable[..., Tensor]
+Function = Callable[..., Any]
 Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
 
 _aten = torch.ops.aten
@@ -124,23 +124,23 @@ class Regions:
         self._dropped = {run.modules for run in runs if run.discards_output}
         self._offloaded, self._replay = offloaded, replay
 
-    def run(self, modules: frozenset[Module], function: Function, *inputs: Tensor) -> Tensor:
+    def run(self, modules: frozenset[Module], function: Function, *inputs: Tensor) -> Any:
         """function(*inputs), which is the code of `modules`, under their part of the plan."""
         with self._offload(modules):
             if modules in self._checkpoints:
-                output: Tensor = self._replay(function, *inputs)
-                return output
+                return self._replay(function, *inputs)
             return function(*inputs)
 
-    def droppable(self, module: Module, layer: nn.Module, x: Tensor) -> tuple[Tensor, "Dropped"]:
-        """layer(x), and a handle by which the output may be dropped once it has been read."""
+    def droppable(self, module: Module, layer: nn.Module, *inputs: Tensor) -> tuple[Any, "Dropped"]:
+        """layer(*inputs), a tensor or several with memory of their own, and a handle by which they
+        may be dropped once they have been read."""
         modules = frozenset({module})
         if modules not in self._dropped:
-            return self.run(modules, layer, x), Dropped(None)
-        replay = _Replay(layer)
+            return self.run(modules, layer, *inputs), Dropped(None)
+        replay = _Replay(layer, len(inputs))
         function: Any = _DroppedOutput
-        output: Tensor = function.apply(replay, x, *layer.parameters())
-        replay.storage = output.untyped_storage()
+        output = function.apply(replay, *inputs, *layer.parameters())
+        replay.storages = [tensor.untyped_storage() for tensor in _tensors(output)]
         return output, Dropped(replay)
 
     def _offload(self, modules: frozenset[Module]) -> AbstractContextManager[Any]:
@@ -148,15 +148,15 @@ class Regions:
 
 
 class Dropped:
-    """Handle on an output that may be dropped (Megatron's CheckpointWithoutOutput)."""
+    """Handle on outputs that may be dropped (Megatron's CheckpointWithoutOutput)."""
 
     def __init__(self, replay: "_Replay | None") -> None:
         self._replay = replay
 
     def until_backward_of(self, reader: Tensor) -> None:
-        """Free the output now; write it again as soon as the gradient of `reader` is known.
+        """Free the outputs now; write them again as soon as the gradient of `reader` is known.
 
-        All that keeps the output for its backward must lie between it and `reader`.
+        All that keeps the outputs for its backward must lie between them and `reader`.
         """
         if self._replay is None or not reader.requires_grad:
             return
@@ -165,57 +165,63 @@ class Dropped:
         graph.register_hook(self._replay.restore)
 
 
-class _Replay:
-    """One dropped output: its storage, and the graph of its replay once that has run."""
+def _tensors(output: Any) -> tuple[Tensor, ...]:
+    return output if isinstance(output, tuple) else (output,)
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
+
+class _Replay:
+    """Dropped outputs of a layer: their storages, and the graph of their replay once it has run."""
+
+    def __init__(self, layer: nn.Module, num_inputs: int) -> None:
+        self.layer, self.num_inputs = layer, num_inputs
         self.ctx: Any = None
-        self.storage: torch.UntypedStorage | None = None
+        self.storages: list[torch.UntypedStorage] = []
         self.inputs: tuple[Tensor, ...] = ()
-        self.output: Tensor | None = None
-        self._num_bytes = 0
+        self.outputs: tuple[Tensor, ...] = ()
+        self._num_bytes: list[int] = []
 
     def drop(self) -> None:
-        """Free the output's storage; whoever kept the tensor keeps an empty one."""
-        assert self.storage is not None
-        self._num_bytes = self.storage.nbytes()
-        self.storage.resize_(0)
+        """Free the outputs' storages; whoever kept a tensor keeps an empty one."""
+        self._num_bytes = [storage.nbytes() for storage in self.storages]
+        for storage in self.storages:
+            storage.resize_(0)
 
     def restore(self, _: Tensor) -> None:
-        """Run the layer again and write its output where it was, which is then the readers' alone:
-        this object lives as long as the graph, the output must not."""
-        storage, self.storage = self.storage, None
-        if storage is None or self.ctx is None:
+        """Run the layer again and write its outputs where they were, which is then the readers'
+        alone: this object lives as long as the graph, the outputs must not."""
+        storages, self.storages = self.storages, []
+        if not storages or self.ctx is None:
             raise RuntimeError("a dropped output is replayed once: backward ran a second time")
-        (saved,) = self.ctx.saved_tensors
-        x = saved.detach().requires_grad_(saved.requires_grad)
+        inputs = [saved.detach().requires_grad_(saved.requires_grad)
+                  for saved in self.ctx.saved_tensors]  # fmt: skip
         with torch.enable_grad(), _replaying():
-            self.output = self.layer.forward(x)  # no module hooks inside a backward
-        self.inputs = (x, *self.layer.parameters())
-        storage.resize_(self._num_bytes)
-        storage.copy_(self.output.untyped_storage(), non_blocking=True)
+            # no module hooks inside a backward
+            self.outputs = _tensors(self.layer.forward(*inputs))
+        self.inputs = (*inputs, *self.layer.parameters())
+        for storage, size, output in zip(storages, self._num_bytes, self.outputs, strict=True):
+            storage.resize_(size)
+            storage.copy_(output.untyped_storage(), non_blocking=True)
 
-    def gradients(self, grad: Tensor) -> list[Tensor | None]:
+    def gradients(self, grads: tuple[Tensor, ...]) -> list[Tensor | None]:
         """Gradients of the inputs by way of the replay, whose graph is then let go."""
-        assert self.output is not None
+        assert self.outputs
         wanted = [tensor for tensor in self.inputs if tensor.requires_grad]
-        found = iter(torch.autograd.grad(self.output, wanted, grad))
-        inputs, self.ctx, self.output, self.inputs = self.inputs, None, None, ()
+        found = iter(torch.autograd.grad(self.outputs, wanted, grads))
+        inputs, self.ctx, self.outputs, self.inputs = self.inputs, None, (), ()
         return [next(found) if tensor.requires_grad else None for tensor in inputs]
 
 
 class _DroppedOutput(torch.autograd.Function):
-    """A layer without its graph: keeps the input; the parameters are arguments of their own, so
+    """A layer without its graph: keeps the inputs; the parameters are arguments of their own, so
     that their gradients reach the outer graph."""
 
     @staticmethod
-    def forward(ctx: Any, replay: _Replay, x: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(ctx: Any, replay: _Replay, *tensors: Tensor) -> Any:
+        inputs = tensors[: replay.num_inputs]
+        ctx.save_for_backward(*inputs)
         ctx.replay, replay.ctx = replay, ctx
-        output: Tensor = replay.layer(x)
-        return output
+        return replay.layer(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.replay.gradients(grads[0])
+        return None, *ctx.replay.gradients(grads)

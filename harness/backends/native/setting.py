@@ -43,7 +43,7 @@ OFFLOADABLE: Final = {
     "attn_proj": Module.LINEAR_PROJ,
     "mlp_norm": Module.PRE_MLP_LAYERNORM,
 }
-"""Megatron's names of what `+offload=` can send to host memory in a dense layer."""
+"""Megatron's names of what `+offload=` can send to host memory here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def parse_native_setting(text: str) -> NativeSetting:
 def _check_offload(text: str, setting: RecomputeSetting) -> None:
     for name in setting.offload_modules:
         if name not in OFFLOADABLE:
-            raise UserError("--recompute", text, f"{name} cannot be offloaded in a dense layer",
+            raise UserError("--recompute", text, f"the native backend does not offload {name}",
                             nearest_names(name, OFFLOADABLE))  # fmt: skip
     if setting.offload_modules and setting.granularity is Granularity.FULL:
         raise UserError("--recompute", text, "replayed layers keep nothing that could be offloaded",

@@ -11,10 +11,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from advisor.cost.flops import model_flops
 from harness.backends.base import Recorder
 from harness.backends.native import probe
-from harness.backends.native.limits import check, is_fully_sharded, num_microbatches
-from harness.backends.native.modules.layer import LayerSettings, TransformerLayer
+from harness.backends.native.limits import check, is_fully_sharded
+from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.modules.model import GptModel, LayerMaker, initialise
+from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.optimizer import Optimizer
 from harness.backends.native.parallel import Groups, make_groups
 from harness.backends.native.pipeline import Pipeline
@@ -53,6 +54,7 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
     settings = LayerSettings(
         model=native_model(workload),
         seq_length=workload.seq_length,
+        num_microbatches=workload.num_microbatches,
         dtype=torch.float32 if sharded else dtype,
         device=groups.device,
         tensor=TensorParallel(
@@ -105,7 +107,7 @@ class NativeStep:
         self, workload: Workload, model: GptModel, groups: Groups, dtype: torch.dtype, seed: int
     ) -> None:
         self.workload, self.model = workload, model
-        self.microbatches = num_microbatches(workload)
+        self.microbatches = workload.num_microbatches
         self._groups, self._dtype = groups, dtype
         self._tokens = _tokens(workload, groups, seed)
         self.optimizer = Optimizer(
@@ -148,8 +150,13 @@ class NativeStep:
             loss = loss / self.workload.layout.data_parallel_size
         return float(loss.item())
 
-    def saved_bytes_per_layer(self) -> int:
-        """Bytes on the device that autograd keeps, one microbatch: mean of the stage's layers."""
+    def saved_bytes_per_layer(self) -> int | None:
+        """Bytes on the device that autograd keeps, one microbatch: mean of the stage's layers.
+
+        None where counting needs more memory than there is.
+        """
+        if self._counted is None:
+            return None
         return self._counted.saved_bytes // len(self.model.decoder.layers)
 
     def flops(self) -> Flops:
@@ -162,7 +169,7 @@ class NativeStep:
             workload.model, workload.seq_length, workload.global_batch_size,
             workload.model.padded_vocab_size(layout.tensor_model_parallel_size),
         )  # fmt: skip
-        if runs_transformer_engine(workload):
+        if runs_transformer_engine(workload) or self._counted is None:
             return Flops(model=model, hardware=model, replayed_per_layer=None)
         replayed = self._counted.replayed_flops
         return Flops(
@@ -172,10 +179,16 @@ class NativeStep:
         )
 
     @cached_property
-    def _counted(self) -> probe.Counted:
-        counted = probe.count(self.model.decoder, self._one_microbatch)
-        self.optimizer.drop_gradients()
-        return counted
+    def _counted(self) -> probe.Counted | None:
+        """One more microbatch, counted. Operators that the counter takes apart need more memory
+        than a step, which may just have fitted: its measurement stands without the count."""
+        try:
+            return probe.count(self.model.decoder, self._one_microbatch)
+        except torch.OutOfMemoryError as error:
+            print(f"native: kept bytes are not counted: {error}", file=sys.stderr)
+            return None
+        finally:
+            self.optimizer.drop_gradients()
 
     def _one_microbatch(self) -> None:
         """Forward and backward of this stage alone, on the first microbatch or on noise."""

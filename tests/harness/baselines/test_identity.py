@@ -1,5 +1,7 @@
 """What decides that two results speak of the same thing."""
 
+from typing import Any
+
 import pytest
 
 from harness.baselines.identity import (
@@ -15,6 +17,7 @@ from harness.baselines.identity import (
     workload_label,
     world_size,
 )
+from harness.result import TrialResult, TrialStatus
 
 WORKLOAD = {
     "model": {"name": "toy"},
@@ -53,10 +56,29 @@ def test_gpus_have_one_name(name: str, full: str) -> None:
     assert gpu_type(name) == full
 
 
+def result(environment: dict[str, Any], device: str = "cuda", *variables: str) -> TrialResult:
+    trial = {"workload": WORKLOAD | {"device": device}, "variables": list(variables)}
+    return TrialResult(
+        name="x", status=TrialStatus.OK, trial=trial, environment=environment, started_at="",
+        wall_seconds=0.0,
+    )  # fmt: skip
+
+
 def test_places() -> None:
-    assert place_of(FULL, WORKLOAD).gpus == "8xH200-SXM-141GB"
-    assert place_of({}, WORKLOAD).gpus == "8x?"
-    assert place_of(FULL, WORKLOAD | {"device": "cpu"}).gpus == "cpu"
+    assert place_of(result(FULL)).gpus == "8xH200-SXM-141GB"
+    assert place_of(result({})).gpus == "8x?"
+    assert place_of(result(FULL, "cpu")).gpus == "cpu"
+
+
+def test_a_process_without_a_fingerprint_still_had_its_variables() -> None:
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64,backend=native"
+    died = place_of(result({}, "cuda", allocator))
+    name = "variables.PYTORCH_CUDA_ALLOC_CONF"
+    assert died.environment == {name: "max_split_size_mb:64,backend=native"}
+    other = place_of(result({}, "cuda", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"))
+    assert [one.name for one in differences(died, other)] == [name]
+    seen = place_of(result(FULL | {"variables": {"NCCL_ALGO": "Ring"}}, "cuda", allocator))
+    assert name not in seen.environment, "the fingerprint knows better than the plan"
 
 
 def test_what_is_compared() -> None:
@@ -78,7 +100,16 @@ def test_a_complete_golden_also_misses_what_was_not_set() -> None:
 
 def test_a_published_golden_is_silent_and_not_different() -> None:
     golden = Place(gpus="8xH200-SXM-141GB", environment={})
-    new = place_of(FULL, WORKLOAD)
+    new = place_of(result(FULL))
     assert differences(golden, new) == ()
     assert unrecorded(golden, new) == ("torch",)
     assert differences(Place(gpus="8xB200", environment={}), new)[0].name == "gpus"
+
+
+def test_numbers_of_another_frameworks_log_are_another_environment() -> None:
+    golden, new = (
+        Place(gpus="8xH200", environment={"source.framework": name, "source.log": name})
+        for name in ("megatron_lm", "torchtitan")
+    )
+    (found,) = differences(golden, new)
+    assert str(found) == "source.framework  megatron_lm -> torchtitan"

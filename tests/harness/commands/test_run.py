@@ -18,13 +18,13 @@ DRIVE = str(Path(__file__).parents[1] / "drive.py")
 
 
 def harness(
-    tmp_path: Path, *arguments: str, faults: dict[str, str] | None = None
+    tmp_path: Path, *arguments: str, faults: dict[str, str] | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """`harness run` with stub trials, in an empty folder."""
+    """`harness run` with stub trials, in an empty folder; each of them takes 20 ms."""
     (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
     environment = {
         **os.environ, "STUB_FAULTS": str(tmp_path / "faults.json"), "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **variables,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, DRIVE, *arguments], env=environment, cwd=tmp_path, capture_output=True,
@@ -43,7 +43,10 @@ def test_alone_it_runs_the_corners(tmp_path: Path) -> None:
     assert folder.name.startswith("tiny_cpu-cpu-")
     assert f"results in runs/{folder.name}" in done.stderr
     assert "trial 3/3  full:uniform:1  ok" in done.stderr
-    again = harness(tmp_path)
+    assert done.stderr.splitlines()[-1] == f"harness run: report in runs/{folder.name}/report"
+    assert "# tiny\\_cpu on CPU" in (folder / "report/report.md").read_text()
+    assert (folder / "report/report.html").stat().st_size > 50_000
+    again = harness(tmp_path, "--no-report")
     assert again.returncode == 0
     assert again.stdout == done.stdout
     assert again.stderr.count("as found") == 3
@@ -57,12 +60,41 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_failures_are_exit_code_4_and_may_be_retried(tmp_path: Path) -> None:
-    done = harness(tmp_path, "name=x", faults={"default": "oom"})
+    done = harness(tmp_path, "name=x", "--no-report", faults={"default": "oom"})
+    assert not (tmp_path / "runs/x/report").exists()
     assert done.returncode == 4
     assert "[start, 1.50 GiB over] torch.OutOfMemoryError: CUDA out of memory" in done.stdout
     assert "The advisor's first choice did not run." not in done.stdout
-    assert harness(tmp_path, "name=x").returncode == 4, "an out-of-memory is an answer"
-    assert harness(tmp_path, "name=x", "--retry").returncode == 0
+    found = harness(tmp_path, "name=x", "--no-report")
+    assert found.returncode == 4, "an out-of-memory is an answer"
+    assert harness(tmp_path, "name=x", "--retry", "--no-report").returncode == 0
+
+
+def test_a_report_that_fails_loses_nothing(tmp_path: Path) -> None:
+    """A file where the report's folder would be: told in one line, and the exit code stands."""
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/report").write_text("")
+    done = harness(tmp_path, "name=x")
+    assert done.returncode == 0
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("harness run: no report: FileExistsError: ")
+    assert last.endswith("again: harness report runs/x")
+    assert done.stdout.startswith("tiny_cpu on cpu")
+    failed = harness(tmp_path, "name=x", "--retry", faults={"default": "exit_7"})
+    assert failed.returncode == 0, "as found: measured before"
+    assert "no report: " in failed.stderr
+
+
+def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> None:
+    """Packages that raise ImportError stand before the real ones."""
+    for name in ("matplotlib", "jinja2", "pandas"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = harness(tmp_path, "name=x", PYTHONPATH=path)
+    assert done.returncode == 0
+    (note,) = [line for line in done.stderr.splitlines() if "recompute-advisor[report]" in line]
+    assert note.startswith("harness run: no figures, report.html, trials.csv, ")
+    assert (tmp_path / "runs/x/report/report.md").exists()
 
 
 @pytest.mark.parametrize(
@@ -117,10 +149,12 @@ def test_help_documents_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 2
 
 
-@pytest.mark.parametrize("name", ["rehearse", "sweep", "ingest"])
-def test_what_is_not_built_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([name]) == 2
-    assert capsys.readouterr().err == f"harness {name}: not built yet\n"
+def test_what_is_not_built_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cli.MODULES, "rehearse", "harness.commands.nothing")
+    assert cli.main(["rehearse"]) == 2
+    assert capsys.readouterr().err == "harness rehearse: not built yet\n"
 
 
 def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

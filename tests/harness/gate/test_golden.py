@@ -146,3 +146,12 @@ def test_a_single_published_number_is_exact_and_a_series_is_not(make_result: Any
     assert not measured.exact(STEP_TIME)
     assert not published.exact(STEP_TIME)
     assert published.exact("peak_allocated_bytes")
+
+
+def test_a_golden_that_does_not_fit_says_under_which_allocator(make_failed: Any) -> None:
+    """The processes died before they could leave a fingerprint."""
+    oom = make_failed(TrialStatus.OOM)
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
+    oom = replace(oom, trial=oom.trial | {"variables": [allocator]})
+    environment = golden_of([oom], "does not fit").meta.environment
+    assert environment == {"variables.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}

@@ -31,6 +31,12 @@ def test_a_preset_needs_its_name_and_the_setting() -> None:
     ]  # fmt: skip
 
 
+def test_the_environment_comes_first() -> None:
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    command = again("llama3_70b_32xh100", replace(preset_trial(), variables=(allocator, "X=a b")))
+    assert command.startswith(f"{allocator} X='a b' harness run experiment=")
+
+
 def test_what_differs_is_overridden() -> None:
     trial = preset_trial()
     workload = trial.workload

@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -12,28 +12,42 @@ _SEEDS: Final = 2**31
 
 
 def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
-    """Attention of [micro_batch_size, seq_length, heads, kv_channels]; returns the query's shape.
+    """Attention of [micro_batch_size, seq_length, heads, channels] each; channels are the value's.
 
-    The CPU's flash kernel knows no dropout: there an operator of our own stands in, which keeps
-    the same tensors and draws its mask from a seed.
+    The CPU's flash kernel knows no dropout, and no values of another width than the keys': there an
+    operator of our own stands in, which keeps the same tensors and draws its mask from a seed.
     """
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    if dropout > 0 and not query.is_cuda:
+    if not query.is_cuda and (dropout > 0 or q.shape[-1] != v.shape[-1]):
         seed = int(torch.randint(_SEEDS, ()).item())
         dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
         return dropped[0].transpose(1, 2)
-    with _flash_only(query):
+    with _flash_only(q, v):
         out = functional.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
         )
     return out.transpose(1, 2)
 
 
-def _flash_only(query: Tensor) -> AbstractContextManager[None]:
-    """No other kernel on a GPU, but for fp32, which flash attention does not take."""
-    if query.is_cuda and query.dtype is not torch.float32:
-        return sdpa_kernel(SDPBackend.FLASH_ATTENTION)
-    return nullcontext()
+def _flash_only(query: Tensor, value: Tensor) -> AbstractContextManager[None]:
+    """No other kernel on a GPU, but for fp32, which flash attention does not take; cuDNN's where
+    keys and values differ in width."""
+    if not query.is_cuda or query.dtype is torch.float32:
+        return nullcontext()
+    equal = query.shape[-1] == value.shape[-1]
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION if equal else SDPBackend.CUDNN_ATTENTION)
+
+
+class CoreAttention(nn.Module):
+    """Causal flash attention; its dropout is the model's."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[b, s, heads, channels] each to [b, s, heads x channels]."""
+        return flash_attention(query, key, value, self.dropout).flatten(2)
 
 
 @torch.library.custom_op("recompute_harness::dropped_attention", mutates_args=())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.layers.operators import Module
+from advisor.models.layer_kind import LayerKind
 from advisor.recompute import Segment
 from harness.backends.native.modules.kernels import (
     NORM_EPSILON,
@@ -17,8 +18,9 @@ from harness.backends.native.modules.kernels import (
     bias_dropout_add,
     rotate,
 )
-from harness.backends.native.modules.layer import LayerSettings, Norm
 from harness.backends.native.modules.model import LayerMaker
+from harness.backends.native.modules.norm import Norm
+from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import Regions
 
 _MLP: Final = frozenset(
@@ -44,7 +46,9 @@ def engine_layers(precision: Precision) -> LayerMaker:
         ) from error  # fmt: skip
     recipe = getattr(recipes, _RECIPES[precision])() if precision.is_fp8 else None
 
-    def make(settings: LayerSettings, segment: Segment, frequencies: Tensor | None) -> nn.Module:
+    def make(
+        settings: LayerSettings, segment: Segment, _: LayerKind, frequencies: Tensor | None
+    ) -> nn.Module:
         return EngineLayer(settings, segment, frequencies, engine, recipe)
 
     return make

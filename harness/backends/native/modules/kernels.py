@@ -72,50 +72,57 @@ def normalize(kind: Normalization, x: Tensor, weight: Tensor, bias: Tensor | Non
 
 
 class _BiasActivation(torch.autograd.Function):
-    """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again."""
+    """Bias, activation and gate; keeps linear_fc1's output alone and computes the rest again.
+
+    Like a fused kernel it has no tensor of its own beside what it reads and returns: every step
+    writes where the result will be.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: Activation) -> Tensor:
         ctx.save_for_backward(x, bias)
         ctx.kind = kind
-        biased = x if bias is None else x + bias
         if not kind.gated:
-            return _activate(kind, biased)
-        gate, value = biased.chunk(2, dim=-1)
-        return _activate(kind, gate).mul_(value)
+            out = torch.empty_like(x) if bias is None else x + bias
+            return _activate(kind, x if bias is None else out, out)
+        gate, value = (x if bias is None else x + bias).chunk(2, dim=-1)
+        return _activate(kind, gate, torch.empty_like(value)).mul_(value)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         x, bias = ctx.saved_tensors
-        biased = x if bias is None else x + bias
         if ctx.kind.gated:
-            gate, value = biased.chunk(2, dim=-1)
-            grad = torch.empty_like(biased)
+            grad = torch.empty_like(x)
+            gate, value = (x if bias is None else x + bias).chunk(2, dim=-1)
             grad_gate, grad_value = grad.chunk(2, dim=-1)
-            grad_gate.copy_(_activate_backward(ctx.kind, grads[0] * value, gate))
-            torch.mul(grads[0], _activate(ctx.kind, gate), out=grad_value)
+            torch.mul(grads[0], value, out=grad_value)
+            _activate_backward(ctx.kind, grad_value, gate, grad_gate)
+            _activate(ctx.kind, gate, grad_value).mul_(grads[0])
         else:
-            grad = _activate_backward(ctx.kind, grads[0], biased)
+            grad = torch.empty_like(x) if bias is None else x + bias
+            _activate_backward(ctx.kind, grads[0], x if bias is None else grad, grad)
         return grad, None if bias is None else _column_sum(grad, bias), None
 
 
-def _activate(kind: Activation, x: Tensor) -> Tensor:
-    if kind is Activation.SWIGLU:
-        return functional.silu(x)
+def _activate(kind: Activation, x: Tensor, out: Tensor) -> Tensor:
+    """activation(x) in `out`, which may be x itself."""
     if kind is Activation.SQUARED_RELU:
-        return functional.relu(x).square()
-    return functional.gelu(x, approximate="tanh")
-
-
-def _activate_backward(kind: Activation, grad: Tensor, x: Tensor) -> Tensor:
-    if kind is Activation.SQUARED_RELU:
-        return 2 * functional.relu(x) * grad
-    gradient: Tensor
+        return torch.clamp(x, min=0, out=out).square_()
     if kind is Activation.SWIGLU:
-        gradient = torch.ops.aten.silu_backward(grad, x)
+        torch.ops.aten.silu.out(x, out=out)
     else:
-        gradient = torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
-    return gradient
+        torch.ops.aten.gelu.out(x, approximate="tanh", out=out)
+    return out
+
+
+def _activate_backward(kind: Activation, grad: Tensor, x: Tensor, out: Tensor) -> None:
+    """Gradient at x in `out`, which may be x itself."""
+    if kind is Activation.SQUARED_RELU:
+        torch.clamp(x, min=0, out=out).mul_(grad).mul_(2)
+    elif kind is Activation.SWIGLU:
+        torch.ops.aten.silu_backward.grad_input(grad, x, grad_input=out)
+    else:
+        torch.ops.aten.gelu_backward.grad_input(grad, x, approximate="tanh", grad_input=out)
 
 
 def bias_activation(kind: Activation, x: Tensor, bias: Tensor | None) -> Tensor:

@@ -9,19 +9,22 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import PositionEmbedding
 from advisor.recompute import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
-from harness.backends.native.modules.layer import LayerSettings, Norm, TransformerLayer
+from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.linear import (
     ParallelLinear,
     Shard,
     VocabParallelEmbedding,
     cross_entropy,
 )
+from harness.backends.native.modules.norm import Norm
+from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import replay_later
 
-LayerMaker = Callable[[LayerSettings, Segment, Tensor | None], nn.Module]
+LayerMaker = Callable[[LayerSettings, Segment, LayerKind, Tensor | None], nn.Module]
 
 _WEIGHT_DEVIATION: Final = 0.02
 
@@ -66,7 +69,7 @@ class TransformerBlock(nn.Module):
         self._groups: list[tuple[Segment, list[nn.Module]]] = []
         frequencies = settings.frequencies()
         for segment in plan.segments:
-            group = [make_layer(settings, segment, frequencies) for _ in range(segment.num_layers)]
+            group = [make_layer(settings, segment, kind, frequencies) for kind in segment.layers]
             self._groups.append((segment, group))
             for layer in group:
                 self.layers[str(first_layer + len(self.layers))] = layer

@@ -1,5 +1,6 @@
 """Tiny models and workloads of the native backend's tests."""
 
+from dataclasses import replace
 from typing import Any
 
 from advisor.dtypes import Precision
@@ -19,6 +20,9 @@ GPT = ModelSpec(
     position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1, attention_dropout=0.1,
     share_embeddings_and_output_weights=True,
 )  # fmt: skip
+EXPERTS = replace(
+    LLAMA, name="experts", num_moe_experts=4, moe_ffn_hidden_size=48, moe_aux_loss_coeff=0.01
+)
 
 
 def workload(model: ModelSpec, recompute: str = "none", **changes: Any) -> Workload:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import GPT, LLAMA, Phases, workload
+from cases import EXPERTS, GPT, LLAMA, Phases, workload
 
 from advisor.layout import ParallelLayout
 from harness.backends.native.step import NativeStep, build_step
@@ -48,10 +48,12 @@ CASES: dict[str, Workload] = {
         ("fsdp", FSDP, LLAMA, ALL_SELECTIVE),
         ("fsdp", FSDP, LLAMA, "full:uniform:1"),
         ("fsdp", FSDP, LLAMA, "op:torchtitan"),
+        ("fsdp", FSDP, EXPERTS, "selective:moe_act,layernorm"),
         ("data", DATA, TIED, "none"),
         ("pipeline", PIPELINE, UNTIED, "none"),
         ("pipeline", PIPELINE, LLAMA, "full:uniform:1"),
         ("pipeline", PIPELINE, LLAMA, "selective:mlp+offload=core_attn"),
+        ("pipeline", PIPELINE, EXPERTS, "selective:moe"),
     )
 }
 """Workloads whose losses and gradients must be those of one process."""

@@ -22,8 +22,8 @@ from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
 from advisor.recompute import RecomputePlan  # noqa: E402
 from harness.backends.native import predict  # noqa: E402
 from harness.backends.native.modules.engine import engine_layers  # noqa: E402
-from harness.backends.native.modules.layer import LayerSettings  # noqa: E402
 from harness.backends.native.modules.model import GptModel, initialise  # noqa: E402
+from harness.backends.native.modules.settings import LayerSettings  # noqa: E402
 from harness.backends.native.setting import parse_native_setting  # noqa: E402
 from harness.trial import Device  # noqa: E402
 

@@ -47,7 +47,7 @@ def test_layer_norm() -> None:
     _same(normalize(Normalization.LAYER_NORM, x, weight, bias), expected, x, weight, bias)
 
 
-@pytest.mark.parametrize("kind", Activation)
+@pytest.mark.parametrize("kind", sorted(set(Activation) - {Activation.QUICK_GEGLU}))
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_bias_activation(kind: Activation, with_bias: bool) -> None:
     x, bias = _leaf(2, 4, 12), _leaf(12)

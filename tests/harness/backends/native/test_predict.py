@@ -5,18 +5,27 @@ import sys
 from dataclasses import replace
 
 import pytest
-from cases import GPT, LLAMA, workload
+from cases import EXPERTS, GPT, LLAMA, workload
 
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from advisor.models.attention import SoftmaxType
+from advisor.models.experts import LoadBalancing, RouterDType
+from advisor.models.layer_pattern import LayerPattern
+from advisor.models.spec import (
+    Activation,
+    AttentionBackend,
+    CrossEntropyFusion,
+    TransformerImpl,
+)
 from harness.backends.native.predict import (
     native_model,
     native_plan,
     predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
     runs_transformer_engine,
+    unfused_bytes,
 )
 from harness.backends.native.setting import OpPolicy, parse_native_setting
 from harness.trial import Device
@@ -48,6 +57,53 @@ LINEAR = {"qkv": 2 * TOKENS * 64 * 128, "proj": 2 * TOKENS * 64 * 64,
 ])  # fmt: skip
 def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
     assert predict_saved_bytes_per_layer(workload(LLAMA, setting)) == saved
+
+
+# Four experts of width 48, two of which each token goes to.
+ATTENTION_PART = 2 * HIDDEN + STATISTICS + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
+ROWS = 2 * TOKENS
+ROUTING = TOKENS * 2 * (8 + 4)  # chosen experts in int64, their softmax in fp32
+BALANCE = TOKENS * 4 * 4 + 4 * 8 + 4  # scores of all in fp32, tokens of each expert, the loss
+DISPATCH = TOKENS * 4 * (2 + 1) + ROWS * (8 + 2)  # probabilities and map by expert; rows
+TOKENS_OF_EXPERTS, WIDENED, WEIGHTED = ROWS * 64 * 2, ROWS * 96 * 2, ROWS * 48 * 2
+
+
+ROUTER = 2 * HIDDEN + STATISTICS + ROUTING + BALANCE  # and the norm before it
+
+
+@pytest.mark.parametrize(("setting", "saved", "flops"), [
+    ("none", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
+    ("selective:moe_act", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED, 0),
+    ("selective:moe", 2 * HIDDEN + STATISTICS,
+     2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64),
+    ("selective:mlp", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
+])  # fmt: skip
+def test_experts_by_hand(setting: str, saved: int, flops: int) -> None:
+    one = workload(EXPERTS, setting)
+    assert predict_saved_bytes_per_layer(one) == ATTENTION_PART + saved
+    assert predict_replayed_flops_per_layer(one) == flops
+
+
+LATENT = replace(LLAMA, num_query_groups=4, multi_latent_attention=True, qk_layernorm=True,
+                 kv_lora_rank=24, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=12)  # fmt: skip
+COMBINED = TOKENS * (24 + 8) * 2  # of which the norm keeps a view
+NORMED = TOKENS * 24 * 2
+HEADS = TOKENS * 4 * (24 + 24 + 12) * 2
+CONTEXT = TOKENS * 4 * 12 * 2
+SHARED_TABLES = 4 * 32 * 8 * 2
+
+
+@pytest.mark.parametrize(("setting", "kept", "flops"), [
+    ("none", HEADS + SHARED_TABLES + CONTEXT, 0),
+    ("selective:mla_up_proj", CONTEXT, 2 * TOKENS * 4 * (64 * 24 + 24 * 28)),
+    ("selective:core_attn", HEADS + SHARED_TABLES + CONTEXT - LOG_SUM_EXP,
+     2 * 4 * 32 * 32 * (24 + 12)),
+])  # fmt: skip
+def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
+    one = workload(LATENT, setting)
+    rest = 2 * (2 * HIDDEN + STATISTICS) + GATED + ACTIVATED + LOG_SUM_EXP
+    assert predict_saved_bytes_per_layer(one) == rest + COMBINED + STATISTICS + NORMED + kept
+    assert predict_replayed_flops_per_layer(one) == flops
 
 
 @pytest.mark.parametrize(("setting", "flops"), [
@@ -117,7 +173,7 @@ def test_policies_are_parsed() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("op:save_matmuls", "did you mean save_matmul"),
     ("op:save_matmul+offload=core_attn", "no operator policy"),
-    ("none+offload=moe_act", "cannot be offloaded in a dense layer"),
+    ("none+offload=moe_act", "does not offload moe_act"),
     ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
     ("selective:core_attn+offload=core_attn", "core_attn: replayed and offloaded"),
     ("selective:layernorm+offload=attn_norm", "attn_norm: replayed and offloaded"),
@@ -175,6 +231,52 @@ REFUSED = {
         "flash attention only",
     ),
     "positions": (workload(GPT, seq_length=128), "is above max_position_embeddings = 64"),
+    "cut latent attention": (
+        workload(LATENT, layout=ParallelLayout(tensor_model_parallel_size=2)),
+        "does not cut latent attention",
+    ),
+    "offloaded latent attention": (
+        workload(LATENT, "none+offload=core_attn"), "without latent attention only",
+    ),
+    "mtp": (workload(replace(LLAMA, mtp_num_layers=1)), "has no multi-token prediction"),
+    "window": (workload(replace(LLAMA, window_size=8)), "has no sliding windows"),
+    "sinks": (
+        workload(replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE)), "has no sinks",
+    ),
+    "activation": (
+        workload(replace(LLAMA, activation=Activation.QUICK_GEGLU)), "does not run it",
+    ),
+    "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU alone"),
+    "experts with bias": (workload(replace(EXPERTS, add_bias_linear=True)), "no biases in experts"),
+    "capacity": (workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)), "drops no tokens"),
+    "router in fp64": (
+        workload(replace(EXPERTS, moe_router_dtype=RouterDType.FP64)), "no such router",
+    ),
+    "sinkhorn": (
+        workload(replace(EXPERTS, moe_aux_loss_coeff=0.0,
+                         moe_router_load_balancing_type=LoadBalancing.SINKHORN)),
+        "does not balance experts this way",
+    ),
+    "limited groups": (
+        workload(replace(EXPERTS, moe_router_num_groups=2, moe_router_group_topk=1)),
+        "under an expert bias only",
+    ),
+    "expert tensor parallel": (
+        workload(EXPERTS, layout=ParallelLayout(
+            tensor_model_parallel_size=2, sequence_parallel=True)),
+        "does not cut experts",
+    ),
+    "expert parallel": (
+        workload(EXPERTS, layout=ParallelLayout(
+            expert_model_parallel_size=2, data_parallel_size=2), global_batch_size=8),
+        "does not split this way",
+    ),
+    "experts under a policy": (workload(EXPERTS, "op:torchtitan"), "in dense models only"),
+    "stages of two kinds": (
+        workload(replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]")),
+                 layout=ParallelLayout(pipeline_model_parallel_size=2)),
+        "same kinds of layers",
+    ),
     "fp16": (workload(LLAMA, precision=Precision.FP16), "compute in bf16"),
     "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "8 bits need Transformer Engine"),
 }  # fmt: skip
@@ -192,6 +294,8 @@ def test_workloads_that_are_refused(name: str) -> None:
     ({"recompute": "full:uniform:2"}, "one layer each"),
     ({"layout": ParallelLayout(tensor_model_parallel_size=2)}, "without tensor parallelism here"),
     ({"precision": Precision.FP16}, "scales no loss"),
+    ({"model": LATENT}, "latent attention runs on plain torch"),
+    ({"model": EXPERTS}, "experts run on plain torch modules only"),
 ])  # fmt: skip
 def test_what_transformer_engine_does_not_run(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
@@ -200,6 +304,32 @@ def test_what_transformer_engine_does_not_run(
     one = replace(workload(LLAMA, device=Device.CUDA), **changes)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         predict_saved_bytes_per_layer(one)
+
+
+@pytest.mark.parametrize(("setting", "replays"), [
+    ("none", 0), ("selective:mlp", 2), ("full:block:1", 1), ("selective:core_attn", 0),
+])  # fmt: skip
+def test_traffic_of_what_is_not_fused(setting: str, replays: int) -> None:
+    """Two microbatches of 2 x 32 tokens through two layers: activations [.., 96], 16 bits."""
+    one = workload(LLAMA, setting)
+    activated = 2 * 32 * 96 * 2
+    query, key_value = 64 * 64, 64 * 32
+    weights = query + 2 * key_value + query + 3 * 64 * 96 + 2 * 64
+    sums = 2 * weights * 2 * 3
+    assert unfused_bytes(one) == 2 * (sums + (2 * 8 + replays * 2) * activated)
+
+
+@pytest.mark.parametrize(("setting", "replays"), [("none", 0), ("selective:moe_act", 1)])
+def test_traffic_of_the_experts_activation(setting: str, replays: int) -> None:
+    mlp = 4 * 3 * 64 * 48 + 4 * 64  # four experts and the router
+    two_layers = 2 * (64 * 128 + 64 * 64 + mlp + 2 * 64)
+    activations = 2 * (4 + 17 + replays * 4) * WEIGHTED
+    assert unfused_bytes(workload(EXPERTS, setting)) == 2 * (two_layers * 2 * 3 + activations)
+
+
+def test_a_plain_activation_has_no_more_traffic_than_a_fused_one() -> None:
+    two_layers = 2 * (64 * 192 + 192 + 64 * 64 + 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64)
+    assert unfused_bytes(workload(GPT)) == 2 * two_layers * 2 * 3
 
 
 def test_predicting_loads_no_torch() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import GPT, LLAMA, Phases, workload  # noqa: E402
+from cases import EXPERTS, GPT, LLAMA, Phases, workload  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
@@ -63,9 +63,11 @@ class Seen:
     flops: int
 
 
-def causal_half(query: list[int], key: list[int], *_: object, **__: object) -> int:
+def causal_half(
+    query: list[int], key: list[int], value: list[int], *_: object, **__: object
+) -> int:
     b, heads, s, channels = query
-    return 2 * b * heads * s * key[2] * channels
+    return b * heads * s * key[2] * (channels + value[3])
 
 
 def run(step: NativeStep) -> Seen:
@@ -161,17 +163,19 @@ class LiveStorages(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    "setting",
-    ["selective:core_attn", "selective:mlp", "selective:layernorm", "full:uniform:1",
-     "selective:core_attn,mlp,layernorm", "op:torchtitan"],
+    ("model", "setting"),
+    [(LLAMA, "selective:core_attn"), (LLAMA, "selective:mlp"), (LLAMA, "selective:layernorm"),
+     (LLAMA, "full:uniform:1"), (LLAMA, "selective:core_attn,mlp,layernorm"),
+     (LLAMA, "op:torchtitan"), (EXPERTS, "selective:moe"),
+     (EXPERTS, "selective:moe_act,layernorm")],
 )  # fmt: skip
-def test_what_is_not_kept_is_off_the_peak(setting: str) -> None:
+def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> None:
     """The peak is the head's, with all layers' kept tensors alive; what a replay brings back must
     be gone before the next layer's."""
 
     def peak(spec: str) -> tuple[int, int]:
-        model = replace(LLAMA, vocab_size=2048)
-        one = workload(model, spec, seq_length=64, micro_batch_size=4)
+        wide_head = replace(model, vocab_size=2048)
+        one = workload(wide_head, spec, seq_length=64, micro_batch_size=4)
         step, meter = build_step(one, SEED), StorageMeter()
         with meter.measuring():
             step.forward_backward(Phases())

@@ -46,6 +46,41 @@ def test_dropped_output_is_freed_and_written_again() -> None:
     torch.testing.assert_close(layer.weight.grad, slope * torch.tensor([1.0, 4.0]))
 
 
+class Product(nn.Module):
+    """x times y."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * y
+
+
+def test_dropped_output_of_two_inputs() -> None:
+    x, y = (torch.tensor([value], requires_grad=True) for value in (3.0, 5.0))
+    output, dropped = DROPS.droppable(NORM, Product(), x, y)
+    reader = output.square()
+    dropped.until_backward_of(reader)
+    assert output.untyped_storage().nbytes() == 0
+    reader.sum().backward()
+    assert (x.grad, y.grad) == (torch.tensor([150.0]), torch.tensor([90.0]))
+
+
+class Powers(nn.Module):
+    """x squared and x cubed."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x**2, x**3
+
+
+def test_several_dropped_outputs() -> None:
+    x = torch.tensor([2.0], requires_grad=True)
+    (square, cube), dropped = DROPS.droppable(NORM, Powers(), x)
+    reader = square * cube
+    dropped.until_backward_of(reader)
+    assert square.untyped_storage().nbytes() == cube.untyped_storage().nbytes() == 0
+    reader.sum().backward()
+    assert (square.item(), cube.item()) == (4.0, 8.0)
+    assert x.grad == torch.tensor([80.0])
+
+
 def test_output_that_nobody_needs_is_not_dropped() -> None:
     layer = Square()
     layer.weight.requires_grad_(False)

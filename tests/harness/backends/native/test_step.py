@@ -83,7 +83,8 @@ def test_states_are_fp32_over_16_bit_parameters() -> None:
     assert {tensor.dtype for tensor in (*states, *bucket.masters)} == {torch.float32}
     for parameter, master in zip(bucket.parameters, bucket.masters, strict=True):
         assert parameter.dtype is torch.bfloat16
-        assert parameter.grad is None
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
         assert master.grad is None
         assert torch.equal(parameter, master.bfloat16())
 

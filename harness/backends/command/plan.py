@@ -1,0 +1,73 @@
+"""From a request to the commands of its trials, and to the machine that they run on."""
+
+from dataclasses import replace
+from typing import Final
+
+from advisor.errors import UserError
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.job import Job
+from advisor.units import parse_gpus
+from harness.backends.command.emit import (
+    check_framework,
+    check_template,
+    variables,
+    words,
+)
+from harness.config import RunConfig
+from harness.device import Machine, find_machine
+from harness.plan import PlannedSetting
+from harness.trial import Backend, Command, Device
+
+_OWN_KEYS: Final = ("command", "framework")
+
+
+def check_request(config: RunConfig) -> None:
+    """UserError where command and backend do not belong together, or the command is no template."""
+    if config.backend is not Backend.COMMAND:
+        given = next((key for key in _OWN_KEYS if getattr(config, key)), None)
+        if given is not None:
+            raise UserError(given, getattr(config, given), f"is for backend={Backend.COMMAND}",
+                            f"this is backend={config.backend}")  # fmt: skip
+        return
+    framework = framework_of(config)
+    check_framework(framework)
+    check_template(config.command, framework)
+
+
+def framework_of(config: RunConfig) -> str:
+    """The framework given, else the job's."""
+    return config.framework or str(config.job.get("framework", "megatron_lm"))
+
+
+def machine_of(config: RunConfig) -> Machine:
+    """The machine that trials run on. A command may start its ranks elsewhere (srun, ssh): with
+    device=cuda the GPUs that are asked for are believed where there are fewer here."""
+    if config.backend is not Backend.COMMAND or config.device != Device.CUDA:
+        return find_machine(config.device)
+    count, name = parse_gpus(config.gpus or str(config.experiment.get("gpus", "")))
+    try:
+        here = find_machine(config.device)
+    except UserError:
+        here = Machine(device=Device.CUDA)
+    known = here.gpu_names[:1] if len(here.gpu_names) >= count else ()
+    return here if known else Machine(device=Device.CUDA, gpu_names=(name,) * count)
+
+
+def with_command(
+    setting: PlannedSetting, config: RunConfig, job: Job, revision: Revision, gpu: str
+) -> PlannedSetting:
+    """A planned setting with the command that runs it; skipped where it cannot be put in words."""
+    framework = framework_of(config)
+    try:
+        put_in = words(framework, setting.spec, job, revision)
+        wanted = variables(framework, setting.spec, job, revision)
+    except UserError as error:
+        return setting if setting.skip else replace(setting, rank=None, skip=str(error))
+    command = Command(
+        template=config.command,
+        framework=framework,
+        words=put_in,
+        gpu=gpu,
+        variables=wanted,
+    )
+    return replace(setting, trial=replace(setting.trial, command=command))

@@ -1,0 +1,22 @@
+"""The Megatron Core backend: its own GPTModel, schedules, DDP and distributed optimizer.
+
+`build` makes a step (loads torch and megatron-core); `translate` says as what model a workload is
+run (loads neither).
+"""
+
+from typing import TYPE_CHECKING
+
+from harness.trial import Workload
+
+if TYPE_CHECKING:
+    from harness.backends.base import TrainingStep
+
+
+def build(workload: Workload, seed: int) -> "TrainingStep":
+    """This rank's step of `workload`; UserError for what this backend does not run."""
+    from harness.backends.megatron_core.installed import require_megatron
+
+    require_megatron()
+    from harness.backends.megatron_core.step import build_step
+
+    return build_step(workload, seed)

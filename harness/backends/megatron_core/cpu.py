@@ -1,0 +1,144 @@
+"""Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU.
+
+All patches are undone on exit. Real tensors compute real values; harness.rehearsal.fake lays fake
+ones over the same patches.
+"""
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from torch.overrides import TorchFunctionMode
+
+from harness.backends.megatron_core.installed import has_transformer_engine
+
+CPU = torch.device("cpu")
+KernelScope = Callable[[str], AbstractContextManager[None]]
+
+
+class CudaToCpu(TorchFunctionMode):
+    """Sends `device="cuda"` to the CPU, and names types as on a GPU, where Megatron compares."""
+
+    replacements: Mapping[Any, Callable[..., Any]] = {
+        torch.Tensor.cuda: lambda tensor, *_, **__: tensor,
+    }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = CPU
+        if "pin_memory" in kwargs:  # pinning needs a CUDA driver
+            kwargs["pin_memory"] = False
+        result = self.replacements.get(func, func)(*args, **kwargs)
+        if func is torch.Tensor.type and isinstance(result, str):
+            return result.replace("torch.", "torch.cuda.")
+        return result
+
+
+def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
+    """The local spec's norm, without its refusal of sequence parallelism (TE's has none)."""
+    kinds = {"LayerNorm": torch.nn.LayerNorm, "RMSNorm": torch.nn.RMSNorm}
+    norm = kinds[config.normalization](hidden_size, eps=eps)
+    for parameter in norm.parameters():
+        parameter.sequence_parallel = config.sequence_parallel
+    return norm
+
+
+def local_patches() -> Iterator[Any]:
+    """What Megatron's own layers lack where there is no Transformer Engine, on any device."""
+    if has_transformer_engine():
+        return
+    yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
+    # its classes are None, and isinstance() refuses them
+    yield mock.patch.object(multi_latent_attention, "HAVE_TE", False)
+    # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's
+    init = megatron_random.CheckpointWithoutOutput.__init__
+    yield mock.patch.object(
+        megatron_random.CheckpointWithoutOutput, "__init__", lambda self, **_: init(self, fp8=None)
+    )
+
+
+def _as_one_kernel(function: Callable[..., Any], kernel: KernelScope) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with kernel(f"compiled:{function.__name__}"):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _compiled_functions() -> Iterator[tuple[ModuleType | type, str, Callable[..., Any]]]:
+    """Functions and methods that Megatron wrapped in torch.compile: where, and what is inside."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("megatron.core"):
+            own = (v for v in vars(module).values() if getattr(v, "__module__", "") == name)
+            classes: list[ModuleType | type] = [value for value in own if isinstance(value, type)]
+            for holder in (module, *classes):
+                yield from _compiled_in(holder)
+
+
+def _compiled_in(
+    holder: ModuleType | type,
+) -> Iterator[tuple[ModuleType | type, str, Callable[..., Any]]]:
+    for attribute, value in list(vars(holder).items()):
+        inner = getattr(value, "__dict__", {}).get("_torchdynamo_orig_callable")
+        if callable(inner):
+            yield holder, attribute, inner
+
+
+def _cpu() -> torch.device:
+    return CPU
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _set_rng_state(state: torch.Tensor, *_: Any, **__: Any) -> None:
+    torch.set_rng_state(state)
+
+
+def _get_rng_state(*_: Any, **__: Any) -> torch.Tensor:
+    return torch.get_rng_state()
+
+
+def _rng_patches() -> Iterator[Any]:
+    """The CPU's generator in place of the GPU's; that the tracker moves it is no mishap here."""
+    yield mock.patch.object(torch.cuda, "get_rng_state", _get_rng_state)
+    yield mock.patch.object(torch.cuda, "manual_seed", torch.manual_seed)
+    yield mock.patch.object(megatron_random, "_get_cuda_rng_state", _get_rng_state)
+    yield mock.patch.object(megatron_random, "_set_cuda_rng_state", _set_rng_state)
+    yield mock.patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
+
+
+def _no_scope(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def patches(kernel: KernelScope = _no_scope) -> Iterator[Any]:
+    """What real and fake tensors need alike; `kernel(name)` surrounds each compiled function."""
+    yield mock.patch.object(torch.cuda, "current_device", _cpu)
+    yield mock.patch.object(torch.cuda, "synchronize", _nothing)
+    yield from local_patches()
+    for module, attribute, function in _compiled_functions():
+        yield mock.patch.object(module, attribute, _as_one_kernel(function, kernel))
+
+
+@contextmanager
+def megatron_on_cpu() -> Iterator[None]:
+    """Inside, Megatron computes on the CPU with real tensors; nothing is compiled."""
+    with ExitStack() as stack:
+        for patch in (*patches(), *_rng_patches()):
+            stack.enter_context(patch)
+        stack.enter_context(CudaToCpu())
+        yield

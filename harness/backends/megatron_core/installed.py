@@ -1,0 +1,35 @@
+"""Whether megatron-core and Transformer Engine can be used here, said in one line."""
+
+import importlib
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Final
+
+from advisor.errors import UserError
+
+_NEEDED: Final = {"torch": "torch", "megatron": "megatron-core"}
+
+
+def missing() -> str:
+    """The packages that are not installed, separated by commas; empty where none is missing."""
+    return ", ".join(package for name, package in _NEEDED.items() if find_spec(name) is None)
+
+
+def require_megatron() -> None:
+    """Raise UserError, naming the extra, where torch or megatron-core is not installed."""
+    lacking = missing()
+    if lacking:
+        raise UserError("backend megatron_core", lacking, "is not installed",
+                        "pip install 'recompute-advisor[megatron]'")  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def has_transformer_engine() -> bool:
+    """Whether Transformer Engine can be imported: an installation without its library cannot."""
+    if find_spec("transformer_engine") is None:
+        return False
+    try:
+        importlib.import_module("transformer_engine.pytorch")
+    except (ImportError, RuntimeError, OSError):
+        return False
+    return True

@@ -1,0 +1,181 @@
+"""Builds the GPT model chunks of one rank and their inputs."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import torch
+from megatron.core import activations, parallel_state
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_decoder_block_spec,
+    get_gpt_layer_local_spec,
+    get_gpt_mtp_block_spec,
+)
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from torch.nn import functional
+
+from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+
+
+def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
+    functions: dict[Activation, Callable[..., torch.Tensor]] = {
+        Activation.SWIGLU: functional.silu,
+        Activation.GEGLU: functional.gelu,
+        Activation.GELU: functional.gelu,
+        Activation.SQUARED_RELU: activations.squared_relu,  # read late: a patch may be in place
+    }
+    return functions[Activation(case.activation)]
+
+
+def shared_fields(case: MegatronCase, cls: type) -> dict[str, Any]:
+    """Fields of the case that one of Megatron's configuration classes has under the same name."""
+    known = {field.name for field in fields(cls)}
+    return {field.name: getattr(case, field.name) for field in fields(case) if field.name in known}
+
+
+def transformer_config(case: MegatronCase, **changes: Any) -> Any:
+    """The case as Megatron's own (validating) configuration object."""
+    overlap = case.interleaved if case.overlap_p2p_comm is None else case.overlap_p2p_comm
+    modules = None if case.recompute_modules is None else list(case.recompute_modules)
+    cls = MLATransformerConfig if case.multi_latent_attention else TransformerConfig
+    values = {
+        **shared_fields(case, cls),
+        "gated_linear_unit": Activation(case.activation).gated,
+        "activation_func": _activation_function(case),
+        "recompute_modules": modules,
+        "offload_modules": list(case.offload_modules),
+        "overlap_p2p_comm": overlap,
+        "batch_p2p_comm": not overlap,
+        "bf16": True,
+        "params_dtype": torch.bfloat16,
+        "pipeline_dtype": torch.bfloat16,
+        **(case.experts.arguments() if case.experts else {}),
+        **changes,
+    }
+    known = {field.name for field in fields(cls)}
+    return cls(**{key: value for key, value in values.items() if key in known})
+
+
+def _layer_spec(case: MegatronCase, core_attention: type[torch.nn.Module]) -> Any:
+    """Transformer Engine's layers, or Megatron's own with `core_attention` for a flash kernel."""
+    if case.transformer_impl == "transformer_engine":
+        from megatron.core.models.gpt.gpt_layer_specs import (
+            get_gpt_layer_with_transformer_engine_spec,
+        )
+
+        return get_gpt_layer_with_transformer_engine_spec(
+            qk_layernorm=case.qk_layernorm, multi_latent_attention=case.multi_latent_attention
+        )
+    spec = copy.deepcopy(
+        get_gpt_layer_local_spec(
+            qk_layernorm=case.qk_layernorm,
+            normalization=case.normalization,
+            multi_latent_attention=case.multi_latent_attention,
+        )
+    )
+    _set_core_attention(case, spec, core_attention)
+    return spec
+
+
+def _set_core_attention(
+    case: MegatronCase, spec: Any, core_attention: type[torch.nn.Module]
+) -> None:
+    if case.attention == CoreAttention.FLASH:
+        spec.submodules.self_attention.submodules.core_attention = core_attention
+
+
+def _chunk_spec(
+    case: MegatronCase, config: Any, core_attention: type[torch.nn.Module], vp_stage: int | None
+) -> Any:
+    """The layers of a chunk: one spec for all, or one for each where some have experts."""
+    if case.experts is None:
+        return _layer_spec(case, core_attention)
+    engine = case.transformer_impl == "transformer_engine"
+    block = get_gpt_decoder_block_spec(config, engine, case.normalization, vp_stage=vp_stage)
+    if not engine:
+        for spec in block.layer_specs:
+            _set_core_attention(case, spec, core_attention)
+    return block
+
+
+def _build_chunk(case: MegatronCase, config: Any, spec: Any, vp_stage: int | None) -> Any:
+    return GPTModel(
+        config,
+        spec,
+        vocab_size=case.vocab_size,
+        max_sequence_length=case.max_position_embeddings or case.seq_length,
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+        position_embedding_type=case.position_embedding_type,
+        rotary_percent=case.rotary_percent,
+        share_embeddings_and_output_weights=case.share_embeddings_and_output_weights,
+        vp_stage=vp_stage,
+        mtp_block_spec=get_gpt_mtp_block_spec(
+            config, spec, case.transformer_impl == "transformer_engine", vp_stage=vp_stage
+        ),
+    )
+
+
+def build_chunks(
+    case: MegatronCase, core_attention: type[torch.nn.Module], config: Any
+) -> list[Any]:
+    """The GPT model chunks of the current rank, in training mode, with bf16 parameters."""
+    stages = list(range(case.num_model_chunks)) if case.interleaved else [None]
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)  # torch's own norms and embeddings take no dtype
+    try:
+        specs = [_chunk_spec(case, config, core_attention, stage) for stage in stages]
+        return [
+            _build_chunk(case, config, spec, stage)
+            for spec, stage in zip(specs, stages, strict=True)
+        ]
+    finally:
+        torch.set_default_dtype(default)
+
+
+class Batch:
+    """One microbatch on one rank: `tokens` [micro_batch_size, seq_length / cp], and the rest."""
+
+    def __init__(
+        self, case: MegatronCase, tokens: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> None:
+        s, device = case.local_seq_length, tokens.device
+        self.reports = labels is not None
+        self.tokens, self.labels = tokens, tokens if labels is None else labels
+        self.position_ids = torch.arange(s, device=device)[None].expand(case.micro_batch_size, s)
+        self.loss_mask = torch.ones(case.micro_batch_size, s, dtype=torch.float32, device=device)
+        # multi-token prediction masks the losses of its depths inside the model
+        self.inside = {"loss_mask": self.loss_mask} if case.mtp_num_layers else {}
+        self.attention_mask: torch.Tensor | None = None
+        if case.attention == CoreAttention.UNFUSED:
+            self.attention_mask = _causal_mask(s, device)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors of the batch."""
+        found = [self.tokens, self.labels, self.position_ids, self.loss_mask, self.attention_mask]
+        return [tensor for tensor in found if tensor is not None]
+
+    def forward(self, model: Any) -> torch.Tensor:
+        """The model's output: hidden states, or the loss of every token on the last stage."""
+        out: torch.Tensor = model(
+            self.tokens, self.position_ids, self.attention_mask, labels=self.labels, **self.inside
+        )
+        return out
+
+    def loss(self, losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Sum of the masked losses and the token count, as `pretrain_gpt.py` computes them."""
+        mask = self.loss_mask.view(-1)
+        total = torch.sum(losses.view(-1).float() * mask)
+        count = mask.sum().detach().to(torch.int)
+        return total, count, {"loss": total.detach() / count} if self.reports else {}
+
+
+def _causal_mask(s: int, device: torch.device) -> torch.Tensor:
+    return torch.ones(1, 1, s, s, dtype=torch.bool, device=device).triu(1)
+
+
+def fake_batch(case: MegatronCase) -> Batch:
+    """A batch without meaning, which all microbatches may share."""
+    return Batch(case, torch.zeros(case.micro_batch_size, case.local_seq_length, dtype=torch.long))

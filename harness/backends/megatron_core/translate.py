@@ -1,0 +1,186 @@
+"""From a workload to Megatron's own names, and to the model as this backend really runs it."""
+
+from dataclasses import fields, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from advisor.dtypes import DType, Precision
+from advisor.errors import UserError
+from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting, parse_setting
+from advisor.job import Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.attention import SoftmaxType
+from advisor.models.experts import TokenDispatcher
+from advisor.models.layer_kind import FeedForward
+from advisor.models.spec import (
+    AttentionBackend,
+    CrossEntropyFusion,
+    ModelSpec,
+    TransformerImpl,
+)
+from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.installed import has_transformer_engine
+from harness.trial import Backend, Device, Workload
+
+_CASE_FIELDS: Final = {field.name for field in fields(MegatronCase)}
+
+
+def runs_transformer_engine(workload: Workload) -> bool:
+    """Whether the layers are Transformer Engine's: asked for, on a GPU, and usable here."""
+    wanted = workload.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    return wanted and workload.device is Device.CUDA and has_transformer_engine()
+
+
+def megatron_model(workload: Workload) -> ModelSpec:
+    """The workload's model with the options that it is run with here.
+
+    Without Transformer Engine these are Megatron's own layers, a flash kernel of torch's for the
+    attention, experts one by one, and none of the fusions and dispatchers that need a CUDA
+    extension (DeepEP's flex dispatcher becomes alltoall).
+    """
+    model = workload.model
+    if runs_transformer_engine(workload):
+        return model
+    unfused = model.attention_backend is AttentionBackend.UNFUSED
+    te_loss = model.cross_entropy_fusion is CrossEntropyFusion.TE
+    flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+    return replace(
+        model,
+        transformer_impl=TransformerImpl.LOCAL,
+        attention_backend=AttentionBackend.UNFUSED if unfused else AttentionBackend.FLASH,
+        apply_rope_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+        cross_entropy_fusion=CrossEntropyFusion.NONE if te_loss else model.cross_entropy_fusion,
+        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL
+        if flex
+        else model.moe_token_dispatcher_type,
+        moe_grouped_gemm=False,
+        moe_permute_fusion=False,
+        moe_router_fusion=False,
+    )
+
+
+def as_megatron_runs(job: Job, workload: Workload) -> Job:
+    """`job` with the layers, precision, optimizer and batch of `workload` on this backend: its mock
+    data has no mask, nothing is captured in CUDA graphs, optimizer states are fp32."""
+    plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
+    config = replace(job.config, create_attention_mask=False, precision=workload.precision, **plain)
+    overlapped = job.layout.tp_comm_overlap and runs_transformer_engine(workload)
+    layout = replace(job.layout, tp_comm_overlap=overlapped)
+    return replace(job, model=megatron_model(workload), config=config, layout=layout)
+
+
+_PLAIN_FIELDS: Final = (
+    "cuda_graph_impl", "cuda_graph_modules", "fp8_param_gather", "use_precision_aware_optimizer",
+    "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+)  # fmt: skip
+_CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
+
+
+def megatron_case(workload: Workload) -> MegatronCase:
+    """The workload under Megatron's names; UserError for what this backend does not run."""
+    _check(workload)
+    model, layout = megatron_model(workload), workload.layout
+    setting = parse_setting(workload.recompute)
+    fusion = model.cross_entropy_fusion
+    values: dict[str, Any] = {
+        **_shared(model), **_shared(layout), **_recompute(setting),
+        "seq_length": workload.seq_length,
+        "micro_batch_size": workload.micro_batch_size,
+        "num_microbatches": workload.num_microbatches,
+        "vocab_size": model.padded_vocab_size(layout.tensor_model_parallel_size),
+        "activation": Activation(model.activation),
+        "normalization": str(model.normalization),
+        "position_embedding_type": str(model.position_embedding_type),
+        "transformer_impl": str(model.transformer_impl),
+        "attention": _attention(model),
+        "cross_entropy_loss_fusion": fusion is not CrossEntropyFusion.NONE,
+        "cross_entropy_fusion_impl": "te" if fusion is CrossEntropyFusion.TE else "native",
+        "virtual_pipeline_model_parallel_size": _virtual(workload),
+        "grad_reduce_in_fp32": workload.main_grads_dtype is DType.FP32,
+        "tp_comm_overlap": layout.tp_comm_overlap and runs_transformer_engine(workload),
+        "experts": _experts(model, layout),
+    }  # fmt: skip
+    return MegatronCase(**values)
+
+
+def _experts(model: ModelSpec, layout: ParallelLayout) -> Experts | None:
+    """Options of the experts, their routing forced to be balanced; None for a dense model."""
+    if model.num_moe_experts is None:
+        return None
+    known = {field.name for field in fields(Experts)} - {"moe_layer_freq"}
+    values: dict[str, Any] = {
+        field.name: value if not isinstance(value, StrEnum) else str(value)
+        for given in (model, layout)
+        for field in fields(given)
+        if field.name in known and (value := getattr(given, field.name)) is not None
+    }
+    layers = tuple(kind.feed_forward is FeedForward.MOE for kind in model.layer_kinds)
+    return Experts(
+        **{
+            **values,
+            "moe_ffn_hidden_size": model.expert_ffn_hidden_size,
+            "moe_layer_freq": tuple(map(int, layers)),
+            "expert_tensor_parallel_size": layout.expert_tensor_degree,
+        }
+    )
+
+
+def _shared(given: Any) -> dict[str, Any]:
+    """Fields that the case has under the same name."""
+    return {f.name: getattr(given, f.name) for f in fields(given) if f.name in _CASE_FIELDS}
+
+
+def _attention(model: ModelSpec) -> CoreAttention:
+    unfused = model.attention_backend is AttentionBackend.UNFUSED
+    return CoreAttention.UNFUSED if unfused else CoreAttention.FLASH
+
+
+def _virtual(workload: Workload) -> int | None:
+    chunks = workload.layout.virtual_pipeline_model_parallel_size
+    return chunks if chunks > 1 else None
+
+
+def _recompute(setting: RecomputeSetting) -> dict[str, Any]:
+    """The recompute and offload settings as fields of TransformerConfig."""
+    granularity = setting.granularity
+    return {
+        "recompute_granularity": None if granularity is Granularity.NONE else str(granularity),
+        "recompute_method": None if setting.method is None else str(setting.method),
+        "recompute_num_layers": setting.num_layers,
+        "recompute_modules": setting.effective_modules or setting.modules,
+        "distribute_saved_activations": setting.distribute_saved_activations,
+        "fine_grained_activation_offloading": bool(setting.offload_modules),
+        "offload_modules": setting.offload_modules,
+    }
+
+
+_NOT_RUN: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILLA))
+
+
+def _check(workload: Workload) -> None:
+    if workload.precision is not Precision.BF16:
+        raise UserError("job.precision", workload.precision,
+                        "the megatron_core backend runs bf16 only", "use bf16")  # fmt: skip
+    if workload.model.num_moe_experts is not None and workload.backend is not Backend.REHEARSAL:
+        raise UserError("model.num_moe_experts", workload.model.num_moe_experts,
+                        "the megatron_core backend trains dense models only so far",
+                        "harness rehearse device=fake")  # fmt: skip
+    for field, default in _NOT_RUN:
+        if getattr(workload.model, field) != default:
+            raise UserError(f"model.{field}", getattr(workload.model, field),
+                            "is not run by the megatron_core backend so far")  # fmt: skip
+    if not workload.recompute.startswith(("none", "selective", "full")):
+        raise UserError("recompute", workload.recompute, "is not a setting of Megatron's",
+                        "write none, selective:… or full:…")  # fmt: skip
+    setting = parse_setting(workload.recompute)
+    if setting.offload_modules and not runs_transformer_engine(workload):
+        raise UserError("recompute", workload.recompute,
+                        "offload runs with Transformer Engine on a GPU only",
+                        "leave +offload out")  # fmt: skip
+    if workload.model.add_bias_linear and "mlp" in setting.effective_modules:
+        raise UserError("recompute", workload.recompute,
+                        "Megatron's MLP with biases hands its bias parameter through the "
+                        "checkpoint, and its replay never ends", "leave mlp out")  # fmt: skip

@@ -1,0 +1,75 @@
+"""Megatron's process groups: of the ranks that torchrun started, or of one rank all alone."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from harness.backends.megatron_core.case import MegatronCase
+from harness.trial import Device
+
+
+@contextmanager
+def fake_world(case: MegatronCase, rank: int) -> Iterator[None]:
+    """`rank` of the case's ranks, in a process group that sends nothing: what would be received is
+    left as it was, a sum is the rank's own part."""
+    dist.init_process_group("fake", rank=rank, world_size=case.world_size, store=FakeStore())
+    with _left_at_end(), _model_parallel(case):
+        yield
+
+
+@contextmanager
+def real_world(case: MegatronCase, device: Device) -> Iterator[None]:
+    """This process among those of torchrun (RANK, WORLD_SIZE); alone where there is none. A process
+    group that is there already is used, and stays."""
+    if dist.is_initialized():
+        with _model_parallel(case):
+            yield
+        return
+    backend = "nccl" if device is Device.CUDA else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    with _left_at_end(), _model_parallel(case):
+        yield
+
+
+@contextmanager
+def _left_at_end() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _model_parallel(case: MegatronCase) -> Iterator[None]:
+    """Megatron's groups over the process group."""
+    experts = case.experts
+    try:
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=case.tensor_model_parallel_size,
+            pipeline_model_parallel_size=case.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=case.virtual_pipeline_model_parallel_size,
+            context_parallel_size=case.context_parallel_size,
+            expert_model_parallel_size=experts.expert_model_parallel_size if experts else 1,
+            expert_tensor_parallel_size=experts.expert_tensor_parallel_size if experts else None,
+            create_gloo_process_groups=False,  # for checkpoints alone; none on a FakeStore
+        )
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()
+
+
+def torch_device(device: Device) -> torch.device:
+    """The device of this rank, made the current one."""
+    if device is not Device.CUDA:
+        return torch.device("cpu")
+    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(where)
+    return where

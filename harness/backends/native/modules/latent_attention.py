@@ -1,0 +1,100 @@
+"""Multi-latent attention on one device (megatron-core 0.16.1 multi_latent_attention.py)."""
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from advisor.layers.operators import Module
+from harness.backends.native.modules.attention import CoreAttention
+from harness.backends.native.modules.kernels import rotate
+from harness.backends.native.modules.linear import ParallelLinear
+from harness.backends.native.modules.norm import Norm
+from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.regions import Regions
+
+_CORE: Final = frozenset({Module.CORE_ATTENTION})
+
+
+class LatentAttention(nn.Module):
+    """Down-projections, norms, up-projections with rotary embedding, core attention, linear_proj.
+
+    The query is compressed where the model has q_lora_rank.
+    """
+
+    def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
+        super().__init__()
+        model = settings.model
+        widths = model.kv_lora_rank, model.qk_pos_emb_head_dim
+        self._widths = list(widths)
+        self.linear_kv_down_proj = _linear(settings, model.hidden_size, sum(widths))
+        self.kv_layernorm = Norm(settings, model.kv_lora_rank) if model.qk_layernorm else None
+        self.linear_q_down_proj: ParallelLinear | None = None
+        self.q_layernorm: Norm | None = None
+        if model.q_lora_rank is not None:
+            self.linear_q_down_proj = _linear(settings, model.hidden_size, model.q_lora_rank)
+            self.q_layernorm = Norm(settings, model.q_lora_rank) if model.qk_layernorm else None
+        self.up_projections = UpProjections(settings, frequencies)
+        self.core_attention = CoreAttention(model.attention_dropout)
+        self.linear_proj = ParallelLinear(
+            model.num_attention_heads * model.v_head_dim, model.hidden_size, settings.tensor,
+            column_parallel=False, bias=model.add_bias_linear, **settings.where,
+        )  # fmt: skip
+
+    def forward(self, x: Tensor, regions: Regions) -> Tensor:
+        """The branch before its bias; the caller adds that with dropout and residual."""
+        query = x if self.linear_q_down_proj is None else self.linear_q_down_proj(x)
+        combined = self.linear_kv_down_proj(x)
+        compressed, k_pos_emb = torch.split(combined, self._widths, dim=-1)
+        if self.q_layernorm is not None:
+            query = self.q_layernorm(query)
+        if self.kv_layernorm is not None:
+            compressed = self.kv_layernorm(compressed)
+        heads, dropped = regions.droppable(
+            Module.QKV_UP_PROJ, self.up_projections, query, compressed, k_pos_emb
+        )
+        context = regions.run(_CORE, self.core_attention, *heads)
+        dropped.until_backward_of(context)
+        branch: Tensor = self.linear_proj(context)
+        return branch
+
+
+class UpProjections(nn.Module):
+    """All heads' query, key and value from the compressed ones."""
+
+    def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
+        super().__init__()
+        model = settings.model
+        self._frequencies, self._rope = frequencies, model.qk_pos_emb_head_dim
+        self._nope, self._heads = model.qk_head_dim, model.num_attention_heads
+        query_in = model.q_lora_rank or model.hidden_size
+        self.linear_q_up_proj = _linear(settings, query_in, self._heads * model.qk_channels)
+        self.linear_kv_up_proj = _linear(
+            settings, model.kv_lora_rank, self._heads * (self._nope + model.v_head_dim)
+        )
+
+    def forward(
+        self, query: Tensor, compressed: Tensor, k_pos_emb: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """[b, s, heads, channels] each, from [b, s, rank]; the rotary part of the key,
+        [b, s, qk_pos_emb_head_dim], is the same for all heads."""
+        # forward: no module hooks, as this may be replayed inside a backward
+        nope, turned = self._per_head(self.linear_q_up_proj.forward(query))
+        key, value = self._per_head(self.linear_kv_up_proj.forward(compressed))
+        shared = self._rotate(k_pos_emb[:, :, None]).expand(-1, -1, self._heads, -1)
+        query = torch.cat((nope, self._rotate(turned)), dim=-1)
+        return query, torch.cat((key, shared), dim=-1), value.contiguous()
+
+    def _per_head(self, wide: Tensor) -> tuple[Tensor, Tensor]:
+        """The first qk_head_dim channels of every head, and the others."""
+        heads = wide.view(*wide.shape[:-1], self._heads, -1)
+        return heads[..., : self._nope], heads[..., self._nope :]
+
+    def _rotate(self, x: Tensor) -> Tensor:
+        return x if self._frequencies is None else rotate(x, self._frequencies)
+
+
+def _linear(settings: LayerSettings, in_size: int, out_size: int) -> ParallelLinear:
+    return ParallelLinear(
+        in_size, out_size, settings.tensor, column_parallel=True, **settings.where
+    )

@@ -1,0 +1,39 @@
+"""What every layer of the native model is built from."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from advisor.layers.operators import Module
+from advisor.models.spec import ModelSpec, PositionEmbedding
+from harness.backends.native.modules.kernels import rotary_frequencies
+from harness.backends.native.modules.linear import TensorParallel
+from harness.backends.native.setting import OpPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSettings:
+    """Model, sizes, device and regime; `num_microbatches` of a step share auxiliary losses."""
+
+    model: ModelSpec
+    seq_length: int
+    num_microbatches: int = 1
+    dtype: torch.dtype
+    device: torch.device
+    tensor: TensorParallel = field(default_factory=TensorParallel)
+    policy: OpPolicy | None = None
+    offloaded: frozenset[Module] = frozenset()
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """Keywords that make a parameter."""
+        return {"dtype": self.dtype, "device": self.device}
+
+    def frequencies(self) -> Tensor | None:
+        """Rotary angles that all layers share; None without rotary embedding. Yarn has RoPE's
+        here: they change no byte and no FLOP."""
+        if self.model.position_embedding_type is not PositionEmbedding.ROPE:
+            return None
+        return rotary_frequencies(self.seq_length, self.model.rotary_dim, self.device)

@@ -1,0 +1,67 @@
+"""DeepSpeed's timer, its pipeline engine, see_memory_usage and the printed configuration.
+
+Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer), runtime/pipe/engine.py,
+runtime/utils.py, runtime/config.py (print). Samples are those of the global batch; "GB" is 2**30.
+CurrSamplesPerSec is of the last step alone.
+"""
+
+import re
+from typing import Final
+
+from harness.logs.records import (
+    NUMBER,
+    Argument,
+    Peak,
+    Record,
+    Step,
+    number,
+    positive,
+    scaled_bytes,
+    stamp,
+)
+
+_GIB: Final = 2**30
+_TIMER: Final = re.compile(
+    rf"\[([\d-]+ [\d:,]+)\] \[INFO\] \[timer\.py:\d+:\w+\] epoch=\d+/micro_step=\d+/"
+    rf"global_step=(\d+), RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=({NUMBER}), "
+    rf"MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB$"
+)
+_PIPELINE: Final = re.compile(
+    rf"\bsteps: (\d+) loss: ({NUMBER}) (?:\w+: {NUMBER} )*iter time \(s\): ({NUMBER}) "
+    rf"samples/sec: ({NUMBER})$"
+)
+_USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
+_ARGUMENT: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) \.+ (.+)$")
+
+
+class DeepSpeedReader:
+    """Lines of DeepSpeed's engines, as rank 0 writes them."""
+
+    anchors = ("global_step=", "samples/sec:", "Max_MA", ":print]")
+
+    def read(self, text: str) -> tuple[Record, ...]:
+        """See Reader."""
+        if match := _TIMER.search(text):
+            return _timer(match)
+        if match := _PIPELINE.search(text):
+            return _pipeline(match)
+        if match := _USAGE.search(text):
+            return (Peak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),)
+        if match := _ARGUMENT.search(text):
+            return (Argument(name=match[1], value=match[2]),)
+        return ()
+
+
+def _timer(match: re.Match[str]) -> tuple[Record, ...]:
+    rate, allocated = positive(match[3]), scaled_bytes(match[4], _GIB)
+    if rate is None or allocated is None:
+        return ()
+    step = Step(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
+    return (step, Peak(number=step.number, rank=0, allocated=allocated))
+
+
+def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:
+    seconds = positive(match[3])
+    if seconds is None:
+        return ()
+    return (Step(number=int(match[1]), seconds=seconds, loss=number(match[2])),)

@@ -1,0 +1,149 @@
+"""Megatron-LM and Megatron Bridge: the iteration line of the last rank, the memory lines of the
+ranks whose data-parallel rank is 0, the arguments of rank 0.
+
+Source: Megatron-LM core_r0.11 to main d98e8a64, megatron/training/training.py (training_log) and
+utils.py (report_memory); Megatron Bridge main 067f987, training/utils/train_utils.py. "MB" is 2**20
+bytes in Megatron-LM, "GB" 10**9 in Bridge.
+"""
+
+import math
+import re
+from decimal import Decimal
+from typing import Final
+
+from harness.logs.records import (
+    NUMBER,
+    Argument,
+    Mark,
+    Peak,
+    Record,
+    Step,
+    Throughput,
+    number,
+    pairs,
+    positive,
+    scaled_bytes,
+)
+
+_MIB: Final = 2**20
+_GB: Final = 10**9
+_FIRST_WHOLE_PEAK: Final = 2
+"""The peak after iteration 1 comes before the optimizer's state is there."""
+# The last start on a line counts: of two lines written into one, only the second is whole.
+_ITERATION: Final = re.compile(r"(?:.*\b)?iteration (\d+)/ ?(\d+) \| (.+) \|$")
+_MEMORY: Final = re.compile(
+    rf"(?:^|\[Rank (\d+)\] )\(after (\d+) iterations\) memory \(MB\) \| allocated: {NUMBER} \| "
+    rf"max allocated: ({NUMBER}) \| reserved: {NUMBER} \| max reserved: ({NUMBER})"
+    rf"(?: \| total device memory used: {NUMBER})?$"
+)
+_BRIDGE_MEMORY: Final = re.compile(
+    r"(?:^|\[Rank (\d+)\] )\(after (\d+) iterations\) memory \(GB\) \| (.+)$"
+)
+_BRIDGE_STEP: Final = re.compile(
+    rf"\bStep Time : ({NUMBER})s GPU utilization: ({NUMBER})MODEL_TFLOP/s/GPU$"
+)
+_ARGUMENT: Final = re.compile(r"^(\w+) \.{2,} (.+)$")
+_WORLD: Final = re.compile(r"^using world size: (\d+), data-parallel size: (\d+), ")
+_EXIT: Final = re.compile(r"^\[exiting program at iteration \d+\] datetime: ")
+_TIME: Final = "elapsed time per iteration (ms)"
+_THROUGHPUT: Final = ("throughput per GPU (TFLOP/s/GPU)", "TFLOPs")  # Megatron-DeepSpeed's is short
+_LOSS: Final = "lm loss"
+_NAN: Final = "number of nan iterations"
+_SKIPPED: Final = "number of skipped iterations"
+_NORM: Final = "grad norm"
+_NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, "consumed samples")
+
+
+class MegatronReader:
+    """Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed."""
+
+    anchors = ("iteration", "Step Time", " ..", "using world size")
+
+    def read(self, text: str) -> tuple[Record, ...]:
+        """See Reader."""
+        if match := _ITERATION.match(text):
+            return _iteration(int(match[1]), int(match[2]), match[3])
+        if match := _MEMORY.search(text):
+            return _peak(match[1], match[2], match[3], match[4], _MIB)
+        if match := _BRIDGE_MEMORY.search(text):
+            return _bridge_peak(match[1], match[2], match[3])
+        if match := _BRIDGE_STEP.search(text):
+            return _bridge_step(match[1], match[2])
+        return _frame(text)
+
+
+def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
+    """The averages over the log interval."""
+    fields = pairs(rest, " | ", ":")
+    if fields is None or _TIME not in fields:
+        return ()
+    if any(number(fields[name]) is None for name in _NUMERIC if name in fields):
+        return ()
+    if positive(fields[_TIME]) is None:
+        return ()
+    rate = next((positive(fields[name]) for name in _THROUGHPUT if name in fields), None)
+    return (
+        Step(
+            number=step,
+            total=total,
+            seconds=float(Decimal(fields[_TIME]).scaleb(-3)),  # 40.1 ms are 0.0401 s
+            tflops_per_gpu=rate,
+            loss=_loss(fields),
+        ),
+    )
+
+
+def _loss(fields: dict[str, str]) -> float | None:
+    """A loss is printed where it is above zero: it is absent where the iteration was skipped, and
+    where it is NaN, which the count of NaN iterations or the gradients then show."""
+    if float(fields.get(_NAN, 0)) > 0:
+        return math.nan
+    if _LOSS in fields:
+        return number(fields[_LOSS])
+    skipped = float(fields.get(_SKIPPED, 0)) > 0
+    return None if skipped or math.isfinite(float(fields.get(_NORM, 0))) else math.nan
+
+
+def _peak(
+    rank: str | None, step: str, allocated: str, reserved: str, unit: int
+) -> tuple[Record, ...]:
+    if int(step) < _FIRST_WHOLE_PEAK:
+        return ()
+    sizes = scaled_bytes(allocated, unit), scaled_bytes(reserved, unit)
+    if None in sizes:
+        return ()
+    return (
+        Peak(
+            number=int(step),
+            rank=None if rank is None else int(rank),
+            allocated=sizes[0],
+            reserved=sizes[1],
+        ),
+    )
+
+
+def _bridge_peak(rank: str | None, step: str, rest: str) -> tuple[Record, ...]:
+    fields = pairs(rest, " | ", ":")
+    if fields is None or any(number(value) is None for value in fields.values()):
+        return ()
+    allocated = fields.get("mem-max-allocated-gigabytes")
+    reserved = fields.get("mem-max-reserved-gigabytes")
+    if allocated is None or reserved is None:
+        return ()
+    return _peak(rank, step, allocated, reserved, _GB)
+
+
+def _bridge_step(seconds: str, rate: str) -> tuple[Record, ...]:
+    """ "GPU utilization" is model TFLOP/s, not per cent."""
+    time, tflops = positive(seconds), positive(rate)
+    return (
+        () if time is None or tflops is None else (Throughput(seconds=time, tflops_per_gpu=tflops),)
+    )
+
+
+def _frame(text: str) -> tuple[Record, ...]:
+    if match := _ARGUMENT.match(text):
+        return (Argument(name=match[1], value=match[2]),)
+    if match := _WORLD.match(text):
+        return (Mark.START, Argument(name="world_size", value=match[1]))
+    return (Mark.END,) if _EXIT.match(text) else ()

@@ -1,0 +1,144 @@
+"""What one line of a log says, in seconds and bytes; each reader converts its framework's units."""
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, Protocol
+
+NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF)"
+"""A number as Python formats it, nan and inf included; "{:E}" writes them in capitals."""
+_WHOLE: Final = re.compile(NUMBER)
+
+
+class LogFramework(StrEnum):
+    """Whose lines a log holds."""
+
+    MEGATRON_LM = "megatron_lm"
+    MEGATRON_BRIDGE = "megatron_bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    HUGGINGFACE = "huggingface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
+
+    total: steps of the whole run. samples_per_second is of all ranks, the other rates of one GPU.
+    stamp: when the line was written, seconds of some epoch. None is what the line does not say.
+    """
+
+    number: int
+    total: int | None = None
+    seconds: float | None = None
+    tflops_per_gpu: float | None = None
+    tokens_per_second_per_gpu: float | None = None
+    samples_per_second: float | None = None
+    loss: float | None = None
+    stamp: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """A step's rate on a line without its number; seconds are rounded, and tell which step."""
+
+    seconds: float
+    tflops_per_gpu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Peak bytes of one rank after step `number`; None rank: the one that wrote the line."""
+
+    number: int
+    rank: int | None = None
+    allocated: int | None = None
+    reserved: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A loss without a step's number, at `epoch`."""
+
+    value: float
+    epoch: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """The end of a run that tells the mean step over all of it, warm-up included."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One line of the configuration that a framework prints at its start."""
+
+    name: str
+    value: str
+
+
+class Mark(StrEnum):
+    """Where a run begins and ends."""
+
+    START = "start"
+    END = "end"
+
+
+Record = Step | Throughput | Peak | Loss | WholeRun | Argument | Mark
+
+
+class Reader(Protocol):
+    """Reads the lines of one framework."""
+
+    @property
+    def anchors(self) -> tuple[str, ...]:
+        """A line without any of these says nothing; a cheap look before the patterns."""
+
+    def read(self, text: str) -> tuple[Record, ...]:
+        """What a whole, cleaned line (single blanks, no colours, no rank's prefix) says; empty for
+        any other line, and for one that is damaged anywhere."""
+
+
+def number(text: str) -> float | None:
+    """The number that `text` is, whole; None where it is something else."""
+    return float(text) if _WHOLE.fullmatch(text) else None
+
+
+def positive(text: str) -> float | None:
+    """A finite number above zero, as a time or a rate must be."""
+    value = number(text)
+    return value if value is not None and math.isfinite(value) and value > 0 else None
+
+
+def scaled_bytes(text: str, unit: int) -> int | None:
+    """Bytes of a quantity in `unit`, rounded to a whole one."""
+    value = number(text)
+    if value is None or not math.isfinite(value) or value < 0:
+        return None
+    return round(value * unit)
+
+
+def pairs(text: str, separator: str, joint: str) -> dict[str, str] | None:
+    """``a: 1 | b: 2`` by name, parts that are no pair left out; None where a name comes twice: two
+    lines that were written over each other."""
+    found: dict[str, str] = {}
+    for part in text.split(separator):
+        name, has_value, value = part.strip().partition(joint)
+        if has_value and name in found:
+            return None
+        if has_value:
+            found[name] = value.strip()
+    return found
+
+
+def stamp(text: str) -> float | None:
+    """Seconds of ``2026-01-15 10:20:31,123``; only differences mean anything."""
+    try:
+        return datetime.fromisoformat(text.replace(",", ".")).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,132 @@
+"""Rehearses the stages of ONE trial in a fresh process: ``python -m harness.rehearsal FOLDER``."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from harness.backends.base import Recorder, StepFactory
+from harness.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
+from harness.store import TrialFolder
+from harness.trial import Device, MeasurementPlan, Trial
+from harness.worker import Tools, main, prepare_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """All stages of a trial, in the shape of a measurement."""
+
+    stages: tuple[StagePeaks, ...]
+    memory: tuple[MemoryPeak, ...]
+    times: StepTimes | None = None
+    timeline: tuple[TimelinePoint, ...] = ()
+    loss: tuple[float, ...] = ()
+    concerns: tuple[Concern, ...] = ()
+
+
+class StageByStage:
+    """A training step whose every run rehearses the next stage: so the worker watches each."""
+
+    stage = 0
+
+    def __init__(self, trial: Trial) -> None:
+        translate = importlib.import_module("harness.backends.megatron_core.translate")
+        self._rank = importlib.import_module("harness.rehearsal.rank")
+        self._trial, self._case = trial, translate.megatron_case(trial.workload)
+        self._waiting = list(trial.stages)
+        self._found: list[Any] = []
+        if trial.workload.device is Device.CUDA:
+            _cap_memory(trial.memory_bytes)
+
+    def run(self, recorder: Recorder) -> float:
+        """Rehearse the next stage; there is no loss to tell."""
+        recorder.phase(Phase.FORWARD)
+        stage, workload = self._waiting.pop(0), self._trial.workload
+        print(f"stage {stage}", flush=True)
+        if workload.device is Device.FAKE:
+            one = self._rank.rehearse_fake(self._rank.enough_microbatches(self._case), stage)
+        else:
+            one = self._rank.rehearse(
+                self._case, stage, workload.device, self._trial.measurement,
+                workload.model.vocab_size,
+            )  # fmt: skip
+        self._found.append(one)
+        return 0.0
+
+    def found(self) -> Rehearsal:
+        """What all runs gave."""
+        stages = tuple(one.peaks for one in self._found)
+        memory = tuple(
+            MemoryPeak(
+                rank=self._case.rank_of_stage(peaks.stage), stage=peaks.stage,
+                allocated=peaks.peak, reserved=peaks.reserved,
+            )
+            for peaks in stages
+        )  # fmt: skip
+        return Rehearsal(stages=stages, memory=memory, times=self._slowest())
+
+    def _slowest(self) -> StepTimes | None:
+        """Step by step the slowest stage; there is no time on fake tensors."""
+        device = self._trial.workload.device
+        if device is Device.FAKE:
+            return None
+        steps = zip(*(one.seconds for one in self._found), strict=True)
+        clock = "cuda_event" if device is Device.CUDA else "host"
+        return StepTimes(seconds=tuple(max(step) for step in steps), warmup_seconds=(), clock=clock)
+
+    def saved_bytes_per_layer(self) -> None:
+        """Not counted."""
+
+    def flops(self) -> None:
+        """Not told: single ranks do a part of the job's."""
+
+    def close(self) -> None:
+        """Nothing is left: every stage was freed."""
+
+
+class _Silent:
+    def phase(self, phase: Phase) -> None:
+        """Nobody measures from outside."""
+
+
+def _cap_memory(memory_bytes: int | None) -> None:
+    """No more than the target GPU has, where this one has more."""
+    import torch
+
+    here = torch.cuda.mem_get_info()[1]
+    if memory_bytes is not None and memory_bytes < here:
+        torch.cuda.set_per_process_memory_fraction(memory_bytes / here)
+
+
+def tools_for(trial: Trial) -> Tools:
+    """A worker's tools that rehearse instead of running the job."""
+    steps: list[StageByStage] = []
+
+    def build(workload: Any, seed: int) -> StageByStage:
+        steps.append(StageByStage(trial))
+        return steps[0]
+
+    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Rehearsal:
+        for _ in trial.stages:
+            step.run(_Silent())
+        return steps[0].found()
+
+    environment = importlib.import_module("harness.measure.environment")
+    return Tools(
+        build=lambda backend: cast(StepFactory, build),
+        measure=measure,
+        fingerprint=environment.fingerprint,
+    )
+
+
+def run(argv: Sequence[str]) -> int:
+    """Rehearse the trial of folder `argv[0]`; exit codes as the worker's."""
+    trial = TrialFolder(Path(argv[0])).trial()
+    return main(argv, lambda: tools_for(cast(Trial, trial)))
+
+
+if __name__ == "__main__":
+    prepare_process()
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,110 @@
+"""Mixture of experts on fake tensors: routing without contents.
+
+Fake tensors have no values, so that nobody can say how many tokens an expert gets. Here every
+expert gets as many as any other (what moe_router_force_load_balancing aims at). The patches stand
+where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and experts.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from megatron.core.transformer.moe import experts as megatron_experts
+from megatron.core.transformer.moe import moe_utils, router, shared_experts, token_dispatcher
+
+from harness.backends.megatron_core.experts import Experts
+
+
+class _Sizes(list[int]):
+    """A list where Megatron has a tensor that it turns into a list."""
+
+    def tolist(self) -> list[int]:
+        return list(self)
+
+
+def _even(total: int, parts: int) -> _Sizes:
+    if total % parts:
+        raise ValueError(f"{total} rows over {parts}: balanced routing needs a multiple")
+    return _Sizes([total // parts] * parts)
+
+
+class _MaskedSelect(torch.autograd.Function):
+    """torch's masked_select, which keeps its input and the mask, of a known number of elements."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, mask: torch.Tensor, count: int) -> torch.Tensor:
+        ctx.save_for_backward(tensor, mask)
+        return torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        tensor, _ = ctx.saved_tensors
+        return torch.empty_like(tensor), None, None
+
+
+class _Stream:
+    """Stands for a CUDA stream or event: there is one order of execution here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def routing_patches(experts: Experts) -> Iterator[Any]:
+    """Patches under which a MoE layer runs on fake tensors, routing balanced."""
+    per_token = experts.moe_router_topk / experts.num_moe_experts
+    keep = min(1.0, experts.moe_expert_capacity_factor or 1.0)
+    sort = moe_utils.sort_chunks_by_idxs
+    sequential = megatron_experts.SequentialMLP.forward
+    alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
+    preprocess, to_cpu = alltoall.preprocess, token_dispatcher.maybe_move_tensor_to_cpu
+
+    def masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        count = int(mask.numel() * per_token * keep)
+        if tensor.shape != mask.shape or not tensor.is_floating_point():
+            return torch.empty(count, dtype=tensor.dtype, device=tensor.device)
+        out: torch.Tensor = _MaskedSelect.apply(tensor, mask, count)  # type: ignore[no-untyped-call]
+        return out
+
+    def balanced(dispatcher: Any, routing_map: torch.Tensor) -> Any:
+        tokens = preprocess(dispatcher, routing_map)
+        if dispatcher.drop_and_pad:
+            return tokens
+        routed = int(routing_map.size(0) * experts.moe_router_topk * keep)
+        dispatcher.num_out_tokens = routed
+        if experts.ranks > 1:
+            dispatcher.input_splits = _even(routed, experts.expert_model_parallel_size)
+            dispatcher.output_splits = _even(routed, experts.expert_model_parallel_size)
+            tp = experts.expert_tensor_parallel_size
+            dispatcher.output_splits_tp = _even(routed * tp, tp)
+        return tokens
+
+    def sort_chunks(tensor: Any, split_sizes: Any, sorted_idxs: Any, **more: Any) -> Any:
+        chunks = split_sizes.numel()
+        sizes = _even(tensor.shape[0], chunks)
+        return sort(tensor, sizes, _Sizes(range(chunks)), **more)
+
+    def one_by_one(module: Any, tokens: Any, _: Any, probs: Any) -> Any:
+        return sequential(module, tokens, _even(tokens.shape[0], module.num_local_experts), probs)
+
+    def on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
+        return tensor if isinstance(tensor, _Sizes | int) else to_cpu(tensor)
+
+    patch = mock.patch.object
+    yield patch(torch.Tensor, "masked_select", masked_select)
+    yield patch(alltoall, "preprocess", balanced)
+    yield patch(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
+    yield patch(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
+    yield patch(megatron_experts.SequentialMLP, "forward", one_by_one)
+    yield patch(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
+    yield patch(alltoall, "cuda_dtoh_stream", _Stream())
+    yield patch(shared_experts.SharedExpertMLP, "stream", _Stream())
+    for name in ("Stream", "current_stream", "stream"):
+        yield patch(torch.cuda, name, lambda *_: _Stream())
+    yield patch(moe_utils, "te_general_gemm", None, create=True)  # a name that only TE defines
+    yield patch(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    yield patch(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)

@@ -1,0 +1,108 @@
+"""From what was asked to trials: the job, its ranks, and what the advisor predicts of them."""
+
+from dataclasses import replace
+
+from advisor.cost.calibration import load_calibration
+from advisor.dtypes import Precision
+from advisor.errors import UserError
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.job import Job
+from advisor.resolve import resolve
+from harness.backends.megatron_core.translate import megatron_case
+from harness.device import find_machine
+from harness.forecast import as_run, differences
+from harness.plan import PlannedSetting, RunPlan
+from harness.rehearsal.asked import Asked
+from harness.rehearsal.predicted import predicted_stages
+from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+
+CANNOT_CONTAIN = (
+    "a rehearsal has no communication, no pipeline bubbles and no memory of NCCL: a rank's compute "
+    "and its tensors are real, the rest is to be added"
+)
+
+
+def plan_rehearsal(asked: Asked) -> RunPlan:
+    """One trial a setting; UserError where the job is illegal or no stage is meant."""
+    resolution = resolve(asked.request)
+    if resolution.layout is None:
+        raise UserError("layout", "(none)", "there is no preset of this model on these GPUs",
+                        "write e.g. layout=tp4_pp4_vpp5")  # fmt: skip
+    job = resolution.job(resolution.layout)
+    device = Device.FAKE
+    if asked.device != Device.FAKE:
+        device = find_machine(asked.device).device
+    workload = workload_of(job, asked.recompute[0], device)
+    run = as_run(job, workload)
+    evaluator = Evaluator(run, load_calibration(job.gpu, asked.request.config_dir))
+    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    settings = tuple(
+        _planned(asked, job, evaluator, revision, replace(workload, recompute=spec))
+        for spec in asked.recompute
+    )
+    return RunPlan(
+        experiment=f"rehearse-{job.model.name}-{job.num_gpus}x{job.gpu.name}",
+        device_name=str(device),
+        settings=settings,
+        assumptions=(
+            *resolution.assumptions,
+            *differences(job, run, Backend.REHEARSAL),
+            CANNOT_CONTAIN,
+        ),
+    )
+
+
+def workload_of(job: Job, recompute: str, device: Device) -> Workload:
+    """What is rehearsed of `job`: always in bf16."""
+    config = job.config
+    return Workload(
+        model=job.model,
+        layout=job.layout,
+        seq_length=config.seq_length,
+        micro_batch_size=config.micro_batch_size,
+        global_batch_size=config.global_batch_size,
+        precision=Precision.BF16,
+        recompute=recompute,
+        backend=Backend.REHEARSAL,
+        device=device,
+        main_grads_dtype=config.main_grads_dtype,
+    )
+
+
+def _planned(
+    asked: Asked, job: Job, evaluator: Evaluator, revision: Revision, workload: Workload
+) -> PlannedSetting:
+    stages = _stages(asked, job)
+    trial = Trial(
+        workload=workload,
+        measurement=MeasurementPlan(steps=asked.steps),
+        stages=stages,
+        memory_bytes=job.gpu.memory_bytes,
+    )
+    refused = check(parse_setting(workload.recompute), job, revision)
+    if refused:
+        return PlannedSetting(trial=trial, skip=refused[0].reason)
+    megatron_case(workload)  # raises for what cannot be rehearsed
+    peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
+    prediction = Prediction(
+        step_time_seconds=None,
+        peak_allocated_bytes=max(one.peak for one in peaks),
+        peak_reserved_bytes=None,
+        saved_bytes_per_layer=None,
+        replayed_flops_per_layer=None,
+        calibration="none",
+        stages=peaks,
+    )
+    return PlannedSetting(trial=replace(trial, prediction=prediction))
+
+
+def _stages(asked: Asked, job: Job) -> tuple[int, ...]:
+    pp = job.layout.pipeline_model_parallel_size
+    if asked.stage is None:
+        return tuple(range(pp))
+    if asked.stage >= pp:
+        raise UserError("stage", asked.stage, f"there are {pp} stages", f"write 0 to {pp - 1}")
+    return (asked.stage,)

@@ -1,0 +1,188 @@
+"""One rank of a job, alone: built, stepped and gauged on fake tensors, a CPU or a GPU."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Final
+from unittest import mock
+
+import torch
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+from harness.backends.megatron_core.attention import SdpaAttention
+from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.model import fake_batch, transformer_config
+from harness.backends.megatron_core.step import device_patches
+from harness.backends.megatron_core.tokens import Microbatches
+from harness.backends.megatron_core.training import (
+    MegatronTraining,
+    NextBatch,
+    announced_phases,
+)
+from harness.backends.megatron_core.world import fake_world, torch_device
+from harness.measure.memory import StorageMeter
+from harness.measure.timing import stopwatch
+from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
+from harness.rehearsal.fake.graph import ModulePaths
+from harness.rehearsal.fake.meter import LiveBytes
+from harness.rehearsal.gauges import CudaGauge, MeterGauge, PhasePeaks
+from harness.result import Phase, StagePeaks
+from harness.trial import Device, MeasurementPlan
+
+_WARMUP_STEPS: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any."""
+
+    peaks: StagePeaks
+    seconds: tuple[float, ...] = ()
+
+
+def enough_microbatches(case: MegatronCase) -> MegatronCase:
+    """The case with as many microbatches as it takes to fill the pipeline and run it steadily: more
+    of them repeat the same moments, and change no peak."""
+    pp = case.pipeline_model_parallel_size
+    enough = 2 * pp if case.interleaved else pp + 2
+    return replace(case, num_microbatches=min(case.num_microbatches, enough))
+
+
+def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
+    """One step of the first rank of `stage` on fake tensors, optimizer states in place."""
+    meter = LiveBytes(ModulePaths())
+    with megatron_without_gpu(case, stage, meter.kernel):
+        config = transformer_config(case, perform_initialization=False)
+        training = MegatronTraining(case, config, FlashLikeAttention)
+        training.optimizer.step()  # makes the moments
+        batch = fake_batch(case)
+        resident = training.resident()
+        for tensors in (batch.tensors(), *resident.values()):
+            meter.exclude(tensors)
+        sizes = {name: _storage_bytes(tensors) for name, tensors in resident.items()}
+        with meter.watching_resizes(), meter:
+            peaks = PhasePeaks(MeterGauge(meter))
+            _step(training, lambda _: batch, peaks)
+        training.close()
+        return Rehearsed(peaks=_stage_peaks(stage, sizes, peaks, sum(sizes.values())))
+
+
+def rehearse(
+    case: MegatronCase, stage: int, device: Device, plan: MeasurementPlan, vocab_size: int
+) -> Rehearsed:
+    """Steps of the first rank of `stage` on a real device: peaks and compute times.
+
+    What would be received from other stages is noise of the size of a normalised hidden state;
+    gradients are of no use, and NaN checks are off.
+    """
+    where = torch_device(device)
+    with ExitStack() as stack:
+        stack.enter_context(device_patches(device))
+        stack.enter_context(fake_world(case, case.rank_of_stage(stage)))
+        stack.enter_context(_received_noise())
+        torch.manual_seed(plan.seed)
+        model_parallel_cuda_manual_seed(plan.seed)
+        training = MegatronTraining(case, transformer_config(case), SdpaAttention)
+        batches = Microbatches(case, vocab_size, plan.seed, where)
+        for _ in range(_WARMUP_STEPS):
+            _step(training, batches, None)
+        sizes = {name: _storage_bytes(tensors) for name, tensors in training.resident().items()}
+        seconds = _timed(training, batches, device, plan.steps)
+        peaks = _gauged(training, batches, device)
+        training.close()
+        found = _stage_peaks(stage, sizes, peaks, 0)
+    if device is Device.CUDA:
+        found = replace(found, reserved=torch.cuda.max_memory_reserved())
+    del training, batches
+    _give_back(device)
+    return Rehearsed(peaks=replace(found, compute_seconds=median(seconds)), seconds=seconds)
+
+
+def _step(training: MegatronTraining, batches: NextBatch, peaks: PhasePeaks | None) -> None:
+    """Forward and backward of all microbatches, then the optimizer."""
+
+    def announce(phase: Phase) -> None:
+        if peaks is not None:
+            peaks.phase(phase)
+
+    with announced_phases(lambda phase, _: announce(phase)):
+        training.forward_backward(batches)
+    announce(Phase.OPTIMIZER)
+    training.optimizer.step()
+    if peaks is not None:
+        peaks.close()
+
+
+def _timed(
+    training: MegatronTraining, batches: NextBatch, device: Device, steps: int
+) -> tuple[float, ...]:
+    """Seconds of `steps` steps, by the device's clock."""
+    watch = stopwatch(device)
+    watch.mark()
+    for _ in range(steps):
+        _step(training, batches, None)
+        watch.mark()
+    return watch.laps()
+
+
+def _gauged(training: MegatronTraining, batches: NextBatch, device: Device) -> PhasePeaks:
+    """Peaks of one more step."""
+    if device is Device.CUDA:
+        peaks = PhasePeaks(CudaGauge())
+        _step(training, batches, peaks)
+        return peaks
+    gc.collect()
+    meter = StorageMeter()
+    meter.count_existing()
+    with meter.measuring():
+        peaks = PhasePeaks(MeterGauge(meter))
+        _step(training, batches, peaks)
+    return peaks
+
+
+def _give_back(device: Device) -> None:
+    """The next stage starts with an empty device."""
+    gc.collect()
+    if device is Device.CUDA:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+@contextmanager
+def _received_noise() -> Iterator[None]:
+    """Fills what is received from other stages with N(0, 1): a fake process group leaves it as the
+    allocator gave it, and NaN makes kernels, power draw and routing unlike those of a job."""
+    original = P2PCommunicator._communicate
+
+    def communicate(self: Any, **wanted: Any) -> Any:
+        received = original(self, **wanted)
+        with torch.no_grad():
+            for tensor in received[:2]:
+                if tensor is not None:
+                    tensor.normal_()
+        return received
+
+    with mock.patch.object(P2PCommunicator, "_communicate", communicate):
+        yield
+
+
+def _storage_bytes(tensors: list[torch.Tensor]) -> int:
+    """Bytes of the distinct storages."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def _stage_peaks(
+    stage: int, sizes: dict[str, int], peaks: PhasePeaks, not_gauged: int
+) -> StagePeaks:
+    found = {phase: peak + not_gauged for phase, peak in peaks.peaks.items()}
+    return StagePeaks(
+        stage=stage,
+        **sizes,
+        forward=found[Phase.FORWARD],
+        backward=found[Phase.BACKWARD],
+        optimizer_step=found[Phase.OPTIMIZER],
+    )

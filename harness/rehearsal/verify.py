@@ -1,0 +1,89 @@
+"""What `advise --verify` asks: candidates as JSON on stdin, rehearsed on fake tensors, JSON out.
+
+``{"config_dir", "candidates": [{"model", "layout", "config", "gpu", "num_gpus", "recompute",
+"stage"}]}`` gives ``{"candidates": [{"stage", "predicted_bytes", "rehearsed_bytes", "explanation",
+"differences", "refused"}]}``; candidates is null where nothing can be rehearsed here, and
+``refused`` says why.
+"""
+
+import importlib
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from advisor.cost.calibration import load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.errors import UserError
+from advisor.evaluate import Evaluator
+from advisor.job import Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from advisor.reader import read_dataclass
+from harness.backends.megatron_core.installed import missing
+from harness.backends.megatron_core.translate import megatron_case
+from harness.forecast import as_run, differences
+from harness.rehearsal.planned import workload_of
+from harness.rehearsal.predicted import explained, predicted_stages
+from harness.trial import Backend, Device
+
+_WHERE = "verification"
+
+
+def main() -> int:
+    """Read, rehearse, write; progress goes to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the advisor says what is to be said
+    asked = json.load(sys.stdin)
+    lacking = missing()
+    if lacking:
+        told = (lacking, "is not installed", "pip install 'recompute-advisor[megatron]'")
+        json.dump({"candidates": None, "refused": told}, sys.stdout)
+        return 0
+    config_dir = Path(asked["config_dir"]) if asked["config_dir"] else None
+    candidates = asked["candidates"]
+    answers = []
+    for number, candidate in enumerate(candidates, start=1):
+        spec, stage = candidate["recompute"], candidate["stage"]
+        print(f"advise: rehearsing {number}/{len(candidates)}  {spec}, stage {stage}",
+              file=sys.stderr, flush=True)  # fmt: skip
+        answers.append(answer(candidate, config_dir))
+    json.dump({"candidates": answers}, sys.stdout)
+    return 0
+
+
+def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]:
+    """One candidate's worst stage, predicted and rehearsed; or why it cannot be."""
+    stage, spec = int(candidate["stage"]), str(candidate["recompute"])
+    try:
+        job = _job(candidate, config_dir)
+        workload = workload_of(job, spec, Device.FAKE)
+        case = megatron_case(workload)
+        run = as_run(job, workload)
+        evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))
+        (predicted,) = predicted_stages(evaluator, spec, (stage,), Device.FAKE)
+        rank = importlib.import_module("harness.rehearsal.rank")
+        rehearsed = rank.rehearse_fake(rank.enough_microbatches(case), stage).peaks
+    except (UserError, ValueError, AssertionError) as error:  # the latter two: Megatron's refusals
+        return {"stage": stage, "refused": " ".join(str(error).split())}
+    return {
+        "stage": stage,
+        "predicted_bytes": predicted.peak,
+        "rehearsed_bytes": rehearsed.peak,
+        "explanation": explained(predicted, rehearsed),
+        "differences": " ".join(differences(job, run, Backend.REHEARSAL)),
+    }
+
+
+def _job(values: dict[str, Any], config_dir: Path | None) -> Job:
+    return Job(
+        model=read_dataclass(ModelSpec, values["model"], _WHERE, "model."),
+        layout=read_dataclass(ParallelLayout, values["layout"], _WHERE, "layout."),
+        config=read_dataclass(JobConfig, values["config"], _WHERE, "job."),
+        gpu=load_gpu(values["gpu"], config_dir),
+        num_gpus=int(values["num_gpus"]),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""What a report consists of, whatever it is written as: sections of prose, tables and pictures."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of text, the most important first; the first `left` columns are words, not numbers."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: int = 1
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A figure: its file's name without suffix, what it shows, and the SVG itself."""
+
+    name: str
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One heading and what is below it, in the order of the fields.
+
+    lines: shown as they are, in a typewriter's letters. folded: closed until it is opened.
+    """
+
+    title: str
+    prose: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    folded: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Its name in a link."""
+        return "-".join(self.title.lower().replace(",", "").split())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A report: title, one line that says what it is of, the outcome, sections.
+
+    good: whether the outcome is one; None where nothing was judged.
+    """
+
+    title: str
+    subtitle: str
+    outcome: str
+    good: bool | None
+    sections: tuple[Section, ...]

@@ -1,0 +1,144 @@
+"""What was measured beyond the step time: memory of every stage, FLOPs, and how far to trust it."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from advisor.units import human_bytes
+from harness.report.document import Picture, Section, Table
+from harness.report.facts import Facts
+from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
+from harness.result import MemoryPeak, TrialResult
+from harness.runner import MEASURED
+
+_DASH: Final = "—"
+_FOUR: Final = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes",
+                "peak_nvml_used_bytes")  # fmt: skip
+
+
+def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
+    """The four peaks of every setting: over all ranks, and those of each stage."""
+    rows = [row for setting in facts.plan.settings for row in _peaks(facts, setting.spec,
+            [peak for one in facts.of(setting) for peak in one.memory])]  # fmt: skip
+    table = Table(
+        columns=("setting", "ranks", "allocated", "active", "reserved", "used by NVML"),
+        rows=tuple(rows), left=2,
+    )  # fmt: skip
+    how = (
+        "On the CPU allocated bytes are counted tensor by tensor; without a caching allocator "
+        "nothing is active, reserved, or known to NVML."
+        if facts.on_cpu
+        else "Allocated, active and reserved are peaks of torch's caching allocator; NVML's number "
+        "is the driver's, with CUDA context and NCCL buffers."
+    )
+    return Section(title="Memory", prose=(how,), tables=(table,), pictures=pictures)
+
+
+def _peaks(facts: Facts, spec: str, ranks: list[MemoryPeak]) -> Iterator[tuple[str, ...]]:
+    count = len({peak.rank for peak in ranks})
+    yield spec, f"fullest of {count}" if count else _DASH, *_bytes(peaks(ranks))
+    stages = sorted({peak.stage for peak in ranks})
+    for stage in stages if len(stages) > 1 else ():
+        own = [peak for peak in ranks if peak.stage == stage]
+        yield spec, f"pipeline stage {stage}", *_bytes(peaks(own))
+
+
+def _bytes(numbers: Numbers) -> tuple[str, ...]:
+    values = (getattr(numbers, name) for name in _FOUR)
+    return tuple(_DASH if value is None else human_bytes(value) for value in values)
+
+
+def flops(facts: Facts) -> Section:
+    """Model FLOPs and hardware FLOPs, never one number, and the peak they are held against."""
+    rows = []
+    for setting in facts.plan.settings:
+        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
+        rows.append((
+            setting.spec,
+            *(_tflops(value) for value in (one.model_tflops_per_gpu, one.hardware_tflops_per_gpu)),
+            *(_share(value) for value in (one.mfu, one.hfu)),
+        ))  # fmt: skip
+    unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
+    table = Table(columns=("setting", f"model {unit}", f"hardware {unit}", "MFU", "HFU"),
+                  rows=tuple(rows))  # fmt: skip
+    return Section(
+        title="FLOPs",
+        prose=(
+            "Model FLOPs follow Megatron's convention and count no recompute; hardware FLOPs count "
+            "what is computed again.",
+            _peak(facts),
+        ),
+        tables=(table,),
+    )
+
+
+def _tflops(value: float | None) -> str:
+    return _DASH if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return _DASH if value is None else f"{value * 100:.1f} %"
+
+
+def _peak(facts: Facts) -> str:
+    precision = facts.plan.settings[0].trial.workload.precision
+    if facts.gpu is None:
+        return "MFU and HFU need the peak of a GPU that is described in configs/hardware."
+    peak = facts.gpu.peak_flops(precision) / 1e12
+    return (
+        f"MFU and HFU are over {peak:.1f} TFLOP/s: the dense peak of {facts.gpu.name} at "
+        f"{precision}, from its datasheet (configs/hardware/{facts.gpu.name}.yaml)."
+    )
+
+
+def trust(facts: Facts) -> Section:
+    """Why a trial's number does, or does not, deserve trust."""
+    rows, doubts = [], []
+    for name, result in facts.results.items():
+        times = result.times
+        spread = numbers_of(result, None).step_spread
+        worst = [concern.name for concern in result.concerns if concern.fatal]
+        rows.append((
+            _who(result), name, str(result.status),
+            str(len(times.seconds)) if times else _DASH,
+            str(len(times.warmup_seconds)) if times else _DASH,
+            _DASH if spread is None else f"{spread * 100:.1f} %",
+            _clock(result),
+            ", ".join(worst) or (f"{len(result.concerns)} minor" if result.concerns else "none"),
+        ))  # fmt: skip
+        doubts += [
+            f"{name}  {'FATAL  ' if one.fatal else ''}{one.name}: {one.seen}, limit {one.limit}; "
+            f"{one.advice}"
+            for one in result.concerns
+        ]
+    table = Table(
+        columns=("setting", "trial", "status", "steps", "warm-up", "IQR / median", "clock",
+                 "concerns"),
+        rows=tuple(rows), left=3,
+    )  # fmt: skip
+    repeats = max((len(facts.of(setting)) for setting in facts.plan.settings), default=0)
+    few = "; fewer than five make intervals wide" if repeats < 5 else ""
+    prose = (f"Processes a setting: {repeats}{few}. Steps of one process are correlated.",)
+    return Section(title="Trust", prose=prose, tables=(table,), lines=tuple(doubts))
+
+
+def _who(result: TrialResult) -> str:
+    return str(result.trial["workload"]["recompute"])
+
+
+def _clock(result: TrialResult) -> str:
+    if result.times is None:
+        return _DASH
+    cpu = result.trial["workload"]["device"] == "cpu"
+    return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
+
+
+def failures(facts: Facts) -> tuple[Section, ...]:
+    """Last words of every trial that was not measured."""
+    lines: list[str] = []
+    for name, result in facts.results.items():
+        if result.status in MEASURED or result.evidence is None:
+            continue
+        words = " ".join(result.evidence.message.split())
+        lines += [f"{_who(result)}  {name}  {result.status}: {words}"]
+        lines += [f"    {line}" for line in result.evidence.log_tail]
+    return (Section(title="Last words", lines=tuple(lines), folded=True),) if lines else ()

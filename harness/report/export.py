@@ -1,0 +1,97 @@
+"""Numbers for other programs: one row a trial (CSV, Parquet), and Bencher's metric format."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from harness.baselines.identity import workload_label
+from harness.baselines.series import metric_names, samples
+from harness.gate.metrics import LOSS, find_metric, process_of
+from harness.gate.resample import quantile
+from harness.report.facts import Facts
+from harness.report.numbers import numbers_of
+from harness.result import TrialResult, TrialStatus
+
+
+def trial_rows(facts: Facts) -> list[dict[str, Any]]:
+    """One row a trial, in the plan's order; what is not known is None."""
+    rows = []
+    for setting in facts.plan.settings:
+        for result in facts.of(setting):
+            rows.append(_row(facts, result) | {
+                "advisor_rank": setting.rank,
+                "skipped_by": setting.skip or None,
+                **_predicted(setting.trial.prediction),
+                "command": facts.command(setting.trial),
+            })  # fmt: skip
+    return rows
+
+
+def _row(facts: Facts, result: TrialResult) -> dict[str, Any]:
+    workload, evidence = result.trial["workload"], result.evidence
+    return {
+        "trial": result.name,
+        "label": workload_label(workload),
+        "recompute": workload["recompute"],
+        "repeat": result.trial.get("repeat", 0),
+        "device": str(workload["device"]),
+        "clock": result.times.clock if result.times else None,
+        "status": str(result.status),
+        "over_bytes": evidence.over_bytes if evidence else None,
+        "reason": evidence.message if evidence else None,
+        "concerns": "; ".join(concern.name for concern in result.concerns) or None,
+        **asdict(numbers_of(result, facts.gpu)),
+    }
+
+
+def _predicted(prediction: Any) -> dict[str, Any]:
+    names = ("step_time_seconds", "peak_allocated_bytes", "peak_reserved_bytes", "calibration")
+    return {f"predicted_{name}": getattr(prediction, name, None) for name in names}
+
+
+def write_tables(facts: Facts, folder: Path) -> list[Path]:
+    """trials.csv, and trials.parquet where pyarrow is; ImportError without pandas."""
+    import pandas as pd
+
+    frame = pd.DataFrame(trial_rows(facts)).convert_dtypes()
+    written = [folder / "trials.csv"]
+    frame.to_csv(written[0], index=False)
+    try:
+        frame.to_parquet(folder / "trials.parquet", engine="pyarrow", index=False)
+    except ImportError:
+        return written
+    return [*written, folder / "trials.parquet"]
+
+
+def bmf(facts: Facts) -> str:
+    """Bencher Metric Format: benchmark -> measure -> value with the quartiles around it.
+
+    value is the median over processes of their medians; lower_value and upper_value are quartiles
+    of all their steps. What a CPU's time is in has a name of its own, ``cpu_…``. Trials that are
+    not ok give nothing: a number that is not trusted is no data point.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for setting in facts.plan.settings:
+        good = [one for one in facts.of(setting) if one.status is TrialStatus.OK]
+        processes = tuple(process_of(result) for result in good)
+        measures = {}
+        for name in metric_names(processes):
+            values = samples(processes, name)
+            if name == LOSS or not values:
+                continue
+            steps = [value for process in values for value in process]
+            measures[_measure(name, facts.on_cpu)] = {
+                "value": median(median(process) for process in values),
+                "lower_value": quantile(steps, 0.25),
+                "upper_value": quantile(steps, 0.75),
+            }
+        if measures:
+            found[setting.trial.workload.label] = measures
+    return json.dumps(found, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _measure(name: str, on_cpu: bool) -> str:
+    metric = find_metric(name)
+    return f"cpu_{name}" if on_cpu and metric is not None and metric.timing else name

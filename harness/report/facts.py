@@ -1,0 +1,123 @@
+"""What a report rests on: the plan of a run, its results, and their comparison with goldens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.cost.gpus import load_gpu
+from advisor.cost.hardware import Gpu
+from advisor.errors import UserError
+from advisor.reader import read_dataclass
+from harness.baselines.golden import Golden
+from harness.baselines.identity import Place, place_of
+from harness.baselines.results import Loaded, load_results
+from harness.compare import Comparison, compare
+from harness.gate.measured import Options
+from harness.gate.reproduce import again
+from harness.plan import PlannedSetting, RunPlan
+from harness.predicted import SettingOutcome, outcomes
+from harness.result import TrialResult
+from harness.store import RunFolder
+from harness.trial import Device, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that is known of a run. results: every trial planned, by name, in the order of the
+    plan; one that was not finished has status no_data. judged: whether goldens were given."""
+
+    path: Path
+    plan: RunPlan
+    results: dict[str, TrialResult]
+    comparison: Comparison
+    judged: bool
+
+    @property
+    def found(self) -> tuple[SettingOutcome, ...]:
+        """What became of every setting."""
+        return outcomes(self.plan, self.results)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether times are those of a CPU, which say nothing about a GPU."""
+        devices = {setting.trial.workload.device for setting in self.plan.settings}
+        return Device.CPU in devices
+
+    @property
+    def tokens_unit(self) -> str:
+        """What throughput is counted in."""
+        return "tokens/s" if self.on_cpu else "tokens/s/GPU"
+
+    @property
+    def peak(self) -> str:
+        """Which peak decides what fits: reserved where every measured trial has one (on a GPU that
+        we measured), else allocated."""
+        ranks = [rank for result in self.results.values() for rank in result.memory]
+        known = bool(ranks) and all(rank.reserved is not None for rank in ranks)
+        return "reserved" if known else "allocated"
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """Datasheet of the GPU it ran on; None on a CPU, and for a type that is not described."""
+        try:
+            return None if self.on_cpu else load_gpu(self.plan.device_name)
+        except UserError:
+            return None
+
+    @property
+    def place(self) -> Place | None:
+        """Where it ran, by the first process that left a fingerprint."""
+        return next((place_of(one) for one in self.results.values() if one.environment), None)
+
+    def of(self, setting: PlannedSetting) -> tuple[TrialResult, ...]:
+        """Results of all repeats of a setting."""
+        names = (trial.name for trial in setting.trials())
+        return tuple(self.results[name] for name in names if name in self.results)
+
+    def command(self, trial: Trial) -> str:
+        """What runs a trial again."""
+        return again(self.plan.experiment, trial)
+
+
+def load_facts(
+    path: Path, goldens: Sequence[Golden] | None = None, options: Options | None = None
+) -> Facts:
+    """The facts of a run's folder, or of any folder of results; UserError where it holds none.
+
+    goldens: what the results are judged by; None where nobody asked for a verdict.
+    """
+    loaded = load_results([path])
+    folder = RunFolder(path)
+    plan = folder.plan() if folder.has_plan() else _plan_of(path, loaded)
+    if not plan.settings:
+        raise UserError("RUN", str(path), "is of no setting at all", "nothing was planned")
+    results = {_trial(result).name: result for result in loaded.results}
+    if len(results) < len(loaded.results):
+        raise UserError("RUN", str(path), "holds a trial twice", "name the folder of one run")
+    return Facts(
+        path=path,
+        plan=plan,
+        results=results,
+        comparison=compare(loaded.results, goldens or (), options, loaded.commands),
+        judged=goldens is not None,
+    )
+
+
+def _trial(result: TrialResult) -> Trial:
+    """The trial that a result is of. Its name is made anew: fields that its workload did not have
+    when it was measured have their defaults."""
+    return read_dataclass(Trial, result.trial, f"{result.name}: trial")
+
+
+def _plan_of(path: Path, loaded: Loaded) -> RunPlan:
+    """The plan that results without one would have had: their settings, in their order."""
+    first: dict[str, Trial] = {}
+    for trial in map(_trial, loaded.results):
+        first.setdefault(trial.workload.key(), trial)
+    places = [place_of(result).gpus for result in loaded.results]
+    return RunPlan(
+        experiment=path.resolve().name,
+        device_name=max(places, key=lambda name: "?" not in name).rpartition("x")[2],
+        settings=tuple(PlannedSetting(trial=trial) for trial in first.values()),
+        assumptions=("these results were not planned by harness run, nor ranked by the advisor",),
+    )

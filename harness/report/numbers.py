@@ -1,0 +1,98 @@
+"""What a trial, and a setting over its repeats, came to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+
+from advisor.cost.hardware import Gpu
+from advisor.dtypes import Precision
+from harness.baselines.identity import world_size
+from harness.gate.resample import iqr
+from harness.result import MemoryPeak, TrialResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """One process, or the median of several; of memory the most. None where it is not known.
+
+    step_spread: IQR of the steps over their median. model_tflops_per_gpu counts Megatron's model
+    FLOPs, hardware_tflops_per_gpu also what is computed again; mfu and hfu are these over the dense
+    peak. Peaks are those of the fullest rank.
+    """
+
+    step_time_seconds: float | None = None
+    step_spread: float | None = None
+    tokens_per_second_per_gpu: float | None = None
+    model_tflops_per_gpu: float | None = None
+    hardware_tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    peak_allocated_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_nvml_used_bytes: int | None = None
+
+    def peak_bytes(self, which: str) -> int | None:
+        """The peak called ``allocated``, ``active``, ``reserved`` or ``nvml_used``."""
+        found: int | None = getattr(self, f"peak_{which}_bytes")
+        return found
+
+
+def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
+    """Of one trial, whether it was measured or not."""
+    memory = peaks(result.memory)
+    seconds = result.times.seconds if result.times else ()
+    if not seconds:
+        return memory
+    workload, step = result.trial["workload"], median(seconds)
+    gpus = world_size(workload)
+    per_gpu = 1 / (step * gpus)
+    tokens = workload["seq_length"] * workload["global_batch_size"]
+    peak = gpu.peak_flops(Precision(workload["precision"])) if gpu else None
+    model, hardware = (
+        (result.flops.model * per_gpu, result.flops.hardware * per_gpu)
+        if result.flops
+        else (None, None)
+    )
+    return Numbers(
+        step_time_seconds=step,
+        step_spread=iqr(seconds) / step,
+        tokens_per_second_per_gpu=tokens * per_gpu,
+        model_tflops_per_gpu=_over(model, 1e12),
+        hardware_tflops_per_gpu=_over(hardware, 1e12),
+        mfu=_over(model, peak),
+        hfu=_over(hardware, peak),
+        peak_allocated_bytes=memory.peak_allocated_bytes,
+        peak_active_bytes=memory.peak_active_bytes,
+        peak_reserved_bytes=memory.peak_reserved_bytes,
+        peak_nvml_used_bytes=memory.peak_nvml_used_bytes,
+    )
+
+
+def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
+    """The four peaks, each of the rank that has most."""
+    return Numbers(
+        peak_allocated_bytes=_most([peak.allocated for peak in ranks]),
+        peak_active_bytes=_most([peak.active for peak in ranks]),
+        peak_reserved_bytes=_most([peak.reserved for peak in ranks]),
+        peak_nvml_used_bytes=_most([peak.nvml_used for peak in ranks]),
+    )
+
+
+def over_repeats(processes: Sequence[Numbers]) -> Numbers:
+    """Median over processes; of memory the most."""
+    found = {}
+    for field in fields(Numbers):
+        values = [getattr(one, field.name) for one in processes]
+        known = [value for value in values if value is not None]
+        join = max if field.name.endswith("_bytes") else median
+        found[field.name] = join(known) if known else None
+    return Numbers(**found)
+
+
+def _most(values: Sequence[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _over(value: float | None, unit: float | None) -> float | None:
+    return None if value is None or unit is None else value / unit

@@ -1,0 +1,206 @@
+"""Pictures of all settings: memory against time and throughput, predicted against measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from harness.gate.metrics import ALLOCATED, METRICS
+from harness.predicted import Pair
+from harness.report.facts import Facts
+from harness.report.numbers import numbers_of, over_repeats
+from harness.report.origin import calibration_names, find_calibration
+from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften, unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_KEY_ROWS: Final = 0.19  # inches of a line of the key
+MOST: Final = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One setting that was measured. number: its place in the plan, which is that of its
+    rank."""
+
+    number: int
+    spec: str
+    memory_bytes: int
+    seconds: float
+    tokens_per_second: float
+
+
+def points(facts: Facts) -> tuple[Point, ...]:
+    """Settings with a step time and a peak, in the plan's order; MOST at most."""
+    found = []
+    for number, setting in enumerate(facts.plan.settings, start=1):
+        one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
+        memory = one.peak_bytes(facts.peak)
+        if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
+            found.append(Point(
+                number=number, spec=setting.spec, memory_bytes=memory,
+                seconds=one.step_time_seconds, tokens_per_second=one.tokens_per_second_per_gpu,
+            ))  # fmt: skip
+    return tuple(found[:MOST])
+
+
+def front(shown: Sequence[Point]) -> list[Point]:
+    """Settings that no other beats in both memory and time, by memory."""
+    return sorted(
+        (
+            one
+            for one in shown
+            if not any(
+                other.memory_bytes <= one.memory_bytes
+                and other.seconds <= one.seconds
+                and (other.memory_bytes, other.seconds) != (one.memory_bytes, one.seconds)
+                for other in shown
+            )
+        ),
+        key=lambda one: (one.memory_bytes, one.seconds),
+    )
+
+
+def height_of(shown: Sequence[Point]) -> float:
+    """Inches of a scatter with its key below."""
+    return 3.9 + _KEY_ROWS * -(-len(shown) // _columns(shown))
+
+
+def paint_time(figure: "Figure", facts: Facts) -> None:
+    """Peak memory against step time; the line joins what nothing beats in both."""
+    shown = points(facts)
+    axes = figure.add_subplot()
+    _scatter(axes, shown, [one.seconds * 1e3 for one in shown])
+    unit = " (CPU time)" if facts.on_cpu else ""
+    axes.set(ylabel=f"step time{unit}, ms", title=f"Step time{unit} against peak memory")
+    axes.set_xlabel(f"peak {facts.peak} memory of the fullest rank, {_unit(shown)[1]}")
+    _key(figure, shown)
+
+
+def paint_throughput(figure: "Figure", facts: Facts) -> None:
+    """Peak memory and throughput of the settings that nothing beats, the others faint."""
+    shown = points(facts)
+    axes = figure.add_subplot()
+    _scatter(axes, shown, [one.tokens_per_second for one in shown])
+    unit = " (CPU time)" if facts.on_cpu else ""
+    axes.set(ylabel=f"{facts.tokens_unit}{unit}", title=f"Throughput{unit} for the memory it takes")
+    axes.set_xlabel(f"peak {facts.peak} memory of the fullest rank, {_unit(shown)[1]}")
+    _key(figure, shown)
+
+
+def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> None:
+    scale, _ = _unit(shown)
+    best = front(shown)
+    at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
+    line = [at[one.number] for one in best]
+    axes.plot(*zip(*line, strict=True), color=SKY, zorder=1,
+              drawstyle="steps-post", label="Pareto front")  # fmt: skip
+    groups = (
+        ("not beaten in both", "o", BLUE, [at[one.number] for one in best]),
+        ("beaten by another", "s", FAINT, [at[o.number] for o in shown if o not in best]),
+    )
+    for label, marker, colour, places in groups:
+        if places:
+            x, y = zip(*places, strict=True)
+            axes.scatter(x, y, s=46, marker=marker, color=colour,
+                         edgecolors="white", linewidths=0.6, zorder=3, label=label)  # fmt: skip
+    together: dict[tuple[float, float], list[str]] = {}
+    for number, place in at.items():
+        together.setdefault(place, []).append(str(number))
+    for place, numbers in together.items():
+        axes.annotate(", ".join(numbers), place, xytext=(6, 6), textcoords="offset points",
+                      fontsize=9, fontweight="bold")  # fmt: skip
+    axes.margins(0.12)
+    soften(axes)
+    axes.legend(loc="best")
+
+
+def _key(figure: "Figure", shown: Sequence[Point]) -> None:
+    """Which number is which setting."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.spec}") for p in shown]
+    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown),
+                  handlelength=0, handletextpad=0)  # fmt: skip
+
+
+def _columns(shown: Sequence[Point]) -> int:
+    """So many that the longest name fits; 88 characters of a key are as wide as the picture."""
+    longest = max((len(one.spec) for one in shown), default=1) + 8
+    return max(1, min(4, 88 // longest))
+
+
+def _unit(shown: Sequence[Point]) -> tuple[int, str]:
+    return unit_of([one.memory_bytes for one in shown])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One quantity, predicted against measured. band: relative, with whose it is."""
+
+    title: str
+    unit: str
+    scale: float
+    pairs: tuple[tuple[float, float], ...]
+    band: float | None = None
+    whose: str = ""
+
+
+def panels(facts: Facts) -> tuple[Panel, ...]:
+    """Quantities that were both predicted and measured."""
+    found = facts.found
+    kept = _pairs([outcome.saved_per_layer for outcome in found])
+    peak = _pairs([outcome.peak_allocated for outcome in found])
+    steps = _pairs([outcome.step_time for outcome in found])
+    limit = METRICS[ALLOCATED].limit
+    bands = [one.step_time_error for name in calibration_names(facts)
+             if (one := find_calibration(name)) is not None]  # fmt: skip
+    made = []
+    for title, pairs in (("kept a layer", kept), ("peak allocated", peak)):
+        if pairs:
+            scale, unit = unit_of([number for pair in pairs for number in pair])
+            made.append(Panel(title=title, unit=unit, scale=scale, pairs=pairs, band=limit,
+                              whose="the gate's limit"))  # fmt: skip
+    if steps:
+        made.append(Panel(title="step time", unit="ms", scale=1e-3, pairs=steps,
+                          band=max(bands, default=None), whose="the calibration's"))  # fmt: skip
+    return tuple(made)
+
+
+def _pairs(pairs: Sequence[Pair]) -> tuple[tuple[float, float], ...]:
+    return tuple(
+        (one.measured, one.predicted)
+        for one in pairs
+        if one.measured is not None and one.predicted is not None
+    )
+
+
+def paint_predicted(figure: "Figure", facts: Facts) -> None:
+    """Each quantity in a square: on the line nothing is wrong."""
+    shown = panels(facts)
+    columns = min(len(shown), 2)
+    for number, panel in enumerate(shown):
+        axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
+        _identity(axes, panel)
+
+
+def _identity(axes: "Axes", panel: Panel) -> None:
+    measured = [pair[0] / panel.scale for pair in panel.pairs]
+    predicted = [pair[1] / panel.scale for pair in panel.pairs]
+    low, high = min(measured + predicted), max(measured + predicted)
+    margin = 0.12 * (high - low) or 0.12 * high or 1.0
+    ends = [max(0.0, low - margin), high + margin]
+    axes.plot(ends, ends, color=INK, linewidth=1)
+    title = panel.title
+    if panel.band is not None:
+        below, above = ([end * (1 + sign * panel.band) for end in ends] for sign in (-1, 1))
+        axes.fill_between(ends, below, above, color=GREEN, alpha=0.25, linewidth=0)
+        title += f"\nband: ±{panel.band * 100:.0f} %, {panel.whose}"
+    axes.scatter(measured, predicted, s=40, color=VERMILION, edgecolors="white", linewidths=0.6,
+                 zorder=3)  # fmt: skip
+    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=f"measured, {panel.unit}",
+             ylabel=f"predicted, {panel.unit}")  # fmt: skip
+    axes.set_title(title, fontsize=10)
+    axes.locator_params(nbins=4)
+    soften(axes)

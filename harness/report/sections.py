@@ -1,0 +1,222 @@
+"""The report as a document: the verdict first, then every setting, then what it rests on."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from advisor.report.wording import percent as probability
+from advisor.units import human_bytes, milliseconds
+from harness.gate.render import WORDS, environment_lines, noted_rows, row_line, summary_line
+from harness.gate.verdict import Verdict
+from harness.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
+from harness.report.document import Document, Picture, Section, Table
+from harness.report.evidence import failures, flops, memory, trust
+from harness.report.facts import Facts
+from harness.report.numbers import Numbers, numbers_of, over_repeats
+from harness.report.origin import (
+    calibration,
+    calibration_line,
+    calibration_names,
+    commands,
+    environment,
+    find_calibration,
+)
+from harness.result import TrialStatus
+from harness.runner import MEASURED
+
+DASH: Final = "—"
+_QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)
+_PICTURES: Final = {
+    "settings": ("memory_and_time", "memory_and_throughput"),
+    "predicted": ("predicted_and_measured",),
+    "memory": ("memory_waterfall",),
+    "timeline": ("timeline",),
+}
+
+
+def make_document(facts: Facts, pictures: tuple[Picture, ...]) -> Document:
+    """Everything that is to be said of a run, with the pictures that were drawn."""
+    drawn = {picture.name: picture for picture in pictures}
+
+    def of(place: str) -> tuple[Picture, ...]:
+        return tuple(drawn[name] for name in _PICTURES[place] if name in drawn)
+
+    comparison = facts.comparison
+    return Document(
+        title=f"{facts.plan.experiment} on {_device(facts)}",
+        subtitle=subject(facts),
+        outcome=summary_line(comparison) if facts.judged else _tally(facts),
+        good=comparison.exit_code == 0 if facts.judged else None,
+        sections=(
+            *verdict(facts),
+            settings(facts, of("settings")),
+            predicted(facts, of("predicted")),
+            memory(facts, of("memory")),
+            flops(facts),
+            *_timeline(of("timeline")),
+            trust(facts),
+            *failures(facts),
+            environment(facts),
+            calibration(facts),
+            commands(facts),
+        ),
+    )
+
+
+def subject(facts: Facts) -> str:
+    """What was trained, on what, in one line."""
+    workload = facts.plan.settings[0].trial.workload
+    place = facts.place
+    words = [
+        workload.model.name,
+        place.gpus if place else facts.plan.device_name,
+        str(workload.precision),
+        f"sequence {workload.seq_length}",
+        f"micro batch {workload.micro_batch_size}",
+        f"global batch {workload.global_batch_size}",
+        f"backend {workload.backend}",
+    ]
+    if facts.on_cpu:
+        words.append("all times are CPU times")
+    return " · ".join(words)
+
+
+def verdict(facts: Facts) -> tuple[Section, ...]:
+    """The rows of the gate as the terminal has them, worst first; passes folded away."""
+    if not facts.judged:
+        return ()
+    loud: list[str] = environment_lines(facts.comparison)
+    quiet: list[str] = []
+    for row, notes in noted_rows(facts.comparison):
+        lines = quiet if row.verdict in _QUIET else loud
+        lines += [row_line(row), *(f"      {note}" for note in notes)]
+    found = [Section(title="Verdict", prose=_changed(facts), lines=tuple(loud))]
+    if quiet:
+        count = sum(facts.comparison.count(one) for one in _QUIET)
+        title = f"Passed or skipped: {count}"
+        found.append(Section(title=title, lines=tuple(quiet), folded=True))
+    return tuple(found)
+
+
+def _changed(facts: Facts) -> tuple[str, ...]:
+    """What is in one of the two only."""
+    lines = []
+    for kind, words in (
+        (Verdict.VANISHED, "In the golden and not here"),
+        (Verdict.APPEARED, "Here and not in the golden"),
+    ):
+        names = [row.identifier for row in facts.comparison.rows if row.verdict is kind]
+        if names:
+            lines.append(f"{words} ({WORDS[kind]}): {', '.join(names)}.")
+    return tuple(lines)
+
+
+def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
+    """Every setting of the plan, whatever became of it."""
+    rows = []
+    for outcome in facts.found:
+        results = facts.of(outcome.setting)
+        numbers = over_repeats([numbers_of(one, facts.gpu) for one in results])
+        measured = sum(one.status in MEASURED for one in results)
+        prediction = outcome.setting.trial.prediction
+        fits = prediction.fit_probability if prediction else None
+        rows.append((
+            outcome.setting.spec,
+            _status(outcome, measured, len(results)),
+            DASH if outcome.setting.rank is None else str(outcome.setting.rank),
+            DASH if fits is None else probability(fits),
+            *_measured(numbers, facts.peak),
+        ))  # fmt: skip
+    table = Table(
+        columns=("setting", "what became of it", "advisor's rank", "predicted to fit",
+                 timed("step time", facts), timed(facts.tokens_unit, facts), f"peak {facts.peak}"),
+        rows=tuple(rows), left=2,
+    )  # fmt: skip
+    reasons = [f"{o.setting.spec}: {o.reason}" for o in facts.found if o.reason]
+    prose = (_tally(facts), *reasons) if facts.judged else reasons  # else it is the outcome
+    return Section(title="Settings", prose=tuple(prose), tables=(table,), pictures=pictures)
+
+
+def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
+    """The advisor's numbers beside the measured ones, and whether its order was right."""
+    found = facts.found
+    lines = [*judgement(found), *_memory_order(found)]
+    lines += [calibration_line(name, find_calibration(name)) for name in calibration_names(facts)]
+    lines += [f"Note: {text}." for text in facts.plan.assumptions]
+    quantities = [
+        _quantity("kept a layer", found, [o.saved_per_layer for o in found], human_bytes),
+        _quantity("peak allocated", found, [o.peak_allocated for o in found], human_bytes),
+        _quantity(timed("step time", facts), found, [o.step_time for o in found], milliseconds),
+    ]
+    tables = tuple(table for table in quantities if table is not None)
+    sign = "Errors are (predicted - measured) / measured." if tables else "Nothing was predicted."
+    return Section(
+        title="Predicted beside measured",
+        prose=(sign, *lines),
+        tables=tables,
+        pictures=pictures,
+    )
+
+
+def _quantity(
+    words: str,
+    found: tuple[SettingOutcome, ...],
+    pairs: list[Pair],
+    write: Callable[[float], str],
+) -> Table | None:
+    """One quantity of every setting; None where nobody predicted it."""
+    if all(pair.predicted is None for pair in pairs):
+        return None
+    rows = [(o.setting.spec, *cells(p, write)) for o, p in zip(found, pairs, strict=True)]
+    return Table(columns=(words, "predicted", "measured", "error"), rows=tuple(rows))
+
+
+def _memory_order(found: tuple[SettingOutcome, ...]) -> list[str]:
+    lines = []
+    groups: dict[str, list[Pair]] = {
+        "peak allocated memory": [outcome.peak_allocated for outcome in found],
+        "bytes kept a layer": [outcome.saved_per_layer for outcome in found],
+    }
+    for words, pairs in groups.items():
+        correlation = rank_correlation(pairs)
+        if correlation is not None:
+            lines.append(f"Rank correlation of {words}: Spearman {correlation:+.2f}.")
+    return lines
+
+
+def timed(words: str, facts: Facts) -> str:
+    """A column's head, marked where its numbers come from a CPU's time."""
+    return f"{words} (CPU time)" if facts.on_cpu else words
+
+
+def _timeline(pictures: tuple[Picture, ...]) -> tuple[Section, ...]:
+    return (Section(title="One step", pictures=pictures),) if pictures else ()
+
+
+def _measured(numbers: Numbers, peak: str) -> tuple[str, str, str]:
+    seconds, tokens = numbers.step_time_seconds, numbers.tokens_per_second_per_gpu
+    memory = numbers.peak_bytes(peak)
+    return (
+        DASH if seconds is None else milliseconds(seconds),
+        DASH if tokens is None else f"{tokens:,.0f}",
+        DASH if memory is None else human_bytes(memory),
+    )
+
+
+def _status(outcome: SettingOutcome, measured: int, repeats: int) -> str:
+    status = str(outcome.status)
+    if outcome.setting.skip:
+        return f"{status}: not run"
+    return status if repeats < 2 else f"{status}, {measured} of {repeats} measured"
+
+
+def _tally(facts: Facts) -> str:
+    """``3 settings: 2 ok, 1 oom``."""
+    counts = Counter(outcome.status for outcome in facts.found)
+    words = ", ".join(f"{counts[status]} {status}" for status in TrialStatus if counts[status])
+    number = len(facts.found)
+    return f"{number} {'setting' if number == 1 else 'settings'}: {words or 'nothing was run'}"
+
+
+def _device(facts: Facts) -> str:
+    return "CPU (CPU times)" if facts.on_cpu else facts.plan.device_name

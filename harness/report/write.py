@@ -1,0 +1,93 @@
+"""Writes a report: every file that can be written is, and what is missing is said in one line."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from harness.files import write_atomic
+from harness.report.export import bmf, write_tables
+from harness.report.facts import Facts
+from harness.report.figures import draw_all
+from harness.report.html import html
+from harness.report.junit import junit
+from harness.report.markdown import SUMMARY_BYTES, markdown, summary
+from harness.report.sections import make_document
+
+FOLDER: Final = "report"
+STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
+_INSTALL: Final = "pip install 'recompute-advisor[report]'"
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """Files that were written, and notes on those that were not."""
+
+    folder: Path
+    files: list[Path] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    """what is not there -> the package it needs"""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for all that needs packages; none where everything is there."""
+        if not self.missing:
+            return ()
+        packages = ", ".join(sorted(set(self.missing.values())))
+        return (f"no {', '.join(self.missing)} without {packages}: {_INSTALL}",)
+
+
+def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:
+    """Write all files of the report into `folder`, and append it to `step_summary`.
+
+    OSError where a file cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = Written(folder=folder)
+    try:
+        pictures = draw_all(facts, folder / "figures")
+        written.files += [folder / "figures" / f"{picture.name}.svg" for picture in pictures]
+    except ImportError:
+        pictures, written.missing["figures"] = (), "matplotlib"
+    document = make_document(facts, pictures)
+    _write(written, "report.md", markdown(document))
+    _write(written, "junit.xml", junit(facts.comparison, facts.plan.experiment))
+    _write(written, "bmf.json", bmf(facts))
+    try:
+        _write(written, "report.html", html(document))
+    except ImportError:
+        written.missing["report.html"] = "jinja2"
+    _write_tables(written, facts)
+    if step_summary is not None:
+        append_summary(step_summary, lambda limit: summary(document, limit))
+    return written
+
+
+def step_summary_file() -> Path | None:
+    """The file that GitHub shows beside a step, where there is one."""
+    name = os.environ.get(STEP_SUMMARY)
+    return Path(name) if name else None
+
+
+def append_summary(path: Path, write: Callable[[int], str]) -> None:
+    """Append what `write` makes of the room that is left: GitHub drops a larger summary whole."""
+    used = path.stat().st_size if path.exists() else 0
+    with path.open("a", encoding="utf-8") as file:
+        file.write(write(SUMMARY_BYTES - used - 1))
+
+
+def _write_tables(written: Written, facts: Facts) -> None:
+    try:
+        files = write_tables(facts, written.folder)
+    except ImportError:
+        written.missing |= {"trials.csv": "pandas", "trials.parquet": "pandas"}
+        return
+    written.files += files
+    if not any(file.suffix == ".parquet" for file in files):
+        written.missing["trials.parquet"] = "pyarrow"
+
+
+def _write(written: Written, name: str, text: str) -> None:
+    write_atomic(written.folder / name, text)
+    written.files.append(written.folder / name)

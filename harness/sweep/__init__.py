@@ -1,0 +1,1 @@
+"""Recompute settings, micro batches and layouts searched by measurement, with Optuna."""

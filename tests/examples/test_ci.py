@@ -1,0 +1,216 @@
+"""The CI files and docs/ci.md, as they are: every one of their commands is run.
+
+What they leave to their user is set through the variables that they declare. `pip` is the only
+program that is not the real one: it checks what it is asked to install against pyproject.toml.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("hydra")
+pytest.importorskip("torch")
+junitparser = pytest.importorskip("junitparser")
+
+ROOT = Path(__file__).parents[2]
+FILES = ("github-actions.yml", "gitlab-ci.yml")
+RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
+QUICK = {
+    "EXPERIMENT": "tiny_cpu",
+    "RUN_OPTIONS": "recompute=none device=cpu measure.steps=2 measure.min_warmup_steps=1 "
+    "measure.max_warmup_steps=1",
+}
+"""What a user without a GPU would set."""
+PIP = """\
+import re, sys, tomllib
+words = sys.argv[1:]
+project = tomllib.load(open({pyproject!r}, "rb"))["project"]
+assert words[0] == "install" and len(words) == 2, words
+name, _, extras = words[1].rstrip("]").partition("[")
+assert name == project["name"], name
+assert set(filter(None, extras.split(","))) <= set(project["optional-dependencies"]), extras
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Lines of one job in their order; the last ones run whatever became of the others."""
+
+    lines: tuple[str, ...]
+    always: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a CI file declares."""
+
+    variables: dict[str, str]
+    jobs: dict[str, Script]
+
+
+def pipeline(name: str) -> Pipeline:
+    values = yaml.safe_load((ROOT / "examples/ci" / name).read_text(encoding="utf-8"))
+    if name.startswith("github"):
+        jobs = {job: github(content["steps"]) for job, content in values["jobs"].items()}
+        return Pipeline(values["env"], jobs)
+    jobs = {
+        job: Script(tuple(content["script"]), tuple(content.get("after_script", ())))
+        for job, content in values.items()
+        if job in values["stages"]
+    }
+    return Pipeline(values["variables"], jobs)
+
+
+def github(steps: list[dict[str, Any]]) -> Script:
+    runs = [step for step in steps if "run" in step]
+    return Script(
+        tuple(step["run"] for step in runs if step.get("if") != "always()"),
+        tuple(step["run"] for step in runs if step.get("if") == "always()"),
+    )
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """`advise`, `harness` and `pip`, as an installation puts them on the path."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    check = tmp_path / "pip.py"
+    check.write_text(PIP.format(pyproject=str(ROOT / "pyproject.toml")))
+    commands = {"advise": "-m advisor.cli", "harness": "-m harness.cli", "pip": str(check)}
+    for name, arguments in commands.items():
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+        program.chmod(0o755)
+    return folder
+
+
+@dataclass(frozen=True)
+class Shell:
+    """Runs lines as a CI system does: in a checkout, each with bash that ends at an error."""
+
+    folder: Path
+    programs: Path
+    variables: Mapping[str, str]
+
+    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
+        inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_STEP_SUMMARY")}
+        path = os.pathsep.join([str(self.programs), os.environ.get("PATH", "")])
+        return subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", line], cwd=self.folder, capture_output=True,
+            text=True, timeout=120, check=False,
+            env=inherited | {"PATH": path, "PYTHONPATH": str(ROOT)} | dict(self.variables),
+        )  # fmt: skip
+
+    def job(self, script: Script) -> Iterator[tuple[str, int]]:
+        """Lines that ran, with their exit codes."""
+        for line in script.lines:
+            done = self.run(line)
+            yield line, done.returncode
+            if done.returncode:
+                break
+        for line in script.always:
+            yield line, self.run(line).returncode
+
+
+def only(script: Script, command: str) -> Script:
+    """The lines of one command, and what always runs."""
+    return Script(tuple(line for line in script.lines if command in line), script.always)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_commands_run_as_they_are(name: str, tmp_path: Path, programs: Path) -> None:
+    """Without a golden the gate has no verdict, and the report is there all the same."""
+    declared = pipeline(name)
+    assert set(QUICK) < set(declared.variables)
+    summary = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md")}
+    variables = declared.variables | QUICK | {"GOLDENS": "goldens"} | summary
+    shell = Shell(tmp_path, programs, variables)
+    ran = [*shell.job(declared.jobs["fits"]), *shell.job(declared.jobs["measured"])]
+    codes = [code for _, code in ran]
+    assert codes == [0] * (len(codes) - 2) + [3, 0], ran
+    assert len(ran) == sum(len(job.lines + job.always) for job in declared.jobs.values())
+    assert (tmp_path / "advice.json").stat().st_size > 1000
+    report = tmp_path / variables["RUN"] / "report"
+    (suite,) = junitparser.JUnitXml.fromfile(str(report / "junit.xml"))
+    assert suite.skipped == 1
+    assert (report / "report.html").exists()
+    assert "1 appeared: no verdict (exit 3)" in (tmp_path / "summary.md").read_text()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_recorded_regression_fails_the_job(name: str, tmp_path: Path, programs: Path) -> None:
+    declared = pipeline(name)
+    run = tmp_path / "run"
+    run.mkdir()
+    for path in RECORDED.glob("*/result.json"):
+        (run / path.parent.name).mkdir()
+        (run / path.parent.name / "result.json").write_bytes(path.read_bytes())
+    variables = declared.variables | {"RUN": str(run), "GOLDENS": str(ROOT / "results/golden")}
+    gate = only(declared.jobs["measured"], "harness compare")
+    ran = list(Shell(tmp_path, programs, variables).job(gate))
+    assert [code for _, code in ran] == [1, 0], ran
+    (suite,) = junitparser.JUnitXml.fromfile(str(run / "report/junit.xml"))
+    assert (suite.failures, suite.errors) == (2, 2)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_job_that_cannot_fit_stops_at_the_first_gate(
+    name: str, tmp_path: Path, programs: Path
+) -> None:
+    declared = pipeline(name)
+    variables = declared.variables | {"MODEL": "llama3_70b", "GPUS": "8xA100-40GB"}
+    ran = list(Shell(tmp_path, programs, variables).job(only(declared.jobs["fits"], "advise")))
+    assert [code for _, code in ran] == [1]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_kept_is_what_the_report_writes(name: str) -> None:
+    text = (ROOT / "examples/ci" / name).read_text(encoding="utf-8")
+    assert re.search(r"RUN( }})?}?/report\b", text)
+    if name.startswith("gitlab"):
+        assert yaml.safe_load(text)["measured"]["artifacts"]["reports"] == {
+            "junit": "$RUN/report/junit.xml"
+        }
+
+
+def test_the_commands_of_the_page_run(tmp_path: Path, programs: Path) -> None:
+    """On the recorded results, accepted as a baseline: then they pass."""
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) == 3
+    run = tmp_path / "run"
+    (run / "mlp").mkdir(parents=True)
+    (run / "mlp/result.json").write_bytes((RECORDED / "selective_mlp/result.json").read_bytes())
+    shell = Shell(tmp_path, programs, {"RUN": "run", "GOLDENS": "goldens"})
+    for line in lines:
+        done = shell.run(line)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def test_the_page_knows_every_exit_code_and_file(tmp_path: Path) -> None:
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    for code in range(5):
+        assert f"\n| {code} | " in text
+    for name in ("report.html", "report.md", "junit.xml", "trials.csv", "bmf.json", "figures/"):
+        assert f"`{name}`" in text
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / "docs" / link).exists(), link
+
+
+def test_the_extras_named_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {"matplotlib", "pandas", "jinja2", "pyarrow"} <= {
+        re.split(r"[^a-z0-9]", one)[0] for one in extras["report"]
+    }

@@ -1,0 +1,71 @@
+"""How a setting is put into a command."""
+
+import pytest
+
+from advisor.errors import UserError
+from harness.backends.command.emit import check_framework, check_template, frameworks
+from harness.trial import Command, MeasurementPlan
+
+PLAN = MeasurementPlan(steps=10, max_warmup_steps=20, seed=7)
+
+
+def line(template: str, recompute: str = "--recompute-granularity full") -> str:
+    words = (f"recompute={recompute}", "granularity=full", "num_layers=4", "layout=--tp 4")
+    return Command(template=template, framework="megatron_lm", words=words).line(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("train {recompute} --x", "train --recompute-granularity full --x"),
+        ("train --x", "train --x --recompute-granularity full"),
+        ("train {recompute} --train-iters {steps} --seed {seed} {layout}",
+         "train --recompute-granularity full --train-iters 30 --seed 7 --tp 4"),
+        ("train --ac={granularity}:{num_layers}", "train --ac=full:4"),
+        ("train ${recompute}", "train ${recompute} --recompute-granularity full"),
+        ("train {recompute} --json '{\"a\": {b}}' ${steps} ${recompute}",
+         "train --recompute-granularity full --json '{\"a\": {b}}' ${steps} ${recompute}"),
+    ],
+)  # fmt: skip
+def test_placeholders(template: str, expected: str) -> None:
+    assert line(template) == expected
+
+
+def test_without_recompute_nothing_is_put_in() -> None:
+    assert line("train", "") == "train"
+    assert line("train {recompute} x", "") == "train  x"
+
+
+@pytest.mark.parametrize(
+    ("template", "framework", "says"),
+    [
+        ("  ", "megatron_lm", "must be the command that trains"),
+        ("train --recompute-granularity full", "megatron_lm", "sets recompute itself"),
+        ("train --recompute-modules=mlp {recompute}", "megatron_lm", "sets recompute itself"),
+        ("train --distribute-saved-activations", "megatron_lm", "sets recompute itself"),
+        ("train model.recompute_modules=[mlp]", "megatron_bridge", "sets recompute itself"),
+        ("train -rl 5", "megatron_bridge", "sets recompute itself"),
+        ("train --recompute_modules mlp", "megatron_bridge", "sets recompute itself"),
+        ("train", "other", "must say where the setting goes"),
+        ("train ${recompute}", "other", "must say where the setting goes"),
+    ],
+)
+def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        check_template(template, framework)
+
+
+@pytest.mark.parametrize(
+    ("template", "framework"),
+    [("train -x-rl 5 {recompute}", "megatron_bridge"), ("train --ac={recompute}", "other"),
+     ("train --ac={granularity}", "other"),
+     ("bash train.sh", "megatron_lm")],
+)  # fmt: skip
+def test_commands_that_can(template: str, framework: str) -> None:
+    check_template(template, framework)
+
+
+def test_frameworks() -> None:
+    assert frameworks() == ("megatron_lm", "megatron_bridge", "other")
+    with pytest.raises(UserError, match="did you mean megatron_lm"):
+        check_framework("megatron")

@@ -1,0 +1,130 @@
+"""From a request to commands."""
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from advisor.errors import UserError
+from harness.backends.command.plan import check_request, machine_of
+from harness.config import compose
+from harness.device import Machine
+from harness.plan import RunPlan, same_question
+from harness.planning import make_plan
+from harness.result import TrialResult, TrialStatus
+from harness.trial import Command, Device, Trial
+
+CPU = Machine(device=Device.CPU)
+
+
+def plan(*overrides: str) -> RunPlan:
+    config = compose(["backend=command", *overrides])
+    check_request(config)
+    return make_plan(config, CPU)
+
+
+def commands(made: RunPlan) -> list[Command]:
+    found = [setting.trial.command for setting in made.settings]
+    assert all(found)
+    return [command for command in found if command is not None]
+
+
+def word(command: Command, name: str) -> str:
+    return dict(pair.split("=", 1) for pair in command.words)[name]
+
+
+def test_every_setting_has_its_flags() -> None:
+    found = commands(plan("command=train {recompute}"))
+    assert [word(command, "recompute") for command in found] == [
+        "", "--recompute-granularity selective --recompute-modules mlp",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    ]  # fmt: skip
+    parts = ("granularity", "modules", "method", "num_layers")
+    assert [[word(command, part) for part in parts] for command in found] == [
+        ["none", "", "", ""], ["selective", "mlp", "", ""], ["full", "", "uniform", "1"],
+    ]  # fmt: skip
+    assert {(one.template, one.framework) for one in found} == {
+        ("train {recompute}", "megatron_lm")
+    }
+    assert "--seq-length 128" in word(found[0], "layout")
+
+
+def test_bridge_takes_overrides_that_clear_the_recipe() -> None:
+    (none,) = commands(plan("command=train", "framework=megatron_bridge", "recompute=none"))
+    assert word(none, "recompute").split()[0] == "model.recompute_granularity=null"
+    (same,) = commands(plan("command=train", "job.framework=megatron_bridge", "recompute=none"))
+    assert same == none
+
+
+def test_other_frameworks_take_the_setting_as_it_is_spelt() -> None:
+    wanted = "recompute.settings=[none,op:save_matmuls]"
+    found = commands(plan("command=train --ac {recompute}", "framework=other", wanted))
+    assert [word(one, "recompute") for one in found] == ["none", "op:save_matmuls"]
+
+
+def test_a_setting_without_flags_is_skipped_with_its_reason() -> None:
+    made = plan("command=train", "recompute.settings=[none,op:save_matmuls]")
+    assert [bool(setting.skip) for setting in made.settings] == [False, True]
+    assert "is no recompute setting" in made.settings[1].skip
+
+
+def test_offloading_needs_a_variable() -> None:
+    setting = "recompute.settings=['none+offload=core_attn']"
+    (found,) = commands(plan("command=train", setting, "job.framework_version=0.18"))
+    assert found.variables == ("NVTE_CPU_OFFLOAD_V1=1",)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --x=a,b pretrain_gpt.py {recompute}",
+        "cd ${HOME} && FOO='a b' python x.py \"$Y\" --json '{\"a\": [1, 2]}' {recompute} # done",
+        "'quoted program' {recompute}",
+        "train {recompute} \\${x} %(a)s",
+    ],
+)
+def test_a_command_is_taken_as_it_stands(command: str) -> None:
+    """No part of it is Hydra's or OmegaConf's."""
+    assert compose([f"command={command}"]).command == command
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["backend=command"], "must be the command that trains"),
+        (["command=train"], "is for backend=command"),
+        (["framework=other"], "is for backend=command"),
+        (["backend=command", "command=x", "framework=torchtitan"], "must be one of megatron_lm"),
+    ],
+)
+def test_wrong_requests(overrides: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        check_request(compose(overrides))
+
+
+def test_gpus_elsewhere_are_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """srun starts the ranks: the machine at hand need not have a GPU."""
+    monkeypatch.setattr("harness.device.gpu_names", tuple)
+    request = ["backend=command", "command=srun train", "device=cuda"]
+    found = machine_of(compose([*request, "experiment=llama3_70b_32xh100"]))
+    assert (found.device, len(found.gpu_names), found.gpu_names[0]) == (Device.CUDA, 32, "H100")
+    assert machine_of(compose([*request, "gpus=8xB200"])).gpu_names == ("B200",) * 8
+    assert machine_of(compose(request[:2])).device is Device.CPU
+
+
+def test_gpus_that_are_here_have_their_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("harness.device.gpu_names", lambda: ("NVIDIA H200",) * 2)
+    request = ["backend=command", "command=x", "device=cuda"]
+    assert machine_of(compose([*request, "gpus=2xH100"])).gpu_names == ("NVIDIA H200",) * 2
+    assert machine_of(compose([*request, "gpus=4xH100"])).gpu_names == ("H100",) * 4
+
+
+def test_another_command_is_another_question() -> None:
+    (one,), (two,) = (plan(f"command={c}", "recompute=none").settings for c in ("a", "b"))
+    result = TrialResult(
+        name="x", status=TrialStatus.OK, trial={}, environment={}, started_at="", wall_seconds=0.0
+    )
+    assert same_question(one.trial, one.trial, result)
+    assert not same_question(one.trial, two.trial, result)
+    assert one.trial.workload.key() == two.trial.workload.key(), "the same golden all the same"
+    assert isinstance(one.trial, Trial)

@@ -1,0 +1,26 @@
+import pytest
+
+from harness.backends.megatron_core.case import Activation, MegatronCase
+
+CASE = MegatronCase(
+    num_layers=8, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4, seq_length=128,
+    tensor_model_parallel_size=4, context_parallel_size=2, pipeline_model_parallel_size=4,
+    data_parallel_size=3, virtual_pipeline_model_parallel_size=2,
+)  # fmt: skip
+
+
+def test_derived_sizes() -> None:
+    assert CASE.world_size == 96
+    assert CASE.local_seq_length == 64
+    assert (CASE.num_model_chunks, CASE.interleaved) == (2, True)
+
+
+def test_stages_are_blocks_of_ranks() -> None:
+    """Megatron's order tp-cp-dp-pp: a stage is 4 x 2 x 3 neighbours."""
+    assert [CASE.rank_of_stage(stage) for stage in range(4)] == [0, 24, 48, 72]
+    with pytest.raises(ValueError, match="pp_rank 4"):
+        CASE.rank_of_stage(4)
+
+
+def test_gated_activations() -> None:
+    assert [a for a in Activation if a.gated] == [Activation.SWIGLU, Activation.GEGLU]

@@ -1,0 +1,115 @@
+"""Megatron's real training step, on the CPU, in this process alone or with a second rank."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+
+from advisor.cost.flops import model_flops  # noqa: E402
+from advisor.layout import ParallelLayout  # noqa: E402
+from harness.backends.megatron_core import build  # noqa: E402
+from harness.result import Phase  # noqa: E402
+from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload  # noqa: E402
+
+ROOT = Path(__file__).parents[4]
+RANKS = Path(__file__).with_name("ranks.py")
+
+
+class Phases:
+    def __init__(self) -> None:
+        self.seen: list[Phase] = []
+
+    def phase(self, phase: Phase) -> None:
+        self.seen.append(phase)
+
+
+def losses(recompute: str = "none", steps: int = 3, **changes: object) -> list[float]:
+    step = build(workload(recompute=recompute, **changes), 1234)
+    try:
+        return [step.run(Phases()) for _ in range(steps)]
+    finally:
+        step.close()
+
+
+def test_loss_goes_down_and_recompute_does_not_change_it() -> None:
+    """The same kernels on the same numbers: equal to the bit."""
+    plain = losses(steps=6)
+    assert plain[0] == pytest.approx(4.85, rel=0.05)  # log(128): the start knows nothing
+    assert plain[-1] < plain[0] - 0.3
+    for spec in ("selective:mlp,layernorm", "full:uniform:2", "full:block:1"):
+        assert losses(spec) == plain[:3], spec
+
+
+def test_latent_attention_and_further_tokens_train_the_same_under_recompute() -> None:
+    """Output-discarding replays of the up-projections, and those of multi-token prediction."""
+    latent = replace(
+        LLAMA, num_query_groups=4, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=32,
+        kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16, mtp_num_layers=1,
+    )  # fmt: skip
+    plain = losses(model=latent)
+    assert plain[-1] < plain[0]
+    for spec in ("selective:mla_up_proj,layernorm,mlp", "full:uniform:1"):
+        assert losses(spec, model=latent) == plain, spec
+
+
+def test_a_gpt_with_dropout_replays_its_random_numbers() -> None:
+    """The replay draws the forward's masks again: full recompute trains as none does."""
+    plain = losses(model=GPT)
+    assert plain[-1] < plain[0]
+    assert losses("full:uniform:1", model=GPT) == plain
+
+
+def test_a_step_tells_its_phases_flops_and_stage() -> None:
+    asked = workload()
+    step, phases = build(asked, 1), Phases()
+    try:
+        step.run(phases)
+        assert phases.seen == [*[Phase.FORWARD, Phase.BACKWARD] * 2, Phase.OPTIMIZER]
+        assert step.stage == 0
+        assert step.flops().model == model_flops(LLAMA, 32, 2, 128)
+        assert step.saved_bytes_per_layer() is None
+    finally:
+        step.close()
+
+
+def test_closing_leaves_torch_as_it_was() -> None:
+    before = torch.cuda.current_device
+    step = build(workload(model=replace(LLAMA, num_layers=1)), 1)
+    assert torch.cuda.current_device is not before
+    step.close()
+    assert torch.cuda.current_device is before
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_layout_of_more_ranks_than_there_are_is_refused() -> None:
+    asked = workload(layout=ParallelLayout(data_parallel_size=2))
+    with pytest.raises(Exception, match="WORLD_SIZE"):
+        build(asked, 1)
+    assert not torch.distributed.is_initialized()
+
+
+def test_two_ranks_agree() -> None:
+    """One loss on both; data-parallel ranks with half the batch each train as one with all."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         str(RANKS)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+             "PYTHONWARNINGS": "ignore"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    for name in ("tp", "pp", "dp"):
+        first, second = ([float(text) for text in line[1:]] for line in lines if line[0] == name)
+        assert first == second
+        assert first[-1] < first[0]
+        if name == "dp":  # bf16 gradients, summed in another order
+            assert first == pytest.approx(losses(steps=4), rel=1e-3)

@@ -1,0 +1,121 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from advisor.cost.gpus import load_gpu
+from advisor.dtypes import DType, Precision
+from advisor.errors import UserError
+from advisor.job import CudaGraphImpl, Job, JobConfig
+from advisor.layout import ParallelLayout
+from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from harness.backends.megatron_core.case import CoreAttention
+from harness.backends.megatron_core.translate import (
+    as_megatron_runs,
+    megatron_case,
+    megatron_model,
+    runs_transformer_engine,
+)
+from harness.trial import Device
+from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
+
+LAYOUT = ParallelLayout(
+    tensor_model_parallel_size=2, sequence_parallel=True, pipeline_model_parallel_size=2,
+    virtual_pipeline_model_parallel_size=2, data_parallel_size=4, overlap_param_gather=False,
+)  # fmt: skip
+
+
+def test_fields_of_one_name_are_carried_over() -> None:
+    case = megatron_case(workload(layout=LAYOUT, global_batch_size=16, main_grads_dtype=DType.FP32))
+    assert (case.num_layers, case.hidden_size, case.num_query_groups) == (4, 64, 2)
+    assert (case.tensor_model_parallel_size, case.data_parallel_size) == (2, 4)
+    assert case.virtual_pipeline_model_parallel_size == 2
+    assert (case.overlap_grad_reduce, case.overlap_param_gather) == (True, False)
+    assert (case.num_microbatches, case.vocab_size) == (4, 256)  # padded to 128 x TP
+    assert case.grad_reduce_in_fp32
+    assert not megatron_case(workload()).grad_reduce_in_fp32
+    assert megatron_case(workload()).virtual_pipeline_model_parallel_size is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields"),
+    [
+        ("none", (None, None, None, None)),
+        ("selective", ("selective", None, None, ("core_attn",))),
+        ("selective:mlp,layernorm", ("selective", None, None, ("mlp", "layernorm"))),
+        ("full:block:3", ("full", "block", 3, None)),
+    ],
+)
+def test_settings(spec: str, fields: tuple[Any, ...]) -> None:
+    case = megatron_case(workload(recompute=spec))
+    assert (
+        case.recompute_granularity,
+        case.recompute_method,
+        case.recompute_num_layers,
+        case.recompute_modules,
+    ) == fields
+
+
+def test_without_transformer_engine_the_layers_are_megatrons_own() -> None:
+    asked = workload(replace(LLAMA, cross_entropy_fusion=CrossEntropyFusion.TE))
+    model = megatron_model(asked)
+    assert not runs_transformer_engine(asked)
+    assert model.transformer_impl is TransformerImpl.LOCAL
+    assert model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    assert not model.apply_rope_fusion
+    assert not model.gradient_accumulation_fusion
+    native = replace(LLAMA, cross_entropy_fusion=CrossEntropyFusion.NATIVE)
+    assert megatron_model(workload(native)).cross_entropy_fusion is CrossEntropyFusion.NATIVE
+
+
+def test_attention_is_a_flash_kernel_unless_asked_otherwise() -> None:
+    auto = replace(LLAMA, attention_backend=AttentionBackend.AUTO)
+    assert megatron_case(workload(auto)).attention is CoreAttention.FLASH
+    assert megatron_model(workload(auto)).attention_backend is AttentionBackend.FLASH
+    assert megatron_case(workload(GPT)).attention is CoreAttention.UNFUSED
+
+
+def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
+    config = JobConfig(
+        seq_length=32, micro_batch_size=1, global_batch_size=2, precision=Precision.FP8_CURRENT,
+        cuda_graph_impl=CudaGraphImpl.LOCAL, use_precision_aware_optimizer=True,
+        exp_avg_dtype=DType.BF16,
+    )  # fmt: skip
+    job = Job(model=LLAMA, layout=ParallelLayout(), config=config, gpu=load_gpu("H100"), num_gpus=1)
+    run = as_megatron_runs(job, workload())
+    assert run.config.precision is Precision.BF16
+    assert not run.config.create_attention_mask
+    assert run.config.cuda_graph_impl is CudaGraphImpl.NONE
+    assert run.config.exp_avg_dtype is DType.FP32
+    assert run.config.seq_length == 32
+    assert run.model == megatron_model(workload())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": Precision.FP16}, "runs bf16 only"),
+        ({"recompute": "op:save_matmul"}, "is not a setting of Megatron's"),
+        ({"recompute": "none+offload=core_attn"}, "offload runs with Transformer Engine"),
+        ({"model": GPT, "recompute": "selective:mlp"}, "its replay never ends"),
+        ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
+        ({"model": replace(LLAMA, num_moe_experts=4)}, "trains dense models only"),
+        ({"model": replace(LLAMA, window_size=8)}, "window_size = 8: is not run"),
+    ],
+)
+def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        megatron_case(workload(**changes))
+
+
+def test_a_gpu_without_transformer_engine_runs_local_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "harness.backends.megatron_core.translate.has_transformer_engine"
+    on_gpu = workload(device=Device.CUDA)
+    monkeypatch.setattr(name, lambda: False)
+    assert megatron_case(on_gpu).transformer_impl == "local"
+    monkeypatch.setattr(name, lambda: True)
+    assert megatron_model(on_gpu) == LLAMA
+    assert megatron_case(on_gpu).transformer_impl == "transformer_engine"
+    assert not runs_transformer_engine(workload())

@@ -1,0 +1,93 @@
+"""The peak of a whole native step on a CPU beside the advisor's for the job that it is run as."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+from cases import EXPERTS, GPT, LLAMA, Phases, workload
+
+from advisor.cost.calibration import load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.job import Job, JobConfig
+from advisor.models.spec import ModelSpec, TransformerImpl
+from harness.backends.native import build
+from harness.forecast import as_run
+from harness.measure.memory import StorageMeter
+from harness.measure.session import measure
+from harness.trial import Device, MeasurementPlan, Workload
+
+SIZES = {"num_layers": 4, "vocab_size": 1024, "max_position_embeddings": 256}
+MODELS = {
+    "llama": replace(
+        LLAMA, hidden_size=128, ffn_hidden_size=448, transformer_impl=TransformerImpl.LOCAL, **SIZES
+    ),
+    "gpt": replace(  # the CPU's stand-in for attention with dropout has scores of its own
+        GPT, hidden_size=128, ffn_hidden_size=512, attention_dropout=0.0,
+        transformer_impl=TransformerImpl.LOCAL, **SIZES,
+    ),
+    "experts": replace(
+        EXPERTS, hidden_size=128, moe_ffn_hidden_size=224, transformer_impl=TransformerImpl.LOCAL,
+        **SIZES,
+    ),
+}  # fmt: skip
+SEQUENCE = 256
+ROUNDING = 5e-4
+"""Token ids, losses and AdamW's step counters: about 5 KiB of 30 to 40 MB."""
+
+
+def predicted(one: Workload) -> int:
+    """The advisor's peak without cuBLAS workspaces, which a CPU has not."""
+    gpu = load_gpu("A100")
+    job = Job(
+        model=one.model, layout=one.layout, gpu=gpu, num_gpus=1,
+        config=JobConfig(
+            seq_length=one.seq_length, micro_batch_size=one.micro_batch_size,
+            global_batch_size=one.global_batch_size,
+        ),
+    )  # fmt: skip
+    evaluator = Evaluator(as_run(job, one), load_calibration(gpu))
+    setting = parse_setting(one.recompute)
+    buffers = evaluator.stage_detail(setting, 0).fixed.buffers
+    workspaces = sum(term.num_bytes for term in buffers if term.name == "cuBLAS workspaces")
+    return evaluator.evaluate(setting).peak.peak_allocated_bytes - workspaces
+
+
+def measured(one: Workload) -> int:
+    gc.collect()
+    before = StorageMeter()
+    before.count_existing()  # what other tests have left alive
+    step = build(one, 1)
+    plan = MeasurementPlan(steps=1, min_warmup_steps=1, max_warmup_steps=1)
+    allocated = measure(step, plan, Device.CPU).memory.allocated
+    assert allocated is not None
+    return allocated - before.live_bytes
+
+
+def run_as(model: ModelSpec, setting: str, microbatches: int) -> Workload:
+    return workload(
+        model, setting, seq_length=SEQUENCE, micro_batch_size=4, global_batch_size=4 * microbatches
+    )
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("setting", ["none", "selective:mlp", "selective:core_attn,layernorm"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_peak_is_the_predicted_one(name: str, setting: str, microbatches: int) -> None:
+    one = run_as(MODELS[name], setting, microbatches)
+    assert measured(one) == pytest.approx(predicted(one), rel=ROUNDING)
+
+
+def test_a_checkpoint_of_torch_holds_one_hidden_state_less() -> None:
+    one = run_as(MODELS["llama"], "full:uniform:2", 1)
+    hidden = 4 * SEQUENCE * 128 * 2
+    assert predicted(one) - measured(one) == pytest.approx(hidden, rel=0.05)
+
+
+def test_gradients_stay_from_one_step_to_the_next() -> None:
+    step = build(run_as(MODELS["llama"], "none", 1), 1)
+    step.run(Phases())
+    kept = {name: p.grad for name, p in step.named_parameters().items()}  # type: ignore[attr-defined]
+    step.run(Phases())
+    assert all(p.grad is kept[name] for name, p in step.named_parameters().items())  # type: ignore[attr-defined]

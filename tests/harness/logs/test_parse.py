@@ -1,0 +1,237 @@
+"""Whole logs: found out, put together, and never a wrong number out of a damaged one."""
+
+import gzip
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.errors import UserError
+from harness.logs.lines import LINE_CHARACTERS
+from harness.logs.parse import ParsedLog, parse_logs
+from harness.logs.records import LogFramework, Peak, Step
+from harness.result import TrialStatus
+from tests.harness.logs import lines
+from tests.harness.logs.conftest import Parse
+
+SMALL = (
+    lines.megatron_header()
+    + lines.megatron(1, 5, ms=9000.0, loss=9.9)
+    + lines.megatron_memory(0, 1, 15210.5, 58112.0)
+    + lines.megatron(2, 5, ms=1200.1, loss=9.8)
+    + lines.megatron_memory(0, 2, 55210.5, 58112.0)
+    + lines.megatron_memory(8, 2, 50210.5, 57112.0)
+    + "".join(lines.megatron(n, 5, ms=1200.0 + n, loss=10 - n / 10) for n in (3, 4, 5))
+)
+
+
+TINY = (
+    lines.megatron(1, 3, ms=9000.0, loss=9.9)
+    + lines.megatron(2, 3, ms=1200.1, loss=9.8)
+    + lines.megatron_memory(0, 2, 55210.5, 58112.0)
+    + lines.megatron(3, 3, ms=1203.5, loss=9.7)
+)
+
+
+def seconds(parsed: ParsedLog) -> list[float | None]:
+    return [step.seconds for step in parsed.steps]
+
+
+def test_a_small_log(parse: Parse) -> None:
+    parsed = parse(SMALL)
+    assert parsed.framework is LogFramework.MEGATRON_LM
+    assert seconds(parsed) == [9.0, 1.2001, 1.203, 1.204, 1.205]
+    assert [step.loss for step in parsed.steps] == [9.9, 9.8, 9.7, 9.6, 9.5]
+    assert parsed.peaks == (
+        Peak(number=2, rank=0, allocated=round(55210.5 * 2**20), reserved=58112 * 2**20),
+        Peak(number=2, rank=8, allocated=round(50210.5 * 2**20), reserved=57112 * 2**20),
+    )
+    assert (parsed.ended, parsed.restarts, parsed.whole, parsed.cause) == (True, 0, True, None)
+    assert parsed.arguments["recompute_modules"] == "['mlp']"
+
+
+@pytest.mark.parametrize("kind", ["text", "gzip"])
+def test_cut_at_every_byte_there_is_never_a_wrong_number(tmp_path: Path, kind: str) -> None:
+    """Only fewer of the true ones, and never an end that was not there."""
+    path = tmp_path / "cut.log"
+    path.write_bytes(TINY.encode())
+    whole = parse_logs([path])
+    content = TINY.encode() if kind == "text" else gzip.compress(TINY.encode())
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        parsed = parse_logs([path])
+        assert parsed.steps == whole.steps[: len(parsed.steps)]
+        assert set(parsed.peaks) <= set(whole.peaks)
+        assert parsed.ended is (True if len(parsed.steps) == 3 else False if parsed.steps else None)
+        assert parsed.cause is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=400), st.integers(0, len(SMALL)))
+def test_garbage_between_adds_nothing(tmp_path_factory: pytest.TempPathFactory, junk: bytes,
+                                      at: int) -> None:  # fmt: skip
+    """Wherever it stands, a figure is the true one or none. (A digit within a number would make
+    another number: no reader can know, so the junk begins and ends with a control character.)"""
+    path = tmp_path_factory.mktemp("junk") / "train.log"
+    path.write_bytes(SMALL.encode())
+    whole = {step.number: step for step in parse_logs([path]).steps}
+    path.write_bytes(SMALL.encode()[:at] + b"\x01" + junk + b"\x01" + SMALL.encode()[at:])
+    for step in parse_logs([path]).steps:
+        for name, value in asdict(step).items():
+            assert value in (None, getattr(whole[step.number], name))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(st.binary(max_size=2000), st.text(max_size=500).map(str.encode)))
+def test_random_bytes_are_no_log(tmp_path_factory: pytest.TempPathFactory, junk: bytes) -> None:
+    path = tmp_path_factory.mktemp("junk") / "train.log"
+    path.write_bytes(junk)
+    parsed = parse_logs([path])
+    assert (parsed.framework, parsed.steps, parsed.peaks) == (None, (), ())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SMALL.replace("\n", "\r\n").encode(),
+        b"\xef\xbb\xbf" + SMALL.encode(),
+        SMALL.encode("utf-16"),
+        gzip.compress(SMALL.encode()),
+        SMALL.replace(" [2026", "\x1b[32m [2026").replace("|\n", "|\x1b[0m\n").encode(),
+        b"\xff\xfe\x00\x80"[2:] + SMALL.encode() + b"\x80\xff\n",
+        SMALL.replace("\n [", "\n3: [").replace("\n[Rank", "\n0: [Rank").encode(),
+        SMALL.replace(" [2026", "[default7]: [2026").encode(),
+    ],
+    ids=["windows", "utf-8 with a mark", "utf-16", "gzip", "colours", "bad bytes", "srun",
+         "nemo-run"],
+)  # fmt: skip
+def test_what_consoles_and_launchers_make_of_it(parse: Parse, content: bytes) -> None:
+    parsed = parse(content)
+    assert seconds(parsed) == [9.0, 1.2001, 1.203, 1.204, 1.205]
+    assert len(parsed.peaks) == 2
+    assert parsed.ended is True
+
+
+def test_huge_lines_are_passed_over(parse: Parse) -> None:
+    bar = "\r".join(f" {n}%|###| {n}/100" for n in range(500))
+    huge = "x" * (3 * LINE_CHARACTERS) + lines.megatron(4, 5, ms=1.0)
+    parsed = parse(SMALL.replace(lines.megatron(5, 5, ms=1205.0, loss=9.5), f"{bar}\n{huge}"))
+    assert seconds(parsed) == [9.0, 1.2001, 1.203, 1.204]
+    assert parsed.ended is False
+
+
+def test_a_bar_of_carriage_returns(parse: Parse) -> None:
+    parsed = parse("".join(lines.nemo_1(n, 20, 3.0 + n) for n in (18, 19, 19, 20)) + "\n")
+    assert parsed.framework is LogFramework.NEMO
+    assert [(step.number, step.seconds) for step in parsed.steps] == [
+        (18, 21.0), (19, 22.0), (20, 23.0),
+    ]  # fmt: skip
+    assert parsed.ended is True
+
+
+def test_a_run_that_began_again_counts_from_there(parse: Parse) -> None:
+    """Its numbers go back: what was said before belongs to another attempt."""
+    first = "".join(lines.megatron(n, 6, ms=5000.0 + n) for n in range(1, 5))
+    second = "".join(lines.megatron(n, 6, ms=1000.0 + n) for n in range(3, 7))
+    old = lines.megatron_memory(0, 2, 70000.0, 70000.0)
+    parsed = parse(first + old + second + lines.megatron_memory(0, 4, 5.0, 6.0))
+    assert seconds(parsed) == [1.003, 1.004, 1.005, 1.006]
+    assert parsed.peaks == (Peak(number=4, rank=0, allocated=5 * 2**20, reserved=6 * 2**20),)
+    assert parsed.restarts == 1
+
+
+def test_a_run_that_goes_on_from_its_checkpoint(parse: Parse) -> None:
+    """Its numbers rise, but rank 0 says that it began."""
+    head = lines.megatron_header()
+    text = head + lines.megatron(1, 4) + lines.megatron(2, 4) + head
+    parsed = parse(text + lines.megatron(3, 4) + lines.megatron(4, 4))
+    assert [step.number for step in parsed.steps] == [3, 4]
+    assert parsed.restarts == 1
+
+
+def test_ranks_of_torchtitan_are_streams_of_their_own(parse: Parse) -> None:
+    text = ""
+    for number in (1, 2, 3):
+        text += "[rank0]:" + lines.titan(number, loss=-1.0, tps=5000 + number, gib=50.0 + number)
+        text += "[rank1]:" + lines.titan(number, loss=7.0, tps=4000 + number, gib=60.0)
+    text += "[rank0]:" + lines.titan_says("Training completed")
+    parsed = parse(text)
+    assert parsed.restarts == 0
+    assert [step.tokens_per_second_per_gpu for step in parsed.steps] == [4001, 4002, 4003]
+    assert [step.loss for step in parsed.steps] == [7.0] * 3
+    assert [(p.rank, p.reserved) for p in parsed.peaks] == [(0, 53 * 2**30), (1, 60 * 2**30)]
+    assert parsed.ended is True
+
+
+def test_torchtitan_says_when_it_is_done(parse: Parse) -> None:
+    assert parse(lines.titan(1) + lines.titan(2)).ended is False
+
+
+def test_bridge_rates_go_to_their_steps(parse: Parse) -> None:
+    """Rank 0 and the last rank write at their own pace; the seconds that both write tell."""
+    text = lines.bridge_step(9.0, 50.0) + lines.bridge_step(1.23, 400.0)
+    text += lines.megatron(1, 3, ms=9001.0, tflops=None) + lines.bridge_memory(0, 2, 55.21, 58.1)
+    text += lines.megatron(2, 3, ms=1234.5, tflops=None) + lines.megatron(3, 3, tflops=None)
+    parsed = parse(text + lines.bridge_step(1.5, 999.0))
+    assert parsed.framework is LogFramework.MEGATRON_BRIDGE
+    assert [step.tflops_per_gpu for step in parsed.steps] == [50.0, 400.0, None]
+    assert parsed.peaks[0].allocated == 55_210_000_000
+
+
+def test_bridge_rates_alone_are_steps(parse: Parse) -> None:
+    parsed = parse(lines.bridge_step(9.0, 50.0) + lines.bridge_step(1.23, 400.0))
+    assert parsed.steps == (
+        Step(number=1, seconds=9.0, tflops_per_gpu=50.0),
+        Step(number=2, seconds=1.23, tflops_per_gpu=400.0),
+    )
+    assert parsed.ended is None
+
+
+def test_files_of_ranks_are_one_run(tmp_path: Path) -> None:
+    """torchrun --log-dir: the last rank has the steps, the first the memory and the rates."""
+    first, last = tmp_path / "0" / "stdout.log", tmp_path / "31" / "stdout.log"
+    for path in (first, last):
+        path.parent.mkdir()
+    first.write_text(lines.megatron_header() + lines.bridge_step(1.23, 400.0)
+                     + lines.megatron_memory(0, 2, 5.0, 6.0))  # fmt: skip
+    last.write_text(lines.megatron(1, 2, ms=1234.5, tflops=None) + lines.megatron(2, 2))
+    parsed = parse_logs([first, last])
+    assert [(s.number, s.seconds, s.tflops_per_gpu) for s in parsed.steps] == [
+        (1, 1.2345, 400.0), (2, 1.2345, 412.3),
+    ]  # fmt: skip
+    assert [peak.rank for peak in parsed.peaks] == [0]
+    assert (parsed.restarts, parsed.ended, parsed.lines) == (0, True, 21)
+
+
+def test_the_cause_is_taken_from_any_rank(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(lines.megatron(1) + "NCCL error in: x.cpp\n")
+    (tmp_path / "rank1.log").write_text("CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    parsed = parse_logs(sorted(tmp_path.iterdir()))
+    assert parsed.cause is not None
+    assert parsed.cause.status is TrialStatus.OOM
+
+
+def test_one_framework_can_be_asked_for(parse: Parse) -> None:
+    """A Trainer on DeepSpeed writes both: DeepSpeed's lines have times."""
+    text = lines.deepspeed(10) + "{'loss': 7.1, 'epoch': 0.1}\n"
+    assert parse(text).framework is LogFramework.DEEPSPEED
+    assert parse(text, LogFramework.HUGGINGFACE).steps == (Step(number=1, loss=7.1),)
+    assert parse(text, LogFramework.NEMO).framework is None
+
+
+def test_a_trainers_losses_begin_again_with_their_epoch(parse: Parse) -> None:
+    text = "".join(f"{{'loss': {loss}, 'epoch': {epoch}}}\n"
+                   for loss, epoch in ((9, 0.1), (8, 0.2), (7, 0.1), (6, 0.2)))  # fmt: skip
+    parsed = parse(text)
+    assert [step.loss for step in parsed.steps] == [7.0, 6.0]
+    assert (parsed.restarts, parsed.ended) == (1, False)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        parse_logs([tmp_path])
+    damaged = tmp_path / "x.gz"
+    damaged.write_bytes(gzip.compress(SMALL.encode())[:60] + b"\x00" * 50)
+    assert parse_logs([damaged]).whole is False

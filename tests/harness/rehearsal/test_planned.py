@@ -1,0 +1,72 @@
+import pytest
+
+from advisor.cost.gpus import load_gpu
+from advisor.dtypes import DType, Precision
+from advisor.errors import UserError
+from harness.rehearsal.asked import parse_asked
+from harness.rehearsal.planned import plan_rehearsal
+from harness.trial import Backend, Device
+
+JOB = ("model=llama3_70b", "gpus=32xH100")
+
+
+def test_a_trial_a_setting_with_every_stage_predicted() -> None:
+    plan = plan_rehearsal(parse_asked([*JOB, "recompute=[none,selective:mlp]"]))
+    assert [setting.spec for setting in plan.settings] == ["none", "selective:mlp"]
+    none, mlp = (setting.trial for setting in plan.settings)
+    assert none.stages == (0, 1, 2, 3)
+    assert none.workload.backend is Backend.REHEARSAL
+    assert none.workload.device is Device.FAKE
+    assert none.workload.main_grads_dtype is DType.BF16  # the preset's
+    assert none.memory_bytes == load_gpu("H100").memory_bytes
+    assert none.prediction is not None
+    assert mlp.prediction is not None
+    assert [one.stage for one in none.prediction.stages] == [0, 1, 2, 3]
+    assert none.prediction.peak_allocated_bytes == none.prediction.stages[0].peak
+    assert mlp.prediction.stages[0].backward < none.prediction.stages[0].backward
+    said = " ".join(plan.assumptions)
+    assert "transformer_impl local" in said
+    assert "no communication" in said
+
+
+def test_the_layout_overrules_the_preset() -> None:
+    plan = plan_rehearsal(parse_asked([*JOB, "layout=tp8_pp2", "stage=1"]))
+    (setting,) = plan.settings
+    layout = setting.trial.workload.layout
+    assert (layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size) == (8, 2)
+    assert layout.data_parallel_size == 2
+    assert setting.trial.stages == (1,)
+
+
+def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
+    asked = parse_asked(
+        ["model=llama3_70b", "gpus=64xH100", "layout=tp4_pp4", "job.precision=fp8_current"]
+    )
+    plan = plan_rehearsal(asked)
+    assert plan.settings[0].trial.workload.precision is Precision.BF16
+    assert any("precision bf16" in text for text in plan.assumptions)
+
+
+def test_a_setting_that_a_rule_forbids_is_skipped_with_its_reason() -> None:
+    plan = plan_rehearsal(
+        parse_asked([*JOB, "recompute=[none,full:uniform:1+distribute_saved_activations]"])
+    )
+    assert plan.settings[0].skip == ""
+    assert plan.settings[1].skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*JOB, "stage=4"], "there are 4 stages"),
+        (["model=llama3_70b", "gpus=24xH100"], "write e.g. layout="),
+        ([*JOB, "layout=tp3_pp4"], "must divide"),
+        ([*JOB, "device=tpu"], "must be one of auto, cuda, cpu"),
+        ([*JOB, "recompute=halt"], "is no recompute setting"),
+        ([*JOB, "job.precision=fp16", "recompute=none+offload=core_attn"], "offload"),
+    ],
+)
+def test_wrong_requests(arguments: list[str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan_rehearsal(parse_asked(arguments))
+    assert words in str(caught.value)

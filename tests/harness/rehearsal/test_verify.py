@@ -1,0 +1,65 @@
+import io
+import json
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from advisor.dtypes import Precision
+from harness.rehearsal import verify
+from tests.harness.rehearsal.test_predicted import JOB
+
+
+def candidate(recompute: str = "none", **changes: Any) -> dict[str, Any]:
+    job = replace(JOB, **changes)
+    values = {
+        "model": asdict(job.model), "layout": asdict(job.layout), "config": asdict(job.config),
+        "gpu": "H100-SXM-80GB", "num_gpus": 8, "recompute": recompute, "stage": 1,
+    }  # fmt: skip
+    plain: dict[str, Any] = json.loads(json.dumps(values))
+    return plain
+
+
+def told(monkeypatch: pytest.MonkeyPatch, capsys: Any, *candidates: dict[str, Any]) -> Any:
+    question = json.dumps({"config_dir": None, "candidates": candidates})
+    monkeypatch.setattr(sys, "stdin", io.StringIO(question))
+    monkeypatch.setattr(verify.signal, "signal", lambda *_: None)
+    assert verify.main() == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_both_figures_and_what_differs() -> None:
+    pytest.importorskip("megatron.core")
+    answer = verify.answer(candidate(), None)
+    assert answer["stage"] == 1
+    assert answer["predicted_bytes"] == pytest.approx(answer["rehearsed_bytes"], rel=0.02)
+    assert answer["explanation"] == ""
+    assert "transformer_impl local" in answer["differences"]
+
+
+def test_what_cannot_be_rehearsed_is_an_answer_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "missing", lambda: "")
+    found = told(monkeypatch, capsys, candidate("none+offload=core_attn"))
+    (answer,) = found["candidates"]
+    assert "offload runs with Transformer Engine" in answer["refused"]
+
+
+def test_without_megatron_nothing_is_rehearsed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verify, "missing", lambda: "megatron-core")
+    found = told(monkeypatch, capsys, candidate())
+    assert found["candidates"] is None
+    assert found["refused"][0] == "megatron-core"
+    assert "recompute-advisor[megatron]" in found["refused"][2]
+
+
+def test_jobs_travel_whole() -> None:
+    config = replace(JOB.config, precision=Precision.FP8_CURRENT)
+    job = replace(JOB, config=config)
+    assert verify._job(candidate(config=config), None) == job

@@ -1,0 +1,161 @@
+"""Runs on disk, made without running: their numbers are invented, and never leave the tests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.codec import plain
+from harness.config import compose
+from harness.device import Machine
+from harness.plan import PlannedSetting, RunPlan
+from harness.planning import make_plan as plan_of
+from harness.report.facts import Facts, load_facts
+from harness.result import (
+    Concern,
+    Evidence,
+    Flops,
+    MemoryPeak,
+    Phase,
+    StepTimes,
+    TimelinePoint,
+    TrialResult,
+    TrialStatus,
+)
+from harness.store import RunFolder
+from harness.trial import Device, Trial
+
+GIB = 2**30
+ENVIRONMENT = {
+    "software": {"torch": "2.9.0", "cuda": "12.8"}, "gpus": [{"torch_name": "NVIDIA H200"}],
+    "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "git_commit": "0123",
+}  # fmt: skip
+STATUSES = (
+    TrialStatus.OK, TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.OOM, TrialStatus.TIMEOUT,
+    TrialStatus.FAILED,
+)  # fmt: skip
+MakeRun = Callable[..., Path]
+
+
+def timeline(seconds: float, low: int, high: int) -> tuple[TimelinePoint, ...]:
+    """Up in the forward, down in the backward."""
+    shape = [(0.0, low, Phase.FORWARD), (0.3, high, Phase.FORWARD), (0.31, high, Phase.BACKWARD),
+             (0.9, low, Phase.BACKWARD), (0.95, low, Phase.OPTIMIZER),
+             (1.0, low, Phase.OPTIMIZER)]  # fmt: skip
+    return tuple(TimelinePoint(seconds=x * seconds, allocated=y, phase=p) for x, y, p in shape)
+
+
+def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> TrialResult:
+    """Ten steps that differ by 0.4 %; FLOPs of 400 model and 500 hardware TFLOP/s on one GPU."""
+    on_gpu = trial.workload.device is Device.CUDA
+    prediction = trial.prediction
+    peak = MemoryPeak(
+        rank=0, stage=0, allocated=allocated,
+        active=allocated + GIB // 4 if on_gpu else None,
+        reserved=allocated + GIB if on_gpu else None,
+        nvml_used=allocated + 2 * GIB if on_gpu else None,
+        saved_bytes_per_layer=prediction.saved_bytes_per_layer if prediction else None,
+    )  # fmt: skip
+    values = {
+        "name": trial.name, "status": TrialStatus.OK, "trial": plain(trial),
+        "environment": ENVIRONMENT if on_gpu else {"software": {"torch": "2.9.0"}},
+        "started_at": "2026-01-01T00:00:00+00:00", "wall_seconds": 9.0,
+        "times": StepTimes(seconds=tuple(seconds * (1 + 0.001 * (j % 5 - 2)) for j in range(10)),
+                           warmup_seconds=(9.0, 1.0, 1.0),
+                           clock="cuda_event" if on_gpu else "host"),
+        "memory": (peak,), "timeline": timeline(seconds, allocated // 2, allocated),
+        "flops": Flops(model=4e14 * seconds, hardware=5e14 * seconds), "loss": (3.0, 2.9),
+    }  # fmt: skip
+    return TrialResult(**(values | more))
+
+
+def ended(trial: Trial, status: TrialStatus, message: str = "", **more: Any) -> TrialResult:
+    evidence = Evidence(phase=Phase.BACKWARD, message=message, **more)
+    return TrialResult(
+        name=trial.name, status=status, trial=plain(trial), environment={},
+        started_at="2026-01-01T00:00:00+00:00", wall_seconds=1.0, evidence=evidence,
+    )  # fmt: skip
+
+
+def write_run(path: Path, plan: RunPlan, results: Sequence[TrialResult]) -> Path:
+    folder = RunFolder(path)
+    folder.create(plan)
+    for (_, trial), result in zip(plan.trials(), results, strict=False):
+        folder.trial(trial.name).create(trial)
+        folder.trial(trial.name).write_result(result)
+    return path
+
+
+def answer(setting: PlannedSetting, trial: Trial, status: TrialStatus) -> TrialResult:
+    """What became of a trial on a GPU: memory 1 % above the prediction, time 5 % above."""
+    prediction = trial.prediction
+    if setting.skip:
+        return ended(trial, TrialStatus.SKIPPED, setting.skip)
+    if status is TrialStatus.OOM:
+        return ended(trial, status, "CUDA out of memory", over_bytes=3 * GIB, rank=0)
+    if status not in (TrialStatus.OK, TrialStatus.UNSTABLE):
+        log = ("Traceback", "<b>bold & \x1b[31mred</b>", "| a | b |")
+        return ended(trial, status, "last <words> & more", log_tail=log)
+    assert prediction is not None
+    assert prediction.step_time_seconds is not None
+    assert prediction.peak_allocated_bytes is not None
+    result = measured(
+        trial, prediction.step_time_seconds * 1.05, round(prediction.peak_allocated_bytes * 1.01)
+    )
+    if status is TrialStatus.OK:
+        return result
+    concern = Concern(name="drift", seen="+9.0 % over the window", limit="5.0 %",
+                      advice="warm up longer", fatal=True)  # fmt: skip
+    return replace(result, status=status, concerns=(concern,))
+
+
+@pytest.fixture(scope="session")
+def gpu_plan() -> RunPlan:
+    """The advisor's six best for Llama-3 8B on one H200, and one that a rule forbids."""
+    wanted = ("experiment=llama3_8b_1xh200", "recompute.top=6")
+    plan = plan_of(compose(wanted), Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",)))
+    first = plan.settings[0].trial
+    forbidden = replace(first, workload=replace(first.workload, recompute="full:block:99"),
+                        prediction=None)  # fmt: skip
+    skipped = PlannedSetting(trial=forbidden, skip="there are 32 layers")
+    return replace(plan, settings=(*plan.settings, skipped))
+
+
+@pytest.fixture(scope="session")
+def gpu_run(gpu_plan: RunPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which everything that can become of a setting became of one."""
+    statuses = (*STATUSES, TrialStatus.SKIPPED)
+    results = [
+        answer(setting, trial, status)
+        for (setting, trial), status in zip(gpu_plan.trials(), statuses, strict=True)
+    ]
+    return write_run(tmp_path_factory.mktemp("runs") / "gpu", gpu_plan, results)
+
+
+@pytest.fixture
+def cpu_run(tmp_path: Path, make_plan: Callable[..., RunPlan]) -> Path:
+    """Three settings of the toy, two repeats each, on the CPU; predicted are bytes alone."""
+    made = make_plan(3, 2)
+    plan = replace(made, settings=tuple(
+        replace(one, trial=replace(one.trial, prediction=replace(
+            one.trial.prediction, step_time_seconds=None, peak_allocated_bytes=None,
+            peak_reserved_bytes=None, calibration="none")))
+        for one in made.settings
+    ))  # fmt: skip
+    results = [
+        measured(trial, 0.1 * (setting.rank or 1), 2**20 * (10 - (setting.rank or 1)))
+        for setting, trial in plan.trials()
+    ]
+    return write_run(tmp_path / "run", plan, results)
+
+
+@pytest.fixture
+def cpu_facts(cpu_run: Path) -> Facts:
+    return load_facts(cpu_run)
+
+
+@pytest.fixture(scope="session")
+def gpu_facts(gpu_run: Path) -> Facts:
+    return load_facts(gpu_run)

@@ -1,0 +1,174 @@
+"""Pictures are of the numbers, legible, and the same for the same run."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.report.anatomy import steps, waterfall
+from harness.report.facts import Facts
+from harness.report.scatter import Point, front, panels, points
+from harness.report.style import INK, embedded, unit_of
+from harness.result import Phase
+
+pytest.importorskip("matplotlib")
+
+from harness.report.figures import _drawings, draw_all
+
+NAMES = ["memory_and_time", "memory_and_throughput", "predicted_and_measured", "memory_waterfall",
+         "timeline"]  # fmt: skip
+
+
+def point(number: int, memory: int, seconds: float) -> Point:
+    return Point(number=number, spec=f"s{number}", memory_bytes=memory, seconds=seconds,
+                 tokens_per_second=1 / seconds)  # fmt: skip
+
+
+def painted(facts: Facts, name: str) -> Any:
+    """The figure, painted and laid out."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    height, paint = next((h, p) for n, _, h, p in _drawings(facts) if n == name)
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    paint(figure)
+    figure.canvas.draw()
+    return figure
+
+
+def test_a_run_on_a_gpu_has_all_five(gpu_facts: Facts, tmp_path: Path) -> None:
+    pictures = draw_all(gpu_facts, tmp_path / "figures")
+    assert [picture.name for picture in pictures] == NAMES
+    for picture in pictures:
+        for suffix in ("svg", "png"):
+            assert (tmp_path / "figures" / f"{picture.name}.{suffix}").stat().st_size > 5_000
+        ElementTree.fromstring(picture.svg)
+        assert "http" not in picture.svg.replace("http://www.w3.org/", "")
+        assert INK not in picture.svg
+        assert "currentColor" in picture.svg
+    again = draw_all(gpu_facts, tmp_path / "again")
+    assert [picture.svg for picture in again] == [picture.svg for picture in pictures]
+
+
+def test_on_a_cpu_there_is_no_waterfall(cpu_facts: Facts) -> None:
+    drawn = {name: caption for name, caption, _, _ in _drawings(cpu_facts)}
+    assert list(drawn) == [name for name in NAMES if name != "memory_waterfall"]
+    assert all("CPU times" in caption for caption in drawn.values())
+
+
+def test_a_run_that_measured_nothing_has_the_prediction_alone(gpu_facts: Facts) -> None:
+    failed = {n: replace(r, times=None, memory=(), timeline=())
+              for n, r in gpu_facts.results.items()}  # fmt: skip
+    facts = replace(gpu_facts, results=failed)
+    assert [name for name, *_ in _drawings(facts)] == ["memory_waterfall"]
+
+
+def test_the_front_is_what_nothing_beats_in_both() -> None:
+    one, two, three = point(1, 10, 1.0), point(2, 5, 2.0), point(3, 10, 2.0)
+    twin = point(4, 10, 1.0)
+    assert front([one, two, three]) == [two, one]
+    assert front([one, twin]) == [one, twin], "equals do not beat each other"
+    assert front([three]) == [three]
+
+
+def test_points_are_numbered_by_their_place_in_the_plan(gpu_facts: Facts) -> None:
+    """4 to 7 have no times; 3 is unstable, and measured."""
+    assert [one.number for one in points(gpu_facts)] == [1, 2, 3]
+
+
+def test_panels_have_the_band_of_whom_they_name(gpu_facts: Facts) -> None:
+    kept, peak, time = panels(gpu_facts)
+    assert (kept.unit, peak.unit, time.unit) == ("GiB", "GiB", "ms")
+    assert (kept.band, peak.band, time.band) == (0.02, 0.02, 0.10)
+    assert len(time.pairs) == 3
+    measured, predicted = time.pairs[0]
+    assert measured / predicted == pytest.approx(1.05)  # invented so
+
+
+def test_the_waterfall_ends_at_the_predicted_peak(gpu_facts: Facts) -> None:
+    shown = waterfall(gpu_facts)
+    prediction = gpu_facts.plan.settings[0].trial.prediction
+    assert shown is not None
+    assert prediction is not None
+    assert shown.components.total == prediction.peak_reserved_bytes
+    (axes,) = painted(gpu_facts, "memory_waterfall").axes
+    bars = axes.patches
+    for before, after in pairwise(bars[:6]):
+        assert before.get_x() + before.get_width() == pytest.approx(after.get_x())
+    end = bars[5].get_x() + bars[5].get_width()
+    assert (
+        end == pytest.approx(bars[6].get_width()) == pytest.approx(shown.components.total / 2**30)
+    )
+    lines = [line.get_xdata()[0] for line in axes.lines]
+    assert lines[0] == pytest.approx((shown.measured.peak_allocated_bytes or 0) / 2**30)
+    assert len(lines) == 4
+
+
+def test_a_measured_setting_goes_before_a_better_one_that_did_not_run(gpu_facts: Facts) -> None:
+    name = next(iter(gpu_facts.results))
+    first = replace(gpu_facts.results[name], memory=())
+    facts = replace(gpu_facts, results=gpu_facts.results | {name: first})
+    shown = waterfall(facts)
+    assert shown is not None
+    assert shown.spec == gpu_facts.plan.settings[1].spec
+
+
+def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None:
+    assert [one.spec for one in steps(gpu_facts)] == [s.spec for s in gpu_facts.plan.settings[:3]]
+    figure = painted(cpu_facts, "timeline")
+    assert len(figure.axes) == 3
+    assert "CPU time" in figure.axes[-1].get_xlabel()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
+    ]  # fmt: skip
+    spans = [patch.get_extents() for patch in figure.axes[0].patches]
+    assert len(spans) == 3
+    for before, after in pairwise(spans):
+        assert before.x1 == pytest.approx(after.x0, abs=1.0)  # a pixel
+
+
+def words_of(figure: Any) -> list[Any]:
+    """Boxes of all titles, labels, ticks and legends, in pixels."""
+    texts = [text for legend in figure.legends for text in legend.get_texts()]
+    for axes in figure.axes:
+        texts += [axes._left_title, axes.xaxis.label, axes.yaxis.label]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            texts += [tick.label1 for tick in axis.get_major_ticks()
+                      if low <= tick.get_loc() <= high]  # fmt: skip
+    renderer = figure.canvas.get_renderer()
+    return [t.get_window_extent(renderer) for t in texts if t.get_visible() and t.get_text()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_is_clipped_or_lies_on_another(gpu_facts: Facts, name: str) -> None:
+    figure = painted(gpu_facts, name)
+    boxes = words_of(figure)
+    assert len(boxes) > 8
+    assert min(box.x0 for box in boxes) >= -1
+    assert min(box.y0 for box in boxes) >= -1
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1 + 1
+    assert max(box.y1 for box in boxes) <= figure.bbox.y1 + 1
+    for number, box in enumerate(boxes):
+        inner = box.padded(-2)  # pixels: a box has room for descenders that no letter may need
+        assert not any(inner.overlaps(other) for other in boxes[number + 1 :])
+
+
+def test_units() -> None:
+    assert unit_of([2**28]) == (2**20, "MiB")
+    assert unit_of([1, 2**29]) == (2**30, "GiB")
+    assert unit_of([]) == (2**20, "MiB")
+
+
+def test_a_picture_in_a_page_has_ids_of_its_own() -> None:
+    svg = ('<?xml version="1.0"?>\n<svg width="460pt" height="280pt" viewBox="0 0 460 280">'
+           f'<path id="a" fill="{INK}"/><use href="#a" clip-path="url(#b)"/></svg>\n')  # fmt: skip
+    assert embedded(svg, "x") == (
+        '<svg viewBox="0 0 460 280"><path id="x-a" fill="currentColor"/>'
+        '<use href="#x-a" clip-path="url(#x-b)"/></svg>'
+    )

@@ -1,0 +1,90 @@
+"""Markdown that no name can break, and that stays within GitHub's limit."""
+
+import re
+
+import pytest
+
+from harness.report.document import Document, Picture, Section, Table
+from harness.report.markdown import SUMMARY_BYTES, escaped, fenced, markdown, summary
+
+
+def document(*sections: Section) -> Document:
+    return Document(title="run_1", subtitle="a · b", outcome="2 ok", good=None, sections=sections)
+
+
+def rows(count: int, width: int = 100) -> Section:
+    """The first row is the worst."""
+    return Section(title="Rows", tables=(
+        Table(columns=("name", "n"), rows=tuple((f"row {i} " + "x" * width, str(i))
+                                                for i in range(count))),
+    ))  # fmt: skip
+
+
+def test_a_section_in_full() -> None:
+    table = Table(columns=("a|b", "n"), rows=(("x_y", "1"), ("<b>", "—")))
+    picture = Picture(name="memory", caption="what it is", svg="<svg/>")
+    one = Section(title="One", prose=("a *b*",), tables=(table,), lines=("| raw | <b>",),
+                  pictures=(picture,))  # fmt: skip
+    assert markdown(document(one)) == (
+        "# run\\_1\n\na · b\n\n**2 ok**\n\n"
+        "## One\n\na \\*b\\*\n\n"
+        "| a\\|b | n |\n| :-- | --: |\n| x\\_y | 1 |\n| &lt;b\\> | — |\n\n"
+        "```text\n| raw | <b>\n```\n\n"
+        "![what it is](figures/memory.svg)\n"
+    )
+    assert "figures/" not in summary(document(one))
+
+
+def test_folded_sections_are_details() -> None:
+    text = markdown(document(Section(title="More", lines=("a",), folded=True)))
+    assert "<details><summary>More</summary>\n\n```text\na\n```\n\n</details>\n" in text
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a | b", "<script>", "`x`", "[a](b)", "# a", "*a*"])
+def test_nothing_is_acted_on(text: str) -> None:
+    found = escaped(text)
+    assert "\n" not in found
+    assert not re.search(r"(?<!\\)[|`*_#\[\]<]", found)
+
+
+def test_a_fence_is_longer_than_what_is_in_it() -> None:
+    assert fenced(["a ```` b"]) == "`````text\na ```` b\n`````"
+    assert fenced(["a"]) == "```text\na\n```"
+
+
+def test_a_summary_keeps_the_worst_rows() -> None:
+    whole = document(rows(100))
+    text = summary(whole, 3000)
+    assert len(text.encode()) <= 3000
+    kept = [int(n) for n in re.findall(r"\| row (\d+) ", text)]
+    assert kept == list(range(len(kept)))
+    assert 5 < len(kept) < 100
+    assert text.endswith("*More is in report.md: this page would be too long with it.*\n")
+    assert text.startswith("# run")
+
+
+def test_a_summary_that_fits_is_whole() -> None:
+    whole = document(rows(10))
+    assert summary(whole) == markdown(whole, pictures=False)
+
+
+def test_a_section_with_no_room_is_left_out_and_later_ones_are_not() -> None:
+    monster = Section(title="Monster", prose=("x" * 5000,))
+    lines = Section(title="Lines", lines=tuple(f"{i}" for i in range(2000)), folded=True)
+    text = summary(document(monster, lines, Section(title="Small", prose=("here",))), 2000)
+    assert "Monster" not in text
+    assert "## Small" in text
+    assert text.count("<details>") == text.count("</details>") == 1
+    assert text.count("```") == 2
+    assert len(text.encode()) <= 2000
+
+
+def test_no_room_at_all_writes_nothing() -> None:
+    assert summary(document(rows(3)), 50) == ""
+    assert summary(document(rows(3)), -10) == ""
+
+
+def test_the_limit_is_githubs() -> None:
+    assert SUMMARY_BYTES == 1_048_576
+    text = summary(document(rows(30_000)))
+    assert SUMMARY_BYTES * 0.4 < len(text.encode()) <= SUMMARY_BYTES

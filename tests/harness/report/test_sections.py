@@ -1,0 +1,192 @@
+"""What a report says, whatever it is written as."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.commands.compare import render
+from harness.gate.render import row_line
+from harness.golden import golden_of
+from harness.report.document import Document, Section
+from harness.report.facts import Facts, load_facts
+from harness.report.origin import find_calibration
+from harness.report.sections import make_document
+from harness.result import TrialStatus
+
+pytest.importorskip("numpy")
+
+
+def section(document: Document, title: str) -> Section:
+    return next(one for one in document.sections if one.title == title)
+
+
+@pytest.fixture
+def judged(gpu_run: Path) -> Facts:
+    """Against a golden 10 % faster than its first setting, and one of a setting that is gone."""
+    facts = load_facts(gpu_run)
+    first = next(iter(facts.results.values()))
+    assert first.times is not None
+    faster = replace(first, times=replace(first.times, seconds=tuple(
+        0.9 * seconds for seconds in first.times.seconds)))  # fmt: skip
+    golden = golden_of([faster], "first")
+    fields = golden.identity.fields | {"recompute": "full:uniform:2"}
+    gone = replace(golden, identity=replace(
+        golden.identity, label="llama3_8b/tp1pp1/full:uniform:2", fields=fields,
+        workload_key="0" * 12))  # fmt: skip
+    return load_facts(gpu_run, [golden, gone])
+
+
+def test_every_setting_is_accounted_for(gpu_facts: Facts) -> None:
+    document = make_document(gpu_facts, ())
+    assert document.outcome == (
+        "7 settings: 2 ok, 1 unstable, 1 oom, 1 timeout, 1 failed, 1 skipped"
+    )
+    (table,) = section(document, "Settings").tables
+    assert [row[0] for row in table.rows] == [s.spec for s in gpu_facts.plan.settings]
+    assert [row[1] for row in table.rows] == [
+        "ok", "ok", "unstable", "oom", "timeout", "failed", "skipped: not run",
+    ]  # fmt: skip
+    reasons = "\n".join(section(document, "Settings").prose)
+    assert "[backward, 3.00 GiB over] CUDA out of memory" in reasons
+    assert "there are 32 layers" in reasons
+    assert "drift: +9.0 % over the window" in reasons
+
+
+def test_the_verdict_comes_first_in_the_gates_own_lines(judged: Facts) -> None:
+    document = make_document(judged, ())
+    assert (document.good, document.sections[0].title) == (False, "Verdict")
+    assert "regression (exit 1)" in document.outcome
+    shown = [line for one in document.sections[:2] for line in one.lines]
+    for row in judged.comparison.rows:
+        assert row_line(row) in shown
+    said = render(judged.comparison).splitlines()
+    assert shown == said[:-1], "the page has the terminal's lines, in its order"
+    (gone,) = [line for line in document.sections[0].prose if "In the golden" in line]
+    assert "full:uniform:2" in gone
+    assert any("Here and not in the golden" in line for line in document.sections[0].prose)
+
+
+def test_passes_are_folded_away(gpu_run: Path, gpu_facts: Facts) -> None:
+    first = next(iter(gpu_facts.results.values()))
+    document = make_document(load_facts(gpu_run, [golden_of([first], "x")]), ())
+    loud, quiet = document.sections[:2]
+    assert (loud.folded, quiet.folded) == (False, True)
+    assert not any(line.startswith("PASS") for line in loud.lines)
+    passed = [line for line in quiet.lines if line.startswith(("PASS", "SKIP"))]
+    assert quiet.title == f"Passed or skipped: {len(passed)}"
+
+
+def test_predicted_and_measured_with_signed_errors(gpu_facts: Facts) -> None:
+    one = section(make_document(gpu_facts, ()), "Predicted beside measured")
+    tables = {table.columns[0]: table for table in one.tables}
+    assert set(tables) == {"kept a layer", "peak allocated", "step time"}
+    # invented: measured times are 5 % above the prediction, peaks 1 %
+    assert tables["step time"].rows[0][3] == f"{(1 / 1.05 - 1) * 100:+.1f} %"
+    assert tables["peak allocated"].rows[0][3] == "-1.0 %"
+    assert tables["step time"].rows[3][2:] == ("—", "—")
+    words = "\n".join(one.prose)
+    assert "Spearman +1.00, Kendall +1.00" in words
+    assert "Following the advisor gives " in words
+    assert "Calibration h100: published, step time ±10 %." in words
+
+
+def test_flops_are_two_numbers_over_a_peak_with_its_source(gpu_facts: Facts) -> None:
+    one = section(make_document(gpu_facts, ()), "FLOPs")
+    assert one.tables[0].columns == (
+        "setting", "model TFLOP/s/GPU", "hardware TFLOP/s/GPU", "MFU", "HFU",
+    )  # fmt: skip
+    assert one.tables[0].rows[0][1:] == ("400", "500", "40.4 %", "50.6 %")
+    assert (
+        "989.0 TFLOP/s: the dense peak of H200-SXM-141GB at bf16, from its datasheet"
+        in (one.prose[1])
+    )
+
+
+def test_memory_is_four_numbers_for_each_stage(gpu_facts: Facts, gpu_run: Path) -> None:
+    (table,) = section(make_document(gpu_facts, ()), "Memory").tables
+    assert table.columns[2:] == ("allocated", "active", "reserved", "used by NVML")
+    assert all(cell.endswith(" GiB") for cell in table.rows[0][2:])
+    name, first = next(iter(gpu_facts.results.items()))
+    second = replace(first.memory[0], rank=1, stage=1, allocated=2**30)
+    results = gpu_facts.results | {name: replace(first, memory=(*first.memory, second))}
+    (table,) = section(make_document(replace(gpu_facts, results=results), ()), "Memory").tables
+    assert [row[1] for row in table.rows[:3]] == [
+        "fullest of 2", "pipeline stage 0", "pipeline stage 1",
+    ]  # fmt: skip
+    assert table.rows[2][2] == "1.00 GiB"
+
+
+def test_trust_says_why_not(gpu_facts: Facts) -> None:
+    one = section(make_document(gpu_facts, ()), "Trust")
+    assert one.tables[0].rows[0][3:] == ("10", "3", "0.2 %", "cuda_event", "none")
+    assert one.tables[0].rows[2][-1] == "drift"
+    (doubt,) = one.lines
+    assert "FATAL  drift: +9.0 % over the window, limit 5.0 %; warm up longer" in doubt
+    assert "fewer than five" in one.prose[0]
+
+
+def test_every_setting_has_its_command(gpu_facts: Facts) -> None:
+    lines = section(make_document(gpu_facts, ()), "Run a trial again").lines
+    commands = [line for line in lines if not line.startswith("#")]
+    assert len(commands) == 7
+    assert all(" harness run experiment=llama3_8b_1xh200 " in line for line in commands)
+    assert all(line.startswith("PYTORCH_CUDA_ALLOC_CONF=") for line in commands)
+
+
+def test_the_calibration_says_what_it_was_fitted_on(gpu_facts: Facts) -> None:
+    one = section(make_document(gpu_facts, ()), "Calibration of the predictions")
+    assert one.prose == ("Calibration h100: published, step time ±10 %.",)
+    fitted = find_calibration("h100")
+    assert fitted is not None
+    assert one.lines[2:] == fitted.fitted_on
+    assert "34 rows" in one.lines[0]
+    changed = [
+        replace(s, trial=replace(s.trial, prediction=replace(s.trial.prediction, calibration="x")))
+        for s in gpu_facts.plan.settings
+        if s.trial.prediction
+    ]
+    gone = replace(gpu_facts, plan=replace(gpu_facts.plan, settings=tuple(changed)))
+    one = section(make_document(gone, ()), "Calibration of the predictions")
+    assert one.prose == ("Calibration x: its file is not here any more.",)
+
+
+def test_cpu_times_are_marked_as_such_everywhere(cpu_run: Path, cpu_facts: Facts) -> None:
+    good = list(cpu_facts.results.values())[:1]
+    document = make_document(load_facts(cpu_run, [golden_of(good, "x")]), ())
+    assert document.title.endswith("(CPU times)")
+    assert "all times are CPU times" in document.subtitle
+    columns = [c for one in document.sections for table in one.tables for c in table.columns]
+    about_time = [c for c in columns if re.search(r"time|/s\b|TFLOP", c)]
+    assert len(about_time) == 4
+    assert all("(CPU time)" in column for column in about_time)
+    assert section(document, "Trust").tables[0].rows[0][6] == "host (CPU time)"
+    rows = [line for one in document.sections[:2] for line in one.lines]
+    for metric in ("step_time_seconds", "tflops_per_gpu", "tokens_per_second_per_gpu"):
+        (line,) = [line for line in rows if f"  {metric} " in line]
+        assert f"  {metric} (CPU time)  " in line
+    assert "GPU" not in document.sections[2].tables[0].columns[5]
+
+
+def test_repeats_that_were_not_all_measured_are_counted(cpu_facts: Facts) -> None:
+    name = next(iter(cpu_facts.results))
+    failed = replace(cpu_facts.results[name], status=TrialStatus.NAN, times=None)
+    facts = replace(cpu_facts, results=cpu_facts.results | {name: failed})
+    (table,) = section(make_document(facts, ()), "Settings").tables
+    assert table.rows[0][1] == "nan, 1 of 2 measured"
+    assert table.rows[1][1] == "ok, 2 of 2 measured"
+
+
+def test_a_gpu_that_is_not_described_has_no_mfu(gpu_facts: Facts) -> None:
+    facts = replace(gpu_facts, plan=replace(gpu_facts.plan, device_name="TPU-9000"))
+    one = section(make_document(facts, ()), "FLOPs")
+    assert one.tables[0].rows[0][1:] == ("400", "500", "—", "—")
+    assert "need the peak of a GPU" in one.prose[1]
+
+
+def test_the_last_words_are_there_and_folded(gpu_facts: Facts) -> None:
+    one = section(make_document(gpu_facts, ()), "Last words")
+    assert one.folded
+    assert any("3.00 GiB" in line or "CUDA out of memory" in line for line in one.lines)
+    assert "    | a | b |" in one.lines

@@ -1,0 +1,183 @@
+"""A sweep with stub trials: every point one result, and nothing lost or run twice after a kill."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from harness.result import TrialStatus
+from harness.store import RunFolder
+
+DRIVE = [sys.executable, str(Path(__file__).with_name("drive.py"))]
+ROOT = Path(__file__).parents[3]
+SPACE = ("sweep=tiny_cpu", "name=x")
+
+
+def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None) -> Any:
+    (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
+    environment = {
+        **os.environ, "STUB_FAULTS": str(tmp_path / "faults.json"), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    return subprocess.Popen(
+        [*DRIVE, *SPACE, *overrides], env=environment, cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def finish(
+    tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None
+) -> tuple[str, str]:
+    process = start(tmp_path, *overrides, faults=faults)
+    out, talk = process.communicate(timeout=60)
+    assert process.returncode == 0, talk
+    return out, talk
+
+
+def stored(tmp_path: Path) -> dict[str, Any]:
+    """What marks each finished result, by trial name."""
+    files = (tmp_path / "runs" / "x" / "trials").glob("*/result.json")
+    return {path.parent.name: json.loads(path.read_text())["environment"] for path in files}
+
+
+def journal(tmp_path: Path) -> list[optuna.trial.FrozenTrial]:
+    """The study as Optuna reads it."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    backend = JournalFileBackend(str(tmp_path / "runs" / "x" / "optuna.journal"))
+    return optuna.load_study(study_name="x", storage=JournalStorage(backend)).trials
+
+
+def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path: Path) -> None:
+    out, talk = finish(tmp_path)
+    assert out.startswith("tiny_cpu on cpu; sweep of step time and peak memory")
+    assert "Pareto front of step time and peak memory:" in out
+    assert "6 of 6 points: 6 ok." in out
+    assert "trial 6/6  dp1 mbs" in talk
+    seen = stored(tmp_path)
+    assert len(seen) == 6
+    assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
+    again, talk = finish(tmp_path)
+    assert (again, stored(tmp_path)) == (out, seen)
+    assert talk.count("as found") == 6
+
+
+def test_more_trials_go_further(tmp_path: Path) -> None:
+    finish(tmp_path, "sweep.trials=2")
+    seen = stored(tmp_path)
+    assert len(seen) == 2
+    _, talk = finish(tmp_path, "sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
+    assert len(stored(tmp_path)) == 5
+    assert {name: stored(tmp_path)[name] for name in seen} == seen
+    assert talk.count("as found") == 2
+
+
+def test_out_of_memory_and_illegal_points_are_results(tmp_path: Path) -> None:
+    out, _ = finish(tmp_path, "sweep.micro_batch_sizes=[2,4]", "sweep.trials=1")
+    (name,) = stored(tmp_path)
+    results = RunFolder(tmp_path / "runs" / "x")
+    assert [r.status for r in results.results().values()] == [TrialStatus.OK]
+    out, _ = finish(tmp_path, "sweep.micro_batch_sizes=[2,4]", faults={"default": "oom"})
+    counts = Counter(result.status for result in results.results().values())
+    assert counts == {TrialStatus.OK: 1, TrialStatus.OOM: 2, TrialStatus.SKIPPED: 3}
+    assert "must be divisible by micro_batch_size x DP" in " ".join(out.split())
+    assert "CUDA out of memory" in out
+    feasible = [t for t in journal(tmp_path) if max((t.constraints or {"-": 1.0}).values()) <= 0]
+    assert [t.user_attrs["result"] for t in feasible] == [name]
+
+
+def test_a_failed_point_is_run_again_when_asked(tmp_path: Path) -> None:
+    process = start(tmp_path, faults={"default": "exit_7"})
+    process.communicate(timeout=60)
+    assert process.returncode == 4
+    finish(tmp_path, "--retry")
+    states = Counter(trial.state.name for trial in journal(tmp_path))
+    assert states == {"FAIL": 6, "COMPLETE": 6}
+
+
+def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path) -> None:
+    finish(tmp_path)
+    seen = stored(tmp_path)
+    (tmp_path / "runs" / "x" / "optuna.journal").unlink()
+    finish(tmp_path)
+    assert stored(tmp_path) == seen
+    assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
+
+
+def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    seen: dict[str, Any] = {}
+    kills = 0
+    for _ in range(12):
+        sweep = start(tmp_path, faults={"default": "slow"})
+        deadline = time.monotonic() + 30
+        while sweep.poll() is None and len(stored(tmp_path)) <= len(seen):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0.0, 0.06))
+        kills += sweep.poll() is None
+        sweep.kill()
+        sweep.communicate()
+        now = stored(tmp_path)
+        assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
+        seen = now
+        if sweep.returncode == 0:
+            break
+    assert kills >= 2
+    finish(tmp_path)
+    assert len(stored(tmp_path)) == 6
+    told = [t.user_attrs["result"] for t in journal(tmp_path) if t.state.name == "COMPLETE"]
+    assert sorted(told) == sorted(stored(tmp_path)), "each point is told once"
+    assert not (tmp_path / "runs" / "x" / "superseded").exists(), "none was run twice"
+
+
+def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
+    from harness.files import Lock
+
+    (tmp_path / "runs" / "x").mkdir(parents=True)
+    lock = Lock(tmp_path / "runs" / "x" / "sweep.lock")
+    assert lock.take()
+    process = start(tmp_path)
+    _, talk = process.communicate(timeout=60)
+    lock.close()
+    assert process.returncode == 2
+    assert "another sweep is at work there" in talk
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["sweep=tiny"], "sweep = tiny: unknown sweep; did you mean tiny_cpu"),
+        (["sweep.trails=3"], "sweep.trails = 3: is not a known key; did you mean sweep.trials"),
+        (["sweep.trials=0"], "sweep.trials = 0: must be at least 1"),
+        (["sweep.sampler=gp"], "sweep.sampler"),
+        (["sweep.memory_budget=lots"], "sweep.memory_budget = lots"),
+        (["sweep.micro_batch_sizes=[0]"], "sweep.micro_batch_sizes"),
+        (["measure.repeats=2"], "measure.repeats = 2: must be 1: a point is one trial"),
+        (["-m"], "-m = (given): is not a flag"),
+    ],
+)
+def test_a_wrong_request_is_one_line(tmp_path: Path, overrides: list[str], says: str) -> None:
+    process = start(tmp_path, *overrides)
+    out, talk = process.communicate(timeout=60)
+    assert process.returncode == 2
+    (line,) = talk.splitlines()
+    assert line.startswith("harness sweep: ")
+    assert says in line
+    assert out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    out, _ = finish(tmp_path, "--dry-run")
+    assert out.startswith("6 points (dry run)")
+    assert not (tmp_path / "runs").exists()
