@@ -48,7 +48,8 @@ if [ "${TEST_SECONDS:-120}" != 0 ]; then
     -p no:cacheprovider 2>&1 | tee "$out/tests.txt"
 fi
 
-while sleep 60; do pack; done &
+# Its sleep ends with it, or whoever reads this script's output would wait for that.
+( trap 'kill "$nap"; exit' TERM; while :; do sleep 60 & nap=$!; wait "$nap"; pack; done ) &
 packer=$!
 "$python" -m harness.cli campaign "${CAMPAIGN:-h200}" --budget "${BUDGET:-7min}" --out "$work" \
   2>&1 | tee "$out/campaign.txt"
