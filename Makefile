@@ -23,9 +23,10 @@ help:
 advise: $(VENV)/.installed
 	@$(BIN)/advise $(ARGS)
 
+# One process a core, each with one thread: what a file's tests share is made once.
 test: lint
 	@echo "== pytest"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	@echo "== ruff check"
