@@ -27,7 +27,7 @@ from advisor.layers.transformer import LAYER_INPUT
 from advisor.layout import DataParallelSharding
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
-from advisor.memory.chunk import ChunkFootprint, chunk_footprint
+from advisor.memory.chunk import ChunkFootprint, chunk_footprint, kept_bytes
 from advisor.models.attention import SoftmaxType
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
@@ -125,8 +125,7 @@ class Evaluator:
         for kind in self._kinds:
             most = max(layers.count(kind) for layers in self._pipeline.groups)
             plan = self._plan(setting, (kind,) * most)
-            footprint = chunk_footprint(self.shape, plan, False, False)
-            kept.setdefault(kind.feed_forward, footprint.kept // most)
+            kept.setdefault(kind.feed_forward, kept_bytes(self.shape, plan) // most)
         return kept
 
     def stage_detail(self, setting: Setting, stage: int) -> StageDetail:

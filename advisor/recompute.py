@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import groupby
 from typing import Protocol
 
 from advisor.layers.operators import Module, Operator, Tensor
@@ -87,6 +88,10 @@ class Segment:
     copies: int = 1
     checkpoint: Checkpoint = Checkpoint.REENTRANT
 
+    def __hash__(self) -> int:
+        """Cheap: segments that agree in these rarely differ."""
+        return hash((self.layers, self.whole, self.copies, len(self.runs)))
+
     @property
     def num_layers(self) -> int:
         """Layers of one copy."""
@@ -104,13 +109,10 @@ class Segment:
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """`segments` with equal neighbours counted as copies."""
-    joined: list[Segment] = []
-    for segment in segments:
-        if joined and replace(joined[-1], copies=segment.copies) == segment:
-            segment = replace(segment, copies=joined.pop().copies + segment.copies)
-        joined.append(segment)
-    return tuple(joined)
+    """`segments`, each a single copy, with equal neighbours counted as copies."""
+    return tuple(
+        replace(segment, copies=sum(1 for _ in alike)) for segment, alike in groupby(segments)
+    )
 
 
 @dataclass(frozen=True, slots=True)

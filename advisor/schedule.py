@@ -8,13 +8,14 @@ vp_stage is left at its default, PP, and the interleaved schedule overlaps its c
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import ge
+from typing import NamedTuple
 
 _STEADY_ROUNDS = 4
 """Groups of PP microbatches after which the in-flight pattern only repeats (see moments)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One forward or backward pass of one model chunk of a stage."""
 
     backward: bool
@@ -140,7 +141,7 @@ def _by_class(chunks: list[bool], classes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
-    return all(a >= b for a, b in zip(larger, smaller, strict=True))
+    return all(map(ge, larger, smaller))
 
 
 def held_tensors(pp: int, vpp: int, microbatches: int, stage: int) -> list[int]:
@@ -190,6 +191,7 @@ class _InterleavedBuffers:
         self._warmup = num_warmup_passes(pp, vpp, microbatches, stage)
         self._forwards_of = [0] * vpp
         self._backwards_of = [0] * vpp
+        self._spent_chunks = 0
         self._sticky: tuple[int, int] | None = None
         self._sent: tuple[int, int] | None = None
 
@@ -207,8 +209,10 @@ class _InterleavedBuffers:
         chunk = self._order[k]
         microbatch = self._forwards_of[chunk]
         held = self._spent() + (self._sent_gradient() if steady else 0)
-        if steady and self._receives_gradient(self._gradient_index()):
+        if steady and self._receives_gradient(k - self._warmup - 1):
             held += 1
+        if microbatch and microbatch == self._backwards_of[chunk] and self._has_input(chunk):
+            self._spent_chunks -= 1
         self._forwards_of[chunk] += 1
         if k == self._warmup and self._has_input(chunk):
             self._sticky = (chunk, microbatch)
@@ -223,14 +227,13 @@ class _InterleavedBuffers:
             held += 1 if self._receives_input(forward) else 0
         microbatch = self._backwards_of[chunk]
         self._backwards_of[chunk] += 1
+        if self._forwards_of[chunk] == microbatch + 1 and self._has_input(chunk):
+            self._spent_chunks += 1
         self._sent = (chunk, microbatch) if self._has_input(chunk) else None
         return held
 
     def _has_input(self, chunk: int) -> bool:
         return not (self._first and chunk == 0)
-
-    def _gradient_index(self) -> int:
-        return sum(self._backwards_of) - 1
 
     def _is_spent(self, chunk: int, microbatch: int) -> bool:
         return microbatch < self._backwards_of[chunk]
@@ -242,11 +245,7 @@ class _InterleavedBuffers:
 
     def _spent(self) -> int:
         """Tensors of inputs that are spent but referred to: each with its gradient."""
-        inputs = sum(
-            1
-            for chunk in range(1 if self._first else 0, self._vpp)
-            if 0 < self._forwards_of[chunk] == self._backwards_of[chunk]
-        )
+        inputs = self._spent_chunks
         if self._sticky and self._is_spent(*self._sticky):
             chunk, microbatch = self._sticky
             inputs += 1 if microbatch != self._forwards_of[chunk] - 1 else 0

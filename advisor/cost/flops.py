@@ -6,7 +6,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import ModelSpec
-from advisor.recompute import RecomputePlan, replayed_operators
+from advisor.recompute import RecomputePlan, Segment, replayed_operators
 
 _PASSES = 3  # forward, and twice that in the backward
 
@@ -64,8 +64,13 @@ def _feed_forward_width(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
 def replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
     """Forward FLOPs that the backward of one microbatch of one chunk runs again on one rank."""
     return sum(
-        count * operator.forward_flops
+        count * _replayed_in_layer(shape, kind, segment)
         for segment in plan.segments
         for kind, count in segment.kinds()
-        for operator in replayed_operators(transformer_layer(shape, kind), segment)
     )
+
+
+@lru_cache(maxsize=8192)
+def _replayed_in_layer(shape: RankShape, kind: LayerKind, segment: Segment) -> int:
+    operators = replayed_operators(transformer_layer(shape, kind), segment)
+    return sum(operator.forward_flops for operator in operators)

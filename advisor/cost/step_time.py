@@ -119,6 +119,8 @@ def _offload_seconds(
 ) -> float:
     """Host transfers of one layer that its own kernels do not hide, there and back: they run on
     streams of their own beside the next layer's forward, and the previous one's backward."""
+    if not segment.offloaded:
+        return 0.0
     operators = transformer_layer(shape, kind)
     num_bytes = offloaded_bytes(operators, segment.runs, segment.offloaded)
     copy = num_bytes / machine.host_bytes_per_second

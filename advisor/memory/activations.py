@@ -1,6 +1,6 @@
 """Activation peak of one pipeline stage: what is in flight, and the pass that needs most."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import mul
 
 from advisor.layers.shape import RankShape
@@ -34,9 +34,10 @@ class ActivationPeak:
         """This peak, or that of the optimizer's step where its `copies` of gradients are more."""
         if copies <= self.total:
             return self
-        return replace(
-            self, kept=0, transient=copies, in_flight=(0,) * len(self.in_flight),
+        return ActivationPeak(
+            kept=0, transient=copies, in_flight=(0,) * len(self.in_flight),
             phase="optimizer step: fp32 copies of the gradients",
+            forward=self.forward, backward=self.backward,
         )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ _QUANTIZED_MODEL_ERROR = 0.05  # a judgement: no measured peak of an FP8 run wit
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
 _CONTEXT_SPREAD = 100 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
+_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "published measurements, A100 and Ada")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,14 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
     return tuple(name for name, ranks in groups if ranks > 1)
 
 
+@lru_cache(maxsize=4096)
+def _communicators(layout: ParallelLayout) -> tuple[int, NamedBytes]:
+    """How many communicators a rank opens, and what they take."""
+    number = len(communicator_names(layout))
+    source = "NVIDIA/nccl issue 964, verl issue 6266"
+    return number, NamedBytes(f"{number} NCCL communicators", number * _COMMUNICATOR_BYTES, source)
+
+
 def reserved_memory(
     allocated: int,
     dynamic: int,
@@ -77,7 +86,7 @@ def reserved_memory(
     )
     if expandable_segments:
         fragmentation *= _EXPANDABLE_SHARE
-    communicators = len(communicator_names(layout))
+    communicators, joined = _communicators(layout)
     error = _QUANTIZED_MODEL_ERROR if quantized else _POOLS_MODEL_ERROR if pools else _MODEL_ERROR
     spread = sqrt(
         (error * allocated) ** 2
@@ -89,12 +98,8 @@ def reserved_memory(
         allocated=allocated,
         terms=(
             NamedBytes("fragmentation", int(fragmentation), "published reserved peaks, B200"),
-            NamedBytes("CUDA context", _CONTEXT_BYTES, "published measurements, A100 and Ada"),
-            NamedBytes(
-                f"{communicators} NCCL communicators",
-                communicators * _COMMUNICATOR_BYTES,
-                "NVIDIA/nccl issue 964, verl issue 6266",
-            ),
+            _CONTEXT,
+            joined,
             *pools,
         ),
         spread=spread,

@@ -122,6 +122,11 @@ def chunk_footprint(
     )
 
 
+def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
+    """Bytes that one microbatch keeps in the layers of a chunk, its ends left out."""
+    return sum(block.count * block.kept for block in _blocks(shape, plan, False, False))
+
+
 def _left_by_later(blocks: tuple[_Block, ...]) -> list[int]:
     """Bytes that the backward of the blocks after each has left, but for the gradient that the
     block itself starts from."""

@@ -55,7 +55,7 @@ def in_force(rule: Rule, revision: Revision) -> bool:
     """Whether `rule` can fire in `revision`: its framework asks it, and the release states it."""
     if rule in connections.RULES:
         return revision.at_least(0, 20)
-    return _concerns(rule, revision) and stated_in(rule.id, revision)
+    return rule in _rules_of(revision.framework) and stated_in(rule.id, revision)
 
 
 _OWN: Final = {
@@ -66,13 +66,16 @@ _OWN: Final = {
 """Whose rules a framework adds to those of TransformerConfig and of the training step."""
 
 
-def _concerns(rule: Rule, revision: Revision) -> bool:
-    return rule.authority not in _OWN.values() or rule.authority is _OWN[revision.framework]
+@lru_cache(maxsize=8)
+def _rules_of(framework: Framework) -> tuple[Rule, ...]:
+    """All rules but those of other launchers."""
+    others = set(_OWN.values()) - {_OWN[framework]}
+    return tuple(rule for rule in RULES if rule.authority not in others)
 
 
 def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
     """Every rule that fires on `raw`, in the order of RULES; other launchers' are left out."""
-    found = (_apply(rule, raw, revision) for rule in RULES if _concerns(rule, revision))
+    found = (_apply(rule, raw, revision) for rule in _rules_of(revision.framework))
     return tuple(finding for finding in found if finding is not None)
 
 
