@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,10 +56,19 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """Arguments of every item of a command: they come before its own."""
+
+    run: tuple[str, ...] = ()
+    rehearse: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """Items, the most valuable first."""
+    """Items, the most valuable first, and what those of one command share."""
 
     items: tuple[Item, ...]
+    common: Common = Common()
 
     def __post_init__(self) -> None:
         names = [item.name for item in self.items]
@@ -67,9 +76,18 @@ class Campaign:
         if twice:
             raise UserError("items", twice[0], "stands twice", "give every item its own name")
 
+    def spelled_out(self) -> "Campaign":
+        """The same with every item's arguments whole."""
+        return Campaign(items=tuple(self._whole(item) for item in self.items))
+
+    def _whole(self, item: Item) -> Item:
+        command, *own = item.arguments
+        shared = getattr(self.common, command, ())
+        return replace(item, arguments=(command, *shared, *own))
+
 
 def load_campaign(name: str, config_dir: Path | None = None) -> Campaign:
     """The campaign of a YAML file, or of a name in configs/campaign."""
     path = Path(name)
     document = load_yaml(path) if path.is_file() else load_config(Group.CAMPAIGN, name, config_dir)
-    return read_dataclass(Campaign, document.values, document.path)
+    return read_dataclass(Campaign, document.values, document.path).spelled_out()
