@@ -2,10 +2,12 @@
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
 USAGE: Final = 2
+RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
 HELP: Final = """\
@@ -31,7 +33,7 @@ Commands
 
 Exit codes
   0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
-  1  compare: regression            4  a run failed, or nothing was measured
+  1  compare: regression            4  a run failed, nothing was measured, or a disk is full
   2  the request is wrong           130  interrupted; what is finished is kept
 """
 
@@ -57,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:  # a full disk, a folder that is read-only
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{arguments[0]}: {where}{error.strerror or error}", RUN_FAILED)
+    except Exception:  # Python would exit with 1, which CI reads as a regression
+        traceback.print_exc()
+        return RUN_FAILED
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -70,31 +78,17 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in MODULES:
         return fail(f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
                     f"{nearest_names(name, MODULES)}")  # fmt: skip
-    command = _command(name)
-    if command is None:
-        return fail(f"{name}: not built yet")
+    command: Callable[[list[str]], int] = importlib.import_module(MODULES[name]).main
     try:
         return command(rest)
     except UserError as error:
         return fail(f"{name}: {error}")
 
 
-def _command(name: str) -> Callable[[list[str]], int] | None:
-    """`main` of the command's module; None where this release has none."""
-    try:
-        module = importlib.import_module(MODULES[name])
-    except ModuleNotFoundError as error:
-        if error.name != MODULES[name]:
-            raise
-        return None
-    found: Callable[[list[str]], int] = module.main
-    return found
-
-
-def fail(message: str) -> int:
-    """One line on stderr, whatever the message was made of."""
+def fail(message: str, code: int = USAGE) -> int:
+    """One line on stderr, whatever the message was made of; the exit code."""
     print("harness", " ".join(message.split()), file=sys.stderr)
-    return USAGE
+    return code
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from harness.baselines.golden import Golden, Provenance
 from harness.baselines.identity import (
+    VARIABLES,
     Place,
     differences,
     flatten,
@@ -117,6 +118,11 @@ class Subject:
         return found
 
     @property
+    def fingerprinted(self) -> bool:
+        """Whether a process was measured, or lived long enough to say where it ran."""
+        return any(one.environment or one.status in _MEASURED for one in self.results)
+
+    @property
     def places(self) -> tuple[Place, ...]:
         """Where its processes ran; those that left no fingerprint know only their GPUs' number
         and variables."""
@@ -166,8 +172,11 @@ def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
 
 
 def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
-    """Differences of any of the processes, each once."""
+    """Differences of any of the processes, each once; of processes that left no fingerprint, those
+    of their variables."""
     found = [one for place in subject.places for one in differences(golden.place, place)]
+    if not subject.fingerprinted:
+        found = [one for one in found if one.name.startswith(VARIABLES)]
     return EnvironmentChange(
         label=subject.label,
         differences=tuple(dict.fromkeys(found)),

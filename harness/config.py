@@ -177,7 +177,9 @@ def _composed(
             _check_known((str(key) for key in config), schema)
             shown = OmegaConf.masked_copy(config, [f.name for f in fields(schema)[1:]])
             values = OmegaConf.to_container(shown, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
         raise _user_error(error, overrides, config_dir, nodes) from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())

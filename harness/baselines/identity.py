@@ -23,6 +23,7 @@ Scalar = str | int | float | bool | None
 GPUS: Final = "gpus"
 CPU: Final = "cpu"
 _SOFTWARE: Final = "software."
+VARIABLES: Final = "variables."
 _COMPARED: Final = re.compile(
     r"software\.(torch|cuda|cudnn|nccl|transformer_engine|deterministic|matmul_precision)"
     r"|gpus\[0\]\.(driver|power_limit_watts|ecc_enabled|mig_enabled)"

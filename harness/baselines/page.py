@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.baselines.golden import Golden
-from harness.gate.metrics import LOSS, find_metric
+from harness.gate.metrics import LOSS, METRICS, find_metric
 from harness.stats import Summary
 
 
 def list_page(goldens: Mapping[Path, Golden]) -> str:
-    """One line a golden: workload, GPUs, whose, when, the first metric."""
+    """One line a golden: workload, GPUs, whose, when, the first metric that the gate judges."""
     rows = []
     for path, golden in goldens.items():
         summary = golden.summary()
-        first = next(iter(summary), "")
+        first = next((name for name in (*METRICS, *summary) if name in summary), "")
         value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
         rows.append((golden.identity.label, golden.identity.gpus, golden.meta.provenance.value,
                      golden.meta.date, value, path.name))  # fmt: skip

@@ -48,10 +48,12 @@ def main(argv: Sequence[str]) -> int:
     if not arguments.run.is_dir():
         raise UserError("RUN", str(arguments.run), "is not a folder", "name the folder of a run")
     facts = load_facts(arguments.run, goldens, options)
+    folder = arguments.to or arguments.run / FOLDER
     try:
-        written = write_report(facts, arguments.to or arguments.run / FOLDER, step_summary_file())
-    except OSError as error:
-        print(f"harness report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        written = write_report(facts, folder, step_summary_file())
+    except OSError as error:  # a full disk names no file
+        where = error.filename or folder
+        print(f"harness report: cannot write {where}: {error.strerror}", file=sys.stderr)
         return _NOT_WRITTEN
     for path in sorted(written.files):
         print(path)

@@ -18,6 +18,7 @@ from harness.planning import make_plan
 from harness.predicted import page
 from harness.progress import Progress
 from harness.result import TrialResult
+from harness.runner import FAILED as UNANSWERED
 from harness.runner import Runner, exit_code
 from harness.signals import Stop
 from harness.store import RunFolder
@@ -148,7 +149,7 @@ def _run(
             return finish(plan, folder, results, report=not flags.no_report)
         if results:
             print(page(plan, results), end="")
-        say(f"{_kept(folder, total)}; collect the others with: {again}")
+        say(f"{_kept(folder, plan)}; collect the others with: {again}")
         return UNFINISHED
 
     runner = make_runner(options, folder, plan, Progress(total), flags.retry)
@@ -168,17 +169,22 @@ def execute(
     try:
         results = runner.run()
     except Stop as stop:
-        say(f"stopped: {_kept(folder, total)}; go on with: {again}", command)
+        say(f"stopped: {_kept(folder, runner.plan)}; go on with: {again}", command)
         return stop.exit_code
     except OSError as error:
         where = error.filename or folder.path
         say(
-            f"cannot write {where}: {error.strerror or error}: {_kept(folder, total)}; "
-            f"when that is put right: {again}",
+            f"cannot write {where}: {error.strerror or error}: {_kept(folder, runner.plan)}; "
+            f"when that is put right: {again} --retry",
             command,
         )
         return FAILED
-    return conclude(results)
+    code = conclude(results)
+    unanswered = sum(result.status in UNANSWERED for result in results.values())
+    if unanswered:
+        words = f"{unanswered} of {total} trials failed; what did not measure runs again with"
+        say(f"{words}: {again} --retry", command)
+    return code
 
 
 def finish(
@@ -224,13 +230,11 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _kept(folder: RunFolder, total: int) -> str:
+def _kept(folder: RunFolder, plan: RunPlan) -> str:
     """How much of the run is on disk, and where."""
-    try:
-        done = len(folder.results())
-    except UserError:  # the plan itself could not be written
-        done = 0
-    return f"{done} of {total} trials are finished, in {folder.path}"
+    names = [trial.name for _, trial in plan.trials()]
+    done = sum(folder.trial(name).has_result() for name in names)
+    return f"{done} of {len(names)} trials are finished, in {folder.path}"
 
 
 def again_line(command: str, argv: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from statistics import median
 from advisor.errors import UserError
 from advisor.units import nearest_names
 from harness.baselines.golden import Golden
-from harness.baselines.series import Process, samples
+from harness.baselines.series import Process, metric_names, samples
 from harness.gate.loss import furthest
 from harness.gate.metrics import LOSS, LOSS_LIMIT, METRICS, Better, Metric, find_metric, process_of
 from harness.gate.rows import Row
@@ -58,7 +58,7 @@ def measured_rows(
     unstable = _unstable(results)
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
     rows = []
-    for name in golden.summary():
+    for name in metric_names(golden.processes):
         metric = find_metric(name)
         if name == LOSS:
             rows.append(_loss_row(label, key, processes, golden, options))
@@ -103,6 +103,8 @@ def _metric_row(
     old = samples(golden.processes, metric.name)
     if not new:
         return about.row(Verdict.VANISHED, "in the golden, not in the results")
+    if not old:
+        return about.row(Verdict.VANISHED, "the golden holds no finite number of it")
     if min(map(min, (*new, *old))) <= 0:
         return about.row(Verdict.VANISHED, "is not positive on both sides")
     shift = relative_shift(new, old, metric.assumed_noise(about.device), golden.exact(metric.name))
@@ -150,7 +152,7 @@ def _loss_row(
         limit=limit,
         two_sided=True,
         shown=(f"{worst.golden:.6g}", f"{worst.new:.6g}"),
-        reason=f"furthest at step {worst.step} of {worst.steps} compared",
+        reason=f"furthest at step {worst.step}; {worst.steps} compared",
     )
 
 

@@ -132,7 +132,7 @@ class Study:
 
     def _open(self, folder: Path) -> "optuna.Study":
         if self._options.storage:
-            return self._load(self._options.storage)
+            return self._given(self._options.storage)
         journal = folder / _JOURNAL
         _mend(journal)
         try:
@@ -142,6 +142,18 @@ class Study:
                 raise
             os.replace(journal, journal.with_suffix(".broken"))
             return self._load(self._journal(journal))
+
+    def _given(self, storage: str) -> "optuna.Study":
+        """The study in a storage that the user names."""
+        from optuna.exceptions import OptunaError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return self._load(storage)
+        except (SQLAlchemyError, OptunaError, ImportError) as error:
+            reason = str(error).split("\n")[0]
+            raise UserError("sweep.storage", storage, f"cannot be opened: {reason}",
+                            "write e.g. sqlite:///sweep.db") from None  # fmt: skip
 
     def _journal(self, path: Path) -> "BaseStorage":
         from optuna.storages import JournalStorage

@@ -86,6 +86,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["x=[1,"], "override = x=[1,: no viable alternative"),
         (["foo"], "override = foo: Error parsing override 'foo'"),
         (["name=null"], "is not Optional"),
+        (["=3"], "=3: Config group override must be a string or a list"),
     ],
 )
 def test_what_is_wrong_is_one_line(overrides: Sequence[str], says: str) -> None:

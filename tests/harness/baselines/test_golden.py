@@ -103,6 +103,9 @@ def test_pages() -> None:
     listed = list_page({Path("a.json"): one, Path("b.json"): oom}).splitlines()
     assert listed[0].endswith("step_time_seconds 0.5 s  a.json")
     assert listed[1].split()[-2:] == ["oom", "b.json"]
+    loss = {"loss": Series(steps=(1,), values=(3.0,))}
+    both = replace(one, processes=tuple(replace(p, series=loss | p.series) for p in one.processes))
+    assert list_page({Path("a.json"): both}) == list_page({Path("a.json"): one})
     page = golden_page(one)
     assert "step_time_seconds" in page
     assert "1 x 3 steps, IQR 0.00 %  limit 3 %" in page

@@ -1,5 +1,6 @@
 """`harness compare` and `harness golden` from the command line: output, files, exit codes."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from advisor.errors import UserError
+from harness import cli
 from harness.commands import compare, golden
 
 pytest.importorskip("numpy")
@@ -80,6 +82,27 @@ def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...]) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EROFS, "Read-only file system", "x.json"), "x.json: Read-only file system"),
+        (OSError(errno.ENOSPC, "No space left on device"), "golden: No space left on device"),
+        (ZeroDivisionError("ours"), "ZeroDivisionError: ours"),
+    ],
+)
+def test_what_goes_wrong_inside_is_never_read_as_a_regression(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(golden, "main", broken)
+    assert cli.main(["golden"]) == 4
+    talk = capsys.readouterr().err
+    assert says in talk
+    assert len(talk.splitlines()) == 1 or not isinstance(error, OSError)
 
 
 def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

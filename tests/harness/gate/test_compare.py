@@ -128,7 +128,7 @@ def test_losses_are_compared_at_the_same_training_step(make_repeats: Any, golden
     shifted = make_repeats(loss=(2.9, 2.8, 2.7, 2.6), warmup=4)  # one step later
     row = row_of(compare(shifted, [golden]), LOSS)
     assert row.verdict is Verdict.PASS
-    assert "of 3 compared" in row.reason
+    assert row.reason.endswith("; 3 compared")
     off = compare(make_repeats(loss=(3.0, 2.9, 2.5, 2.7)), [golden])
     assert row_of(off, LOSS).verdict is Verdict.REGRESSION
     assert "step 6" in row_of(off, LOSS).reason
@@ -233,6 +233,13 @@ def test_a_failed_process_is_listed_beside_the_others(
     assert line.startswith(f"ERROR  toy/tp1pp1/none  {status} in backward on rank 3, 5.00 MiB over")
     assert "last words" in line
     assert results[4].name in line
+
+
+def test_what_died_before_it_could_say_where_differs_in_nothing_but_its_variables(
+    make_failed: Any, golden: Golden
+) -> None:
+    (change,) = compare([make_failed(TrialStatus.TIMEOUT)], [golden]).environments
+    assert [one.name for one in change.differences] == ["variables.PYTORCH_CUDA_ALLOC_CONF"]
 
 
 def test_a_regression_stands_beside_a_failed_run(

@@ -1,5 +1,6 @@
 """Rows of a measured trial: whose limit holds, and what is said where a number is missing."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,20 @@ def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
     assert rows(more, richer)[NVML].verdict is Verdict.PASS
     lost = rows(make_repeats(), richer)[NVML]
     assert (lost.verdict, lost.reason) == (Verdict.VANISHED, "in the golden, not in the results")
+
+
+def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
+    """A file that somebody edited, or a foreign log of nothing but "nan"."""
+    (first, *_) = golden.processes
+    empty = {
+        name: replace(s, values=(math.nan,) * len(s.values)) for name, s in first.series.items()
+    }
+    row = rows(make_repeats(), replace(golden, processes=(replace(first, series=empty),)))[
+        STEP_TIME
+    ]
+    assert (row.verdict, row.reason) == (
+        Verdict.VANISHED, "the golden holds no finite number of it",
+    )  # fmt: skip
 
 
 def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:

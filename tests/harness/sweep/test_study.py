@@ -21,6 +21,15 @@ def make(space_of: MakeSpace, folder: Path, *more: str) -> Study:
     return Study(folder, space, options, "x")
 
 
+@pytest.mark.parametrize("url", ["foo://x", "sqlite:////no/such/folder/x.db"])
+def test_a_storage_that_cannot_be_opened_is_one_line(
+    space_of: MakeSpace, tmp_path: Path, url: str
+) -> None:
+    with pytest.raises(UserError, match="cannot be opened") as error:
+        make(space_of, tmp_path, f"sweep.storage={url}")
+    assert "\n" not in str(error.value)
+
+
 def frozen(study: Study):  # type: ignore[no-untyped-def]
     return study._study.get_trials(deepcopy=False)
 
