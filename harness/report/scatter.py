@@ -10,6 +10,7 @@ from harness.report.facts import Facts
 from harness.report.numbers import numbers_of, over_repeats
 from harness.report.origin import calibration_names, find_calibration
 from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften, unit_of
+from harness.result import TrialStatus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,14 +22,15 @@ MOST: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One setting that was measured. number: its place in the plan, which is that of its
-    rank."""
+    """One setting that was measured. number: its place in the plan, which is that of its rank.
+    stable: whether its times are to be trusted."""
 
     number: int
     spec: str
     memory_bytes: int
     seconds: float
     tokens_per_second: float
+    stable: bool = True
 
 
 def points(facts: Facts) -> tuple[Point, ...]:
@@ -41,6 +43,7 @@ def points(facts: Facts) -> tuple[Point, ...]:
             found.append(Point(
                 number=number, spec=setting.spec, memory_bytes=memory,
                 seconds=one.step_time_seconds, tokens_per_second=one.tokens_per_second_per_gpu,
+                stable=all(r.status is not TrialStatus.UNSTABLE for r in facts.of(setting)),
             ))  # fmt: skip
     return tuple(found[:MOST])
 
@@ -105,6 +108,10 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
             x, y = zip(*places, strict=True)
             axes.scatter(x, y, s=46, marker=marker, color=colour,
                          edgecolors="white", linewidths=0.6, zorder=3, label=label)  # fmt: skip
+    doubtful = [at[one.number] for one in shown if not one.stable]
+    if doubtful:
+        axes.scatter(*zip(*doubtful, strict=True), s=130, facecolors="none", edgecolors=VERMILION,
+                     zorder=2, label="unstable")  # fmt: skip
     together: dict[tuple[float, float], list[str]] = {}
     for number, place in at.items():
         together.setdefault(place, []).append(str(number))

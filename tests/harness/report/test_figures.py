@@ -80,6 +80,13 @@ def test_points_are_numbered_by_their_place_in_the_plan(gpu_facts: Facts) -> Non
     assert [one.number for one in points(gpu_facts)] == [1, 2, 3]
 
 
+def test_a_time_that_is_not_to_be_trusted_is_ringed(gpu_facts: Facts) -> None:
+    assert [one.number for one in points(gpu_facts) if not one.stable] == [3]
+    (axes,) = painted(gpu_facts, "memory_and_time").axes
+    (ring,) = [drawn for drawn in axes.collections if drawn.get_label() == "unstable"]
+    assert [y for _, y in ring.get_offsets()] == [points(gpu_facts)[2].seconds * 1e3]
+
+
 def test_panels_have_the_band_of_whom_they_name(gpu_facts: Facts) -> None:
     kept, peak, time = panels(gpu_facts)
     assert (kept.unit, peak.unit, time.unit) == ("GiB", "GiB", "ms")
