@@ -110,8 +110,9 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
                          edgecolors="white", linewidths=0.6, zorder=3, label=label)  # fmt: skip
     doubtful = [at[one.number] for one in shown if not one.stable]
     if doubtful:
-        axes.scatter(*zip(*doubtful, strict=True), s=130, facecolors="none", edgecolors=VERMILION,
-                     zorder=2, label="unstable")  # fmt: skip
+        x, y = zip(*doubtful, strict=True)
+        axes.scatter(x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2,
+                     label="unstable")  # fmt: skip
     together: dict[tuple[float, float], list[str]] = {}
     for number, place in at.items():
         together.setdefault(place, []).append(str(number))
