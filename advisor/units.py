@@ -51,6 +51,11 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.2f}"
 
 
+def unit_of(sizes: Iterable[float]) -> tuple[int, str]:
+    """GiB where the largest of `sizes` in bytes reaches half of one, else MiB; with its name."""
+    return (GIB, "GiB") if max(sizes, default=0) >= GIB / 2 else (MIB, "MiB")
+
+
 def human_bytes(num_bytes: float) -> str:
     """Bytes with the binary unit that keeps one to three digits before the point."""
     sign, size = ("-" if num_bytes < 0 else ""), abs(float(num_bytes))

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from advisor.units import MIB, gib, signed_percent
+from advisor.units import MIB, signed_percent, unit_of
 from harness.plan import PlannedSetting, RunPlan
 from harness.progress import reason
 from harness.result import TrialResult, TrialStatus
@@ -159,9 +159,11 @@ def followed(found: Sequence[SettingOutcome]) -> float | None:
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     """The table, what went wrong, and the two figures that judge the advisor."""
     found = outcomes(plan, results)
-    columns = [Column(title=title, left=title in _LEFT) for title in _TITLES]
     lines = [f"{plan.experiment} on {plan.device_name}; predicted beside measured", ""]
-    rows = [_row(outcome) for outcome in found]
+    unit, unit_name = unit_of(_sizes(found))
+    titles = [title.format(unit=unit_name) for title in _TITLES]
+    columns = [Column(title=title, left=title in _LEFT) for title in titles]
+    rows = [_row(outcome, unit) for outcome in found]
     wide = table_lines(columns, rows, indent=0)
     fits = max(map(len, wide)) <= MAX_WIDTH
     lines += wide if fits else table_lines(columns, rows, indent=0, gap=1)
@@ -171,14 +173,20 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(outcome: SettingOutcome) -> list[str]:
+def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
+    """All peaks, predicted and measured, bytes."""
+    pairs = [outcome.peak_allocated for outcome in found]
+    return [size for p in pairs for size in (p.predicted, p.measured) if size is not None]
+
+
+def _row(outcome: SettingOutcome, unit: int) -> list[str]:
     rank = outcome.setting.rank
     return [
         _DASH if rank is None else str(rank),
         outcome.setting.spec,
         str(outcome.status),
         *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
-        *cells(outcome.peak_allocated, gib),
+        *cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
         *cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
     ]
 
@@ -199,7 +207,9 @@ def judgement(found: Sequence[SettingOutcome]) -> list[str]:
         lines.append("The advisor's first choice did not run.")
     elif share is not None and timed > 1:  # alone it is the best measured, which says nothing
         words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
-        lines.append(words + (f": a regret of {(1 - share) * 100:.1f} %." if share < 1 else "."))
+        words += f": a regret of {(1 - share) * 100:.1f} %" if share < 1 else ""
+        doubted = any(outcome.status is TrialStatus.UNSTABLE for outcome in found)
+        lines.append(words + (", as far as unstable times tell." if doubted else "."))
     return lines
 
 
@@ -216,7 +226,7 @@ def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
 _TITLES: Final = (
     "\n#", "\nsetting", "\nstatus",
     "kept/layer\nMiB", "meas-\nured", "\nerror",
-    "peak\nGiB", "meas-\nured", "\nerror",
+    "peak\n{unit}", "meas-\nured", "\nerror",
     "step\nms", "meas-\nured", "\nerror",
 )  # fmt: skip
 _LEFT: Final = ("\nsetting", "\nstatus")

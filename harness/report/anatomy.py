@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from advisor.answer import MemoryBreakdown
+from advisor.units import unit_of
 from harness.report.facts import Facts
 from harness.report.numbers import Numbers, numbers_of, over_repeats
 from harness.report.style import (
@@ -17,7 +18,6 @@ from harness.report.style import (
     SKY,
     VERMILION,
     soften,
-    unit_of,
 )
 from harness.result import Phase, TimelinePoint
 

@@ -5,12 +5,10 @@ one picture serves a light and a dark one.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from advisor.units import GIB, MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,11 +51,6 @@ def embedded(svg: str, name: str) -> str:
     text = _HEIGHT.sub(r"\1", _SIZE.sub(r"\1\2", text, count=1), count=1)
     text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
     return text.replace(INK, "currentColor").strip()
-
-
-def unit_of(sizes: Sequence[float]) -> tuple[int, str]:
-    """GiB where the largest size reaches half of one, else MiB."""
-    return (GIB, "GiB") if max(sizes, default=0) >= GIB / 2 else (MIB, "MiB")
 
 
 def soften(axes: "Axes") -> None:

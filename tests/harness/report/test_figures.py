@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from advisor.units import unit_of
 from harness.report.anatomy import steps, waterfall
 from harness.report.facts import Facts
 from harness.report.scatter import Point, front, panels, points
-from harness.report.style import INK, embedded, unit_of
+from harness.report.style import INK, embedded
 from harness.result import Phase
 
 pytest.importorskip("matplotlib")
