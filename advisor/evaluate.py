@@ -15,10 +15,12 @@ from advisor.cost.step_time import (
     ShardedWork,
     chunk_times,
     end_times,
+    host_accumulation_seconds,
     host_optimizer_seconds,
     optimizer_seconds,
     pipeline_transfer_seconds,
 )
+from advisor.dtypes import DType
 from advisor.frameworks.base import FixedMemory
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
@@ -210,8 +212,20 @@ class Evaluator:
             exposed_communication=work.exposed + self._data_parallel_seconds(slowest, pace),
             pipeline_bubble=bubble,
             optimizer=self._optimizer_seconds,
-            offload=work.offload,
+            offload=work.offload + self._accumulation_seconds(slowest, pace),
         )
+
+    def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
+        """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in
+        stage 3, on the stream of the kernels in the others."""
+        sharding = self.job.layout.data_parallel_sharding
+        if sharding is None or not self.job.config.optimizer_cpu_offload:
+            return 0.0
+        shard = sum(part.elements / part.ranks for part in self._parameters[stage])
+        copies = host_accumulation_seconds(shard, self._microbatches, self._machine)
+        if sharding is DataParallelSharding.FULL:
+            return max(0.0, copies - self._microbatches * pace.backward)
+        return copies
 
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
@@ -255,11 +269,14 @@ class Evaluator:
         sharding = layout.data_parallel_sharding
         if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
             (part,) = parts  # such stacks have no experts
+            shard = part.elements / part.ranks * DType.BF16.itemsize
+            away = shard / self._machine.host_bytes_per_second
             return ShardedWork(
                 elements=part.elements, gradient_itemsize=itemsize, ranks=part.ranks,
                 joined=part.joined, microbatches=self._microbatches,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self.calibration.hidden_fraction,
+                from_host=away if self.job.config.param_cpu_offload else 0.0,
             )  # fmt: skip
         sharded = layout.use_distributed_optimizer
         if sharding is not None:

@@ -47,9 +47,11 @@ class JobConfig:
     grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
     optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
     which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
-    (Megatron-LM arguments.py); ``fp8_param_gather`` keeps the linear layers' weights in 8 bits
-    alone. ``copies_gradients`` is our own: Megatron's optimizer makes fp32 copies of its shard of
-    16-bit gradients all at once, the harness's native step a few at a time.
+    (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
+    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``fp8_param_gather`` keeps the
+    linear layers' weights in 8 bits alone. ``copies_gradients`` is our own: Megatron's optimizer
+    makes fp32 copies of its shard of 16-bit gradients all at once, the harness's native step a few
+    at a time.
     ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for Megatron
     Bridge and NeMo. ``create_attention_mask`` is Megatron-LM's
     create_attention_mask_in_dataloader. ``moe_load_imbalance`` is our own: tokens that reach the
@@ -76,6 +78,7 @@ class JobConfig:
     optimizer_cpu_offload: bool = False
     optimizer_offload_fraction: float = 1.0
     overlap_cpu_optimizer_d2h_h2d: bool = False
+    param_cpu_offload: bool = False
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
     moe_load_imbalance: float = 1.0
@@ -123,11 +126,7 @@ class JobConfig:
                     f"job.{field}", value, f"must be {' or '.join(legal)}",
                     "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
                 )  # fmt: skip
-        if self.optimizer_cpu_offload and not self.use_precision_aware_optimizer:
-            raise UserError(
-                "job.optimizer_cpu_offload", True, "needs the precision-aware optimizer",
-                "set job.use_precision_aware_optimizer=true",
-            )  # fmt: skip
+        self._check_offload()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
                 "job.optimizer_offload_fraction", self.optimizer_offload_fraction,
@@ -138,6 +137,26 @@ class JobConfig:
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
             )
 
+    def _check_offload(self) -> None:
+        deepspeed = self.framework is Framework.DEEPSPEED
+        if self.optimizer_cpu_offload and self.framework in _NO_HOST_OPTIMIZER:
+            raise UserError("job.optimizer_cpu_offload", True,
+                            f"is not modelled for {self.framework}",
+                            "--framework deepspeed")  # fmt: skip
+        aware = self.use_precision_aware_optimizer or deepspeed
+        if self.optimizer_cpu_offload and not aware:
+            raise UserError(
+                "job.optimizer_cpu_offload", True, "needs the precision-aware optimizer",
+                "set job.use_precision_aware_optimizer=true",
+            )  # fmt: skip
+        if self.param_cpu_offload and not deepspeed:
+            raise UserError("job.param_cpu_offload", True,
+                            f"is DeepSpeed's offload_param, not an option of {self.framework}",
+                            "--framework deepspeed")  # fmt: skip
+
+
+_NO_HOST_OPTIMIZER = (Framework.TORCHTITAN, Framework.FSDP2, Framework.HUGGINGFACE)
+"""Stacks whose host optimizer is not modelled."""
 
 _OPTIMIZER_DTYPES = {
     "main_params_dtype": (DType.FP32, DType.FP16),

@@ -70,13 +70,31 @@ class ReplayRun:
 
 
 @dataclass(frozen=True, slots=True)
+class InputStorage:
+    """Where the input of a checkpoint waits for its backward.
+
+    offloaded: on the host. overlapped: copied there and back by a stream of its own, beside
+    kernels. beside: so many inputs more are alive while the checkpoint runs forward: a copy of its
+    own, or those of earlier checkpoints that are not gone yet.
+    """
+
+    offloaded: bool = False
+    overlapped: bool = False
+    beside: int = 0
+
+
+ON_DEVICE = InputStorage()
+ON_HOST = InputStorage(offloaded=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive layers under one regime.
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
     `shards_input` (Megatron's distribute_saved_activations). Otherwise each layer has its `runs`.
     offloaded: modules whose saved tensors go to the host and come back for the backward.
-    checkpoint says how `whole` is replayed.
+    checkpoint says how `whole` is replayed, input where its input is kept.
     copies: so many such segments follow each other.
     """
 
@@ -87,6 +105,7 @@ class Segment:
     offloaded: frozenset[Module] = frozenset()
     copies: int = 1
     checkpoint: Checkpoint = Checkpoint.REENTRANT
+    input: InputStorage = ON_DEVICE
 
     def __hash__(self) -> int:
         """Cheap: segments that agree in these rarely differ."""
@@ -147,7 +166,7 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
         for operator in members:
             _keep(kept, (t for t in operator.inputs if t.name not in produced))
             if operator.name in run.keeps:
-                _keep(kept, _made(operator))
+                _keep(kept, made(operator))
         if run.discards_output:
             discarded |= {t.storage.name for t in members[-1].outputs} if members else set()
     return {
@@ -186,7 +205,7 @@ def offloaded_bytes(
     )
 
 
-def _made(operator: Operator) -> list[Tensor]:
+def made(operator: Operator) -> list[Tensor]:
     """What `operator` writes: its outputs, and what it saves beside its inputs."""
     read = {tensor.storage.name for tensor in operator.inputs}
     saved = [tensor for tensor in operator.saved if tensor.storage.name not in read]

@@ -127,6 +127,19 @@ def _offload_seconds(
     return max(0.0, copy - layer.forward) + max(0.0, copy - layer.backward)
 
 
+def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: PassTimes) -> float:
+    """Host transfers of one checkpoint's input that `work`, its own, does not hide, if any."""
+    if not segment.input.offloaded:
+        return 0.0
+    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
+    copy = (
+        -(-num_bytes // (shape.tp if segment.shards_input else 1)) / machine.host_bytes_per_second
+    )
+    if not segment.input.overlapped:
+        return 2 * copy
+    return max(0.0, copy - work.forward) + max(0.0, copy - work.backward)
+
+
 @lru_cache(maxsize=16384)
 def chunk_times(
     shape: RankShape, machine: Machine, network: Network, plan: RecomputePlan
@@ -135,11 +148,14 @@ def chunk_times(
     total = PassTimes()
     replay = 0.0
     for segment in plan.segments:
+        work = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)
             away = _offload_seconds(shape, machine, kind, segment, layer)
-            total += (layer + PassTimes(offload=away)).times(count)
+            work += (layer + PassTimes(offload=away)).times(count)
             replay += count * replay_seconds(shape, machine, network, kind, segment)
+        inputs = _input_seconds(shape, machine, segment, work.times(1 / segment.copies))
+        total += work + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:
             replay += segment.copies * _gather_seconds(shape, network)
     return total + PassTimes(recompute=replay)
@@ -186,7 +202,9 @@ class DataParallelWork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedWork:
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
-    backward again where they were freed, and reduces its gradients; all beside the kernels."""
+    backward again where they were freed, and reduces its gradients; all beside the kernels.
+
+    from_host: seconds of a gathering's copies from the host, where the shards are there."""
 
     elements: int
     gradient_itemsize: int
@@ -195,10 +213,11 @@ class ShardedWork:
     gathers_again: bool
     hidden_fraction: float
     joined: Link
+    from_host: float = 0.0
 
     def exposed_seconds(self, forward: float, backward: float) -> float:
         """What `forward` and `backward` of one microbatch do not hide, of all microbatches."""
-        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize)
+        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
         reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
         back = reduce + (gather if self.gathers_again else 0.0)
         one = self._exposed(gather, forward) + self._exposed(back, backward)
@@ -235,6 +254,17 @@ def host_optimizer_seconds(
     copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
     update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / _HOST_MEMORY_BYTES_PER_SECOND
     return max(copies, update) if overlapped else copies + update
+
+
+def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
+    """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
+    but the first brings the sum to the device, and each takes it back. One microbatch alone goes
+    straight into the host's fp32 gradients, which host_optimizer_seconds counts.
+    Source: DeepSpeed runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
+    if microbatches == 1:
+        return 0.0
+    copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
+    return copied / machine.host_bytes_per_second
 
 
 def pipeline_transfer_seconds(

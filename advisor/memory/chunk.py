@@ -252,7 +252,10 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
     if segment.whole:
         nested = segment.checkpoint is Checkpoint.REENTRANT
         block = _reentrant_block(shape, segment) if nested else _hooked_block(shape, segment)
-        return replace(block, count=segment.copies, entry=shape.hidden(LAYER_INPUT).num_bytes)
+        hidden = shape.hidden(LAYER_INPUT).num_bytes
+        forward = Peak(block.forward.num_bytes + segment.input.beside * hidden, block.forward.point)
+        kept = 0 if segment.input.offloaded else block.kept
+        return replace(block, kept=kept, forward=forward, count=segment.copies, entry=hidden)
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     layer = footprint(operators, segment.runs)

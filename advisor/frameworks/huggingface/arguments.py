@@ -26,6 +26,8 @@ def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
         options["use_reentrant"] = setting.use_reentrant
     if setting.granularity is Granularity.SELECTIVE:
         options["every_n_layers"] = setting.num_layers
+    if setting.offloads:
+        options["offload"] = True
     if options:
         yield from (f"--{name}_kwargs", json.dumps(options))
 

@@ -17,7 +17,7 @@ from advisor.frameworks.huggingface.arguments import (
 from advisor.frameworks.torch.memory import fsdp_memory
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
-from advisor.frameworks.torch.setting import Granularity, TorchSetting
+from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.frameworks.torch.stack import TorchStack
 from advisor.frameworks.torch.stack import as_torch as _own
 from advisor.job import Framework, Job, JobConfig
@@ -37,6 +37,7 @@ class HuggingFace(TorchStack):
     label = "transformers"
     impl = TransformerImpl.TRANSFORMERS
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
+    options = (Option.OFFLOAD,)
     source = "transformers modeling_layers.py GradientCheckpointingLayer"
 
     def configure(
@@ -61,6 +62,13 @@ class HuggingFace(TorchStack):
                 rule="gradient_checkpointing_kwargs.every_n_layers",
                 reason="4.x checkpoints every layer", fix="full, or --framework-version 5",
                 source="transformers 5.23.0 modeling_utils.py",
+            )  # fmt: skip
+        if setting.offloads and job.config.framework_version == "4":
+            yield Problem(
+                rule="gradient_checkpointing_kwargs.offload",
+                reason="4.x hands every keyword on to torch, which has no offload",
+                fix="full, or --framework-version 5",
+                source="transformers 4.57.1, 5.23.0 modeling_utils.py",
             )  # fmt: skip
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:

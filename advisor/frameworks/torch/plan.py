@@ -4,32 +4,54 @@ Source: torch 2.13 utils/checkpoint.py; torchtitan 0.2.2 distributed/activation_
 transformers 5.23.0 modeling_layers.py; run in tests/oracles.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 
-from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.layers.operators import Operator
+from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
+from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
-from advisor.recompute import Checkpoint, RecomputePlan, ReplayRun, Segment, merged
+from advisor.recompute import (
+    ON_DEVICE,
+    ON_HOST,
+    Checkpoint,
+    InputStorage,
+    RecomputePlan,
+    ReplayRun,
+    Segment,
+    made,
+    merged,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Semantics:
     """Where stacks differ: the kind of checkpoint by use_reentrant; whether `selective:n` begins
-    with the first block (n-th otherwise); whether matmuls with a bias count as matmuls."""
+    with the first block (n-th otherwise); whether matmuls with a bias count as matmuls; how inputs
+    of checkpoints go to the host, and how many of the newest do not."""
 
     hooked: Checkpoint = Checkpoint.EARLY_STOP
     use_reentrant: bool = False
     starts_with_first: bool = False
     counts_addmm: bool = True
+    offload: InputStorage = ON_HOST
+    newest_stay: int = 0
 
     def checkpoint(self, setting: TorchSetting) -> Checkpoint:
         """How the checkpoints of `setting` replay."""
         reentrant = self.use_reentrant if setting.use_reentrant is None else setting.use_reentrant
         return Checkpoint.REENTRANT if reentrant else self.hooked
+
+    def input(self, setting: TorchSetting) -> InputStorage:
+        """Where the inputs of the checkpoints of `setting` wait. DeepSpeed clones the part of this
+        rank before the forward, and moves parts to the host one by one while all waits."""
+        if Option.PARTITION_ACTIVATIONS in setting.options:
+            away = setting.offloads
+            return InputStorage(offloaded=away, beside=0 if away else 1)
+        return self.offload if setting.offloads else ON_DEVICE
 
 
 @lru_cache(maxsize=4096)
@@ -37,7 +59,12 @@ def chunk_plan(
     setting: TorchSetting, shape: RankShape, layers: tuple[LayerKind, ...], how: Semantics
 ) -> RecomputePlan:
     """The segments of a chunk of `layers`."""
-    return RecomputePlan(merged(_segments(setting, shape, layers, how)))
+    segments = list(_segments(setting, shape, layers, how))
+    if how.input(setting).overlapped:
+        checkpoints = [index for index, segment in enumerate(segments) if segment.whole]
+        for index in checkpoints[-how.newest_stay :]:
+            segments[index] = replace(segments[index], input=ON_DEVICE)
+    return RecomputePlan(merged(segments))
 
 
 def _segments(
@@ -57,7 +84,8 @@ def _segments(
         step = size if inside else 1
         held = layers[index : index + step]
         if inside:
-            yield Segment(held, whole=True, checkpoint=checkpoint)
+            yield Segment(held, whole=True, checkpoint=checkpoint, input=how.input(setting),
+                          shards_input=Option.PARTITION_ACTIVATIONS in setting.options)  # fmt: skip
         else:
             yield Segment(held)
         index += step
@@ -110,20 +138,38 @@ def kept_by_policy(
     return frozenset([*attention, *linear[::2]])
 
 
+@lru_cache(maxsize=256)
 def kept_by_budget(operators: tuple[Operator, ...], budget: float) -> frozenset[str]:
-    """Names of the matmuls and attention kernels whose outputs fit in `budget` of what all of them
-    keep, those with most FLOPs a byte first.
+    """Names of the operators whose outputs torch.compile's partitioner keeps in `budget`, a part of
+    what it keeps without one, the block's input aside.
 
-    Stands for the partitioner's 0-1 knapsack over expensive operators; its min-cut before that, the
-    dynamic programme's rounding and what Inductor fuses are left out. The last matmul's output is
-    needed by nobody's backward.
+    Without one: outputs of matmuls and attention, and inputs of matmuls. Those outputs alone where
+    they fit (with rotary embeddings that concatenate, which it does not run again then); else those
+    of them with most FLOPs together that fit, a 0-1 knapsack. Nobody's backward needs the last
+    matmul's output. What its min-cut keeps in an output's place is taken to be as large.
+    Source: torch 2.13 _functorch/partitioners.py choose_saved_values_set.
     """
-    expensive = [o for o in operators if o.forward_flops][:-1]
-    sizes = {o.name: sum(t.num_bytes for t in o.outputs) for o in expensive}
-    room = budget * sum(sizes.values())
-    kept = set()
-    for operator in sorted(expensive, key=lambda o: -o.forward_flops / sizes[o.name]):
-        if sizes[operator.name] <= room:
-            kept.add(operator.name)
-            room -= sizes[operator.name]
-    return frozenset(kept)
+    expensive = [operator for operator in operators if operator.forward_flops][:-1]
+    fitting = [*expensive, *(o for o in operators if o.module is Module.ROTARY and o.saved)]
+    read = {tensor.name for operator in operators if operator.gemm for tensor in operator.inputs}
+    feeding = [o for o in operators if any(tensor.name in read for tensor in o.outputs)]
+    if budget >= 1.0:
+        return _names({*fitting, *feeding})
+    room = budget * _made_bytes({*fitting, *feeding})
+    if _made_bytes(fitting) < room:
+        return _names(fitting)
+    sets = (c for n in range(len(expensive) + 1) for c in combinations(expensive, n))
+    within = (chosen for chosen in sets if _made_bytes(chosen) <= room)
+    return _names(max(within, key=lambda chosen: sum(o.forward_flops for o in chosen)))
+
+
+def _names(operators: Iterable[Operator]) -> frozenset[str]:
+    return frozenset(operator.name for operator in operators)
+
+
+def _made_bytes(operators: Iterable[Operator]) -> int:
+    return sum(t.num_bytes for operator in operators for t in _storages(operator))
+
+
+def _storages(operator: Operator) -> Iterable[Tensor]:
+    return {tensor.storage.name: tensor.storage for tensor in made(operator)}.values()

@@ -37,10 +37,26 @@ class OpPolicy(StrEnum):
     TORCHTITAN = "torchtitan"
 
 
+class Option(StrEnum):
+    """What becomes of a checkpoint's input beside the replay.
+
+    offload: to pinned host memory (transformers, Accelerate, torch's offload_wrapper). The others
+    are keys of DeepSpeed's activation_checkpointing: cut over the model-parallel group, to the
+    host, in buffers made at once, with a synchronized or a timed boundary.
+    """
+
+    OFFLOAD = "offload"
+    PARTITION_ACTIVATIONS = "partition_activations"
+    CPU_CHECKPOINTING = "cpu_checkpointing"
+    CONTIGUOUS_MEMORY_OPTIMIZATION = "contiguous_memory_optimization"
+    SYNCHRONIZE_CHECKPOINT_BOUNDARY = "synchronize_checkpoint_boundary"
+    PROFILE = "profile"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchSetting:
     """One setting. `num_layers` is the number behind selective and uniform, `segments` that of
-    sequential; use_reentrant None means the framework's own default."""
+    sequential; use_reentrant None means the framework's own default; options in their order."""
 
     granularity: Granularity = Granularity.NONE
     num_layers: int | None = None
@@ -48,6 +64,7 @@ class TorchSetting:
     policy: OpPolicy | None = None
     budget: float | None = None
     use_reentrant: bool | None = None
+    options: tuple[Option, ...] = ()
 
     @property
     def promoted(self) -> "TorchSetting":
@@ -61,14 +78,20 @@ class TorchSetting:
         shown = [f"{value:g}" if isinstance(value, float) else str(value)
                  for value in detail if value is not None]  # fmt: skip
         text = ":".join([str(self.granularity), *shown])
-        if self.use_reentrant is None:
-            return text
-        return text + ("+use_reentrant" if self.use_reentrant else "+no_reentrant")
+        if self.use_reentrant is not None:
+            text += "+use_reentrant" if self.use_reentrant else "+no_reentrant"
+        return "+".join([text, *self.options])
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the inputs of its checkpoints go to the host."""
+        return Option.OFFLOAD in self.options or Option.CPU_CHECKPOINTING in self.options
 
 
 NONE: Final = TorchSetting()
 FULL: Final = TorchSetting(granularity=Granularity.FULL)
-_SUFFIXES: Final = {"use_reentrant": True, "no_reentrant": False}
+_KINDS: Final = {"use_reentrant": True, "no_reentrant": False}
+_SUFFIXES: Final = (*_KINDS, *Option)
 _FORMS: Final = "none, full, selective:2, sequential:8, uniform:2, op:save_attention or budget:0.5"
 
 
@@ -108,12 +131,20 @@ def parse_setting(text: str) -> TorchSetting:
     for suffix in suffixes:
         if suffix not in _SUFFIXES:
             raise UserError("--recompute", text, f"+{suffix} is not known",
-                            "+use_reentrant or +no_reentrant")  # fmt: skip
+                            nearest_names(suffix, _SUFFIXES))  # fmt: skip
         if setting.granularity in (Granularity.NONE, Granularity.OP, Granularity.BUDGET):
             raise UserError("--recompute", text, f"+{suffix} has nothing to act on",
                             "leave it out")  # fmt: skip
-        setting = replace(setting, use_reentrant=_SUFFIXES[suffix])
+        if suffix in _KINDS:
+            setting = replace(setting, use_reentrant=_KINDS[suffix])
+        else:
+            setting = with_options(setting, *setting.options, Option(suffix))
     return setting
+
+
+def with_options(setting: TorchSetting, *options: Option) -> TorchSetting:
+    """`setting` with `options`, each once and in the order of Option."""
+    return replace(setting, options=tuple(o for o in Option if o in options))
 
 
 def _parse_head(text: str, head: str) -> TorchSetting:

@@ -52,6 +52,9 @@ def _wrapped(blocks: str, setting: TorchSetting) -> str:
         listed = f"partial(create_selective_checkpoint_contexts, [{', '.join(kept)}])"
         options = f", context_fn={listed}"
     wrapper = f"checkpoint_wrapper_fn=partial(checkpoint_wrapper{options}), " if options else ""
+    if setting.offloads:
+        around = f"offload_wrapper(checkpoint_wrapper(module{options}))"
+        wrapper = f"checkpoint_wrapper_fn=lambda module: {around}, "
     check = f"check_fn=lambda module: module in {blocks}"
     return f"apply_activation_checkpointing(model, {wrapper}{check})"
 

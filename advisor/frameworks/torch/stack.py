@@ -22,26 +22,30 @@ from advisor.frameworks.torch.setting import (
     NONE,
     Granularity,
     OpPolicy,
+    Option,
     TorchSetting,
+    budget,
     every,
     op,
     parse_setting,
     sequential,
     uniform,
+    with_options,
 )
 from advisor.frameworks.torch.snippet import snippet
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import DataParallelSharding, ParallelLayout
+from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
+from advisor.units import human_bytes
 
-_BUDGET_NOTE: Final = (
-    "a guess: torch.compile's partitioner chooses what stays, and fuses; the peak lies between "
-    "those of budget:0 and budget:1"
-)
+_PARTITIONER: Final = (0.74, 1.25)
+"""What torch 2.13's partitioner keeps of a block under a budget, over what we predict: least and
+most of tests/oracles/test_memory_budget.py."""
 
 
 class TorchStack:
@@ -53,6 +57,7 @@ class TorchStack:
     impl: ClassVar[TransformerImpl] = TransformerImpl.TORCH
     granularities: ClassVar[tuple[Granularity, ...]]
     policies: ClassVar[tuple[OpPolicy, ...]] = ()
+    options: ClassVar[tuple[Option, ...]] = ()
     shardings: ClassVar[tuple[DataParallelSharding, ...]] = (
         DataParallelSharding.FULL, DataParallelSharding.GRADIENTS,
     )  # fmt: skip
@@ -120,6 +125,7 @@ class TorchStack:
         """Settings in the framework's words."""
         for setting in _every_setting(job):
             own = setting.granularity in self.granularities
+            own = own and all(option in self.options for option in setting.options)
             if own and (setting.policy is None or setting.policy in self.policies):
                 yield setting
 
@@ -138,6 +144,14 @@ class TorchStack:
                 fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
                 source=self.source,
             )  # fmt: skip
+        for option in setting.options:
+            if option not in self.options:
+                yield Problem(
+                    rule="option.unknown_to_framework",
+                    reason=f"{self.framework} has no option {option}",
+                    fix=f"one of {', '.join(self.options)}" if self.options else "leave it out",
+                    source=self.source,
+                )  # fmt: skip
         yield from shared_problems(setting, job)
 
     def semantics(self, job: Job) -> Semantics:
@@ -145,9 +159,9 @@ class TorchStack:
         return Semantics()
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """Remarks; a budget is a guess."""
-        is_budget = as_torch(setting).granularity is Granularity.BUDGET
-        return (_BUDGET_NOTE,) if is_budget else ()
+        """Remarks; a budget is a guess, with its band."""
+        own = as_torch(setting)
+        return (_band(own, job),) if own.granularity is Granularity.BUDGET else ()
 
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
@@ -191,6 +205,7 @@ class Fsdp2(TorchStack):
         Granularity.OP, Granularity.BUDGET,
     )  # fmt: skip
     policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
+    options = (Option.OFFLOAD,)
     source = "torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py"
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
@@ -202,10 +217,35 @@ class Fsdp2(TorchStack):
                 "replay is not modelled",
                 fix="selective or full", source=self.source,
             )  # fmt: skip
+        if setting.granularity is Granularity.SEQUENTIAL and setting.options:
+            yield Problem(
+                rule="checkpoint_sequential.offload",
+                reason="offload_wrapper takes a module, checkpoint_sequential functions",
+                fix="full+offload", source="torch 2.13 checkpoint_wrapper.py",
+            )  # fmt: skip
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Python: `blocks` are the model's transformer blocks."""
         return snippet(as_torch(setting), job)
+
+
+def _band(setting: TorchSetting, job: Job) -> str:
+    """Bytes of a block under a budget, with the band of what the partitioner may keep."""
+    shape = RankShape(
+        model=job.model, seq_length=job.config.seq_length,
+        micro_batch_size=job.config.micro_batch_size,
+    )  # fmt: skip
+
+    def kept(own: TorchSetting) -> int:
+        plan = chunk_plan(own, shape, job.model.layer_kinds[:1], Semantics())
+        return chunk_footprint(shape, plan, False, False).kept
+
+    least, found, most = (kept(own) for own in (budget(0.0), setting, budget(1.0)))
+    low, high = (factor * found for factor in _PARTITIONER)
+    words = f"{human_bytes(max(least, low))} to {human_bytes(min(most, high))}"
+    return (
+        f"a guess: torch.compile's partitioner keeps {words} of a block, not surely the predicted"
+    )
 
 
 def as_torch(setting: Setting) -> TorchSetting:
@@ -219,6 +259,8 @@ def _every_setting(job: Job) -> Iterator[TorchSetting]:
     layers = job.model.num_layers
     yield NONE
     yield FULL
+    for option in (Option.OFFLOAD, Option.CPU_CHECKPOINTING):
+        yield with_options(FULL, option)
     for number in (2, 3, 4, 6, 8):
         if number <= layers:
             yield every(number)

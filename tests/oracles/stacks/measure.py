@@ -1,6 +1,7 @@
 """One block forward and backward on fake tensors: bytes kept, and the peak of either pass."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +27,22 @@ class Measured:
 
 
 def measure(
-    shape: RankShape, wrap: Callable[..., Any] = lambda made: made, num_blocks: int = 0
+    shape: RankShape,
+    wrap: Callable[..., Any] = lambda made: made,
+    num_blocks: int = 0,
+    *,
+    real: bool = False,
 ) -> Measured:
     """Run the shape's block, wrapped, in its 16-bit type; its weights are not counted.
 
     num_blocks: so many blocks are made, and given to `wrap` as a list with what follows the hidden
-    states in a call.
+    states in a call. real: on real tensors, for code that swaps a tensor's data.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
+    mode = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+        with mode, GpuKernels():
             return _run(shape, wrap, num_blocks)
     finally:
         torch.set_default_dtype(before)

@@ -37,6 +37,15 @@ def test_every_form_is_read_and_written(text: str) -> None:
     assert recomputes(SPELT[text]) == (text != "none")
 
 
+def test_options_stand_once_and_in_one_order() -> None:
+    text = "full+cpu_checkpointing+no_reentrant+partition_activations+cpu_checkpointing"
+    read = parse_setting(text)
+    assert read.spec == "full+no_reentrant+partition_activations+cpu_checkpointing"
+    assert parse_setting(read.spec) == read
+    assert read.offloads
+    assert not FULL.offloads
+
+
 def test_the_kind_of_checkpoint() -> None:
     assert parse_setting("full+use_reentrant").use_reentrant is True
     assert parse_setting("selective:2+no_reentrant").spec == "selective:2+no_reentrant"
@@ -51,7 +60,8 @@ def test_the_kind_of_checkpoint() -> None:
     ("budget:1.5", "is no fraction from 0 to 1"),
     ("budget:half", "is no fraction from 0 to 1"),
     ("op:save_attn", "no operator policy is called save_attn"),
-    ("full+offload", "+offload is not known"),
+    ("full+offlod", "did you mean offload"),
+    ("none+offload", "has nothing to act on"),
     ("none+use_reentrant", "has nothing to act on"),
     ("op:save_matmul+use_reentrant", "has nothing to act on"),
 ])  # fmt: skip
