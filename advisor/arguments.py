@@ -22,6 +22,7 @@ class OutputFormat(StrEnum):
     JSON = "json"
     CSV = "csv"
     FLAGS = "flags"
+    FILE = "file"
 
 
 class UsageError(Exception):

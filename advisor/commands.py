@@ -56,7 +56,7 @@ def rank(options: Options) -> Outcome:
 
         write_figure(advice, options.plot, top=options.top)
         talk = (f"advise: wrote {options.plot}",)
-    if options.output is OutputFormat.FLAGS and not advice.fits:
+    if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not advice.fits:
         from advisor.report.wording import verdict
 
         talk = (*talk, f"advise: {verdict(advice)}")
@@ -67,7 +67,7 @@ def rank(options: Options) -> Outcome:
 def _check(options: Options) -> None:
     """Refuse before the search what would fail after it."""
     for flag, value in (("--explain", options.explain), ("--verify", options.verify)):
-        if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS):
+        if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS, OutputFormat.FILE):
             raise UserError(
                 flag, value, f"does not go with --format {options.output}",
                 "use --format table or json",
@@ -101,6 +101,10 @@ def _render(advice: "Advice", options: Options) -> str:
             from advisor.report.flags import flags_report
 
             return flags_report(advice, with_layout=_is_not_the_preset(advice, options))
+        case OutputFormat.FILE:
+            from advisor.report.flags import file_report
+
+            return file_report(advice)
     return _page(advice, options)
 
 

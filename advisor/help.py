@@ -49,7 +49,8 @@ Search
   --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
 
 Output
-  --format F                table (default), json, csv, flags (only the flags of the best setting)
+  --format F                table (default), json, csv, flags (only the flags of the best setting),
+                            file (its configuration file: torchtitan, DeepSpeed, Accelerate)
   --top N                   rows shown (10 on a page, all in json and csv)
   --show-rejected           settings that the framework refuses, and why
   --explain [N]             where each GiB and each millisecond of row N goes (default 1)

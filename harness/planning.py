@@ -10,19 +10,18 @@ from advisor.cost.gpus import load_gpu
 from advisor.cost.hardware import Gpu
 from advisor.errors import UserError
 from advisor.evaluate import Evaluator
-from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job import Job, JobConfig
+from advisor.frameworks.base import Stack
+from advisor.frameworks.registry import stack_of
+from advisor.job import Framework, Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.parameters import parameter_count
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.ranking import rank
 from advisor.reader import convert, read_dataclass, read_fields
+from advisor.recompute import Setting
 from advisor.units import human_bytes, parse_gpus
-from harness.backends.command.plan import with_command
+from harness.backends.command.plan import job_framework, with_command
 from harness.config import RunConfig
 from harness.device import Machine
 from harness.forecast import as_run, differences, grads_dtype, predict
@@ -52,9 +51,9 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """
     target = find_target(config, machine)
     job = target.job
-    revision = resolve_revision(job.config.framework, job.config.framework_version)
-    own = tuple(text for text in config.recompute.settings if text.startswith(BACKENDS_OWN))
-    settings, skipped = choose(config, target, revision)
+    stack = stack_of(job.config.framework)
+    own = tuple(text for text in config.recompute.settings if _is_backends_own(text, stack))
+    settings, skipped = choose(config, target)
     run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
     evaluator = Evaluator(run_as, target.calibration)
     ranked = rank([evaluator.evaluate(setting) for setting in settings])
@@ -70,7 +69,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
         planned.append(PlannedSetting(trial=replace(bare, prediction=predict(bare.workload))))
     if config.command:
         gpu = machine.gpu_names[0] if machine.gpu_names else ""
-        planned = [with_command(one, config, job, revision, gpu) for one in planned]
+        planned = [with_command(one, config, job, gpu) for one in planned]
     return RunPlan(
         experiment=config.experiment_name,
         device_name=device_name(job, machine.device),
@@ -79,20 +78,24 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     )
 
 
-def choose(
-    config: RunConfig, target: Target, revision: Revision
-) -> tuple[tuple[RecomputeSetting, ...], dict[RecomputeSetting, str]]:
+def _is_backends_own(text: str, stack: Stack) -> bool:
+    """Whether the job's framework has no word for a setting that a backend of ours runs."""
+    return stack.runs_presets and text.startswith(BACKENDS_OWN)
+
+
+def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
     """Settings to run, and those asked for that a rule forbids, with the reason."""
     job = target.job
+    stack = stack_of(job.config.framework)
     if not config.recompute.settings:
-        legal = enumerate_settings(job, revision)
+        legal = stack.candidates(job)
         evaluator = Evaluator(job, target.calibration)
         of = {setting.spec: setting for setting in legal}
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
         return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
-    named = (text for text in config.recompute.settings if not text.startswith(BACKENDS_OWN))
-    asked = tuple(dict.fromkeys(parse_setting(text) for text in named))
-    refused = {setting: check(setting, job, revision) for setting in asked}
+    named = (text for text in config.recompute.settings if not _is_backends_own(text, stack))
+    asked = tuple(dict.fromkeys(stack.parse(text) for text in named))
+    refused = {setting: stack.check(setting, job) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
     return tuple(setting for setting in asked if setting not in reasons), reasons
 
@@ -109,17 +112,35 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     model = replace(model, **config.model)
     num_gpus, gpu_type = parse_gpus(config.gpus or about["gpus"])
     gpu, assumptions = _gpu(config, machine, gpu_type)
-    given = read_fields(ParallelLayout, layout_values, where, "layout.") | config.layout
+    job_config = replace(read_dataclass(JobConfig, values, where), **config.job)
+    job_config = _of_framework(job_config, job_framework(config))
+    stack = stack_of(job_config.framework)
+    model, job_config = stack.configure(model, job_config, frozenset(config.model))
+    # published layouts are Megatron's; of other stacks only the batch is taken from them
+    published = layout_values if stack.runs_presets else {}
+    given = read_fields(ParallelLayout, published, where, "layout.") | config.layout
+    layout = stack.layout(given, num_gpus)
     job = Job(
         model=model,
-        layout=_layout(given, num_gpus, config.gpus is not None),
-        config=replace(read_dataclass(JobConfig, values, where), **config.job),
+        layout=layout or _layout(given, num_gpus, config.gpus is not None),
+        config=job_config,
         gpu=gpu,
         num_gpus=num_gpus,
     )
     _check_room(job, machine)
     calibration = load_calibration(gpu, config.config_dir)
     return Target(job=job, calibration=calibration, assumptions=assumptions)
+
+
+def _of_framework(config: JobConfig, framework: Framework | None) -> JobConfig:
+    """`config` for `framework`, if it is given, in that one's newest release where it is not the
+    job's own."""
+    chosen = framework or config.framework
+    text = config.framework_version if chosen is config.framework else ""
+    stack = stack_of(chosen)
+    if not stack.runs_presets:
+        text = stack.version(text)
+    return replace(config, framework=chosen, framework_version=text)
 
 
 def _mapping(value: object, where: str, key: str) -> dict[str, object]:

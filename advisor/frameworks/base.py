@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from advisor.answer import Rejection
+from advisor.errors import UserError
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import ParallelLayout
@@ -44,6 +45,12 @@ class FixedMemory:
     def resident(self) -> int:
         """Bytes of all buffers."""
         return sum(term.num_bytes for term in self.buffers)
+
+
+def no_file(framework: Framework) -> UserError:
+    """The answer where a framework is told its settings by options or in Python alone."""
+    return UserError("--format", "file", f"is nothing that {framework} reads",
+                     "--format flags")  # fmt: skip
 
 
 class Stack(Protocol):
@@ -133,6 +140,11 @@ class Stack(Protocol):
 
     def layout_flags(self, job: Job) -> str:
         """Layout, batch and precision of the job."""
+        ...
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """Setting and job as the framework's own configuration file; UserError where it reads
+        none."""
         ...
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:

@@ -67,3 +67,15 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
         job_flags(best.evaluation, framework), framework_flags(best.evaluation, framework),
     )  # fmt: skip
     return " ".join(filter(None, flags)) + "\n"
+
+
+def file_report(advice: Advice) -> str:
+    """`--format file`: the chosen setting and its job as the framework's own file."""
+    from advisor.report.wording import chosen
+
+    best = chosen(advice)
+    if best is None:
+        return ""
+    evaluation = best.evaluation
+    stack = stack_of(evaluation.job.config.framework)
+    return stack.config_file(evaluation.setting, evaluation.job)

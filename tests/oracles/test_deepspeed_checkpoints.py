@@ -52,6 +52,9 @@ class _Device(CPU_Accelerator):
     def is_synchronized_device(self) -> bool:
         return False
 
+    def create_op_builder(self, class_name: str) -> None:
+        """None: a kernel for shared memory would be compiled for a group that we do not use."""
+
 
 class _Group:
     """A model-parallel group of `size`, of which this process is the first rank."""

@@ -2,12 +2,23 @@
 
 import json
 import shlex
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from advisor.frameworks.torch.setting import NONE, Granularity, budget
+from advisor.frameworks.torch.setting import (
+    FULL,
+    NONE,
+    Granularity,
+    Option,
+    budget,
+    parse_setting,
+    uniform,
+    with_options,
+)
 from advisor.layout import DataParallelSharding
 from advisor.recompute import Setting
 from tests.advisor.frameworks.torch.jobs import stack_job
@@ -22,7 +33,7 @@ def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
 
 
 @pytest.mark.parametrize("sharding", ["full", "gradients"])
-def test_torchtitan_reads_every_setting(sharding: str) -> None:
+def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
     pytest.importorskip("tyro")
     from .stacks.blocks import import_titan
 
@@ -33,6 +44,11 @@ def test_torchtitan_reads_every_setting(sharding: str) -> None:
     for setting, stack, job in found + extra:
         words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
         config = manager().parse_args(words)
+        if sharding == "gradients":
+            file = tmp_path / "train.toml"
+            file.write_text(stack.config_file(setting, job))
+            from_file = manager().parse_args([f"--job.config_file={file}"])
+            assert from_file == replace(config, job=replace(config.job, config_file=str(file)))
         read = config.activation_checkpoint
         modes = {Granularity.OP: "selective", Granularity.BUDGET: "memory_budget"}
         assert read.mode == modes.get(setting.granularity, setting.granularity)
@@ -117,10 +133,66 @@ def test_deepspeed_reads_every_configuration(sharding: DataParallelSharding) -> 
         section = config.activation_checkpointing_config
         whole = setting.granularity is Granularity.FULL
         assert section.number_checkpoints == (32 if whole else None)
+        assert section.cpu_checkpointing == setting.offloads
         assert not section.partition_activations
         piped = setting.granularity is Granularity.UNIFORM
         interval = config.pipeline["activation_checkpoint_interval"]
         assert interval == (setting.num_layers if piped else 0)
+
+
+def test_deepspeed_reads_options_and_offloading() -> None:
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    offload = ("job.optimizer_cpu_offload=true", "job.param_cpu_offload=true",
+               "job.optimizer_offload_fraction=0.25")  # fmt: skip
+    stack, job = stack_job("deepspeed", gpus="1xH200", overrides=offload)
+    names = [option for option in Option if option is not Option.OFFLOAD]
+    setting = with_options(FULL, *names)
+    assert not stack.check(setting, job)
+    config = DeepSpeedConfig(json.loads(stack.config_file(setting, job)))
+    section = config.activation_checkpointing_config
+    assert all(getattr(section, name) for name in names)
+    zero = config.zero_config
+    assert (zero.offload_optimizer.device, zero.offload_param.device) == ("cpu", "cpu")
+    assert zero.offload_optimizer.ratio == 0.25
+    piped = with_options(uniform(3), Option.CPU_CHECKPOINTING)
+    written = json.loads(stack.setting_flags(piped, job))
+    assert written["activation_checkpointing"]["number_checkpoints"] == 11  # ceil(32 / 3)
+
+
+def test_trainer_reads_a_deepspeed_file() -> None:
+    pytest.importorskip("deepspeed")
+    transformers = pytest.importorskip("transformers")
+    override = ("model.transformer_impl=transformers",)
+    stack, job = stack_job("deepspeed", gpus="1xH200", overrides=override)
+    words = shlex.split(stack.setting_flags(FULL, job))
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    with pytest.warns(FutureWarning):  # the old name, which 4.x and 5.x both read
+        (read,) = parser.parse_args_into_dataclasses(
+            [*words, "--output_dir", "out", "--use_cpu", "True", "--bf16", "True",
+             "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "8"]
+        )  # fmt: skip
+    assert read.activation_checkpointing
+    assert read.activation_checkpointing_kwargs == {"use_reentrant": False}
+    assert read.hf_deepspeed_config.get_value("zero_optimization.stage") == 3
+
+
+@pytest.mark.parametrize("spec", ["none", "full", "full+offload"])
+def test_accelerate_reads_its_file(spec: str, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    stack, job = stack_job("huggingface")
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(stack.config_file(parse_setting(spec), job))
+    read = load_config_from_file(str(file))
+    assert (read.num_processes, str(read.mixed_precision)) == (8, "bf16")
+    fsdp = read.fsdp_config
+    assert fsdp["fsdp_version"] == 2
+    assert fsdp["fsdp_reshard_after_forward"] is True
+    assert fsdp["fsdp_activation_checkpointing"] == (spec != "none")
+    assert fsdp["fsdp_activation_checkpointing_offload"] == (spec == "full+offload")
 
 
 @pytest.mark.parametrize("gpus", ["1xH200", "8xH100"])
@@ -138,6 +210,7 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
         assert read.activation_checkpointing == (setting != NONE)
         kwargs = read.activation_checkpointing_kwargs or {}
         assert kwargs.get("every_n_layers") == setting.num_layers
+        assert kwargs.get("offload", False) == setting.offloads
         if job.num_gpus > 1:
             assert read.fsdp_config["reshard_after_forward"] is True
 
@@ -158,6 +231,7 @@ def test_the_python_runs() -> None:
             "torch": torch, "model": model, "blocks": list(model.layers), "partial": partial,
             "fully_shard": fully_shard, "MixedPrecisionPolicy": MixedPrecisionPolicy,
             "checkpoint_wrapper": wrappers.checkpoint_wrapper,
+            "offload_wrapper": wrappers.offload_wrapper,
             "CheckpointImpl": wrappers.CheckpointImpl,
             "apply_activation_checkpointing": wrappers.apply_activation_checkpointing,
             "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
@@ -165,7 +239,8 @@ def test_the_python_runs() -> None:
         }  # fmt: skip
         with fake_ranks():
             exec(stack.setting_flags(setting, job), names)
-        wrapped = [isinstance(b, wrappers.CheckpointWrapper) for b in model.layers]
+        kind = wrappers.OffloadWrapper if setting.offloads else wrappers.CheckpointWrapper
+        wrapped = [isinstance(block, kind) for block in model.layers]
         every = setting.num_layers or 1
         expected = [setting != NONE and (k + 1) % every == 0 for k in range(8)]
         assert wrapped == expected, setting.spec

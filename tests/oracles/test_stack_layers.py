@@ -1,6 +1,7 @@
 """Bytes that a block keeps and needs, against torchtitan's and transformers' own code."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -8,16 +9,19 @@ pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imp
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+import torch  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.autograd.graph import saved_tensors_hooks  # noqa: E402
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noqa: E402
     CheckpointImpl,
     checkpoint_wrapper,
 )
+from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
 
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
-from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
+from advisor.recompute import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402
 from .stacks.shapes import MODELS, shape_of  # noqa: E402
@@ -55,5 +59,50 @@ def test_whole_block_recomputed(name: str, impl: TransformerImpl, checkpoint: Ch
     plan = RecomputePlan((Segment((DENSE,), whole=True, checkpoint=checkpoint),))
     predicted = chunk_footprint(shape, plan, False, False)
     assert predicted.kept == measured.kept
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
+class _Away(nn.Module):
+    """save_on_cpu around a checkpoint, as transformers and offload_wrapper have it; what goes to
+    the host is dropped here, and made again of the same size."""
+
+    def __init__(self, made: nn.Module, reentrant: bool, size: torch.Size) -> None:
+        super().__init__()
+        self._made, self._reentrant, self._size = made, reentrant, size
+        self.dropped = 0
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if tensor.shape != self._size:
+            return tensor  # the table of rotary frequencies, which all blocks share
+        self.dropped += 1
+        return None
+
+    def _unpack(self, kept: torch.Tensor | None) -> torch.Tensor:
+        return torch.empty(self._size, requires_grad=True) if kept is None else kept
+
+    def forward(self, hidden: torch.Tensor, *rest: Any) -> Any:
+        with saved_tensors_hooks(self._pack, self._unpack):
+            return torch_checkpoint(
+                self._made, hidden, *rest, use_reentrant=self._reentrant, preserve_rng_state=False
+            )
+
+
+@pytest.mark.parametrize("checkpoint", [Checkpoint.EARLY_STOP, Checkpoint.REENTRANT])
+def test_inputs_of_checkpoints_on_the_host(checkpoint: Checkpoint) -> None:
+    """The checkpoint's input is a saved tensor, and the only one that reaches hooks around it."""
+    shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TORCH)
+    wrapped: list[_Away] = []
+
+    def wrap(made: nn.Module) -> nn.Module:
+        reentrant = checkpoint is Checkpoint.REENTRANT
+        wrapped.append(_Away(made, reentrant, torch.Size((2, 512, 4096))))
+        return wrapped[0]
+
+    measured = measure(shape, wrap)
+    segment = Segment((DENSE,), whole=True, checkpoint=checkpoint, input=ON_HOST)
+    predicted = chunk_footprint(shape, RecomputePlan((segment,)), False, False)
+    assert wrapped[0].dropped == 1
+    assert predicted.kept == measured.kept == 0
     assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
     assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)

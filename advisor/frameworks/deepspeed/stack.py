@@ -3,6 +3,7 @@
 Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runtime/pipe/module.py.
 """
 
+import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -115,3 +116,7 @@ class DeepSpeed(TorchStack):
             return written
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
         return shlex.join(["--deepspeed", written, *training_arguments(explicit, "4")])
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """The JSON file alone."""
+        return json.dumps(json.loads(deepspeed_config(as_torch(setting), job)), indent=2) + "\n"

@@ -8,9 +8,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
+from advisor.errors import UserError
 from advisor.frameworks.base import FixedMemory
 from advisor.frameworks.huggingface.arguments import (
     REDUCE_DTYPE,
+    accelerate_file,
     job_arguments,
     training_arguments,
 )
@@ -90,3 +92,12 @@ class HuggingFace(TorchStack):
     def layout_flags(self, job: Job) -> str:
         """Batch, precision, FSDP2."""
         return shlex.join(job_arguments(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
+        own; a Trainer's checkpointing belongs into its arguments."""
+        own = _own(setting)
+        if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
+            raise UserError("--recompute", own.spec, "is nothing that Accelerate's file can say",
+                            "full or full+offload, or --format flags")  # fmt: skip
+        return accelerate_file(own, job)

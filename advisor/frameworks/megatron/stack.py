@@ -7,7 +7,7 @@ from typing import Any, Final
 from advisor.answer import Rejection
 from advisor.dtypes import DType
 from advisor.errors import UserError
-from advisor.frameworks.base import FixedMemory, StaticWords
+from advisor.frameworks.base import FixedMemory, StaticWords, no_file
 from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
     bridge_layout_overrides,
@@ -179,6 +179,10 @@ class Megatron:
             Framework.MEGATRON_LM: layout_flags, Framework.NEMO: nemo_layout_overrides,
         }.get(self.framework, bridge_layout_overrides)  # fmt: skip
         return write(job, self._revision(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """It reads none."""
+        raise no_file(job.config.framework)
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """See flags.environment."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Final
 
 from advisor.answer import Rejection
 from advisor.errors import UserError
-from advisor.frameworks.base import FixedMemory
+from advisor.frameworks.base import FixedMemory, no_file
 from advisor.frameworks.torch.memory import fsdp_memory
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
@@ -43,7 +43,7 @@ from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
 from advisor.units import human_bytes
 
-_PARTITIONER: Final = (0.74, 1.25)
+PARTITIONER_BAND: Final = (0.74, 1.25)
 """What torch 2.13's partitioner keeps of a block under a budget, over what we predict: least and
 most of tests/oracles/test_memory_budget.py."""
 
@@ -187,6 +187,10 @@ class TorchStack:
         """Nothing: part of setting_flags."""
         return ""
 
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """It reads none."""
+        raise no_file(job.config.framework)
+
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """The allocator's option."""
         if not job.config.expandable_segments:
@@ -241,7 +245,7 @@ def _band(setting: TorchSetting, job: Job) -> str:
         return chunk_footprint(shape, plan, False, False).kept
 
     least, found, most = (kept(own) for own in (budget(0.0), setting, budget(1.0)))
-    low, high = (factor * found for factor in _PARTITIONER)
+    low, high = (factor * found for factor in PARTITIONER_BAND)
     words = f"{human_bytes(max(least, low))} to {human_bytes(min(most, high))}"
     return (
         f"a guess: torch.compile's partitioner keeps {words} of a block, not surely the predicted"

@@ -1,15 +1,20 @@
-"""What to paste behind torchtitan's launch command, by version.
+"""What to paste behind torchtitan's launch command, or into its TOML file, by version.
 
-Up to 0.2 the options are those of one data class (config/job_config.py, parsed by tyro); from 0.3
-on the kind of checkpointing is a subcommand of tyro, which must come last.
+Up to 0.2 the options are those of one data class (config/job_config.py): tyro parses them, a TOML
+file sets them. From 0.3 on the configuration is Python, and the kind of checkpointing a subcommand
+of tyro, which must come last.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.errors import UserError
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job import Job
 from advisor.layout import DataParallelSharding
+
+Sections = dict[str, dict[str, str | int | float | bool]]
 
 _SUBCOMMANDS: Final = {
     Granularity.NONE: "none", Granularity.FULL: "full", Granularity.OP: "selective",
@@ -19,35 +24,64 @@ _SUBCOMMANDS: Final = {
 
 def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:
     """Options that give exactly `setting`, whatever the TOML file or the recipe says."""
+    if version != "0.3":
+        yield from _options(_mode(setting))
+        return
     if setting.granularity is Granularity.BUDGET:
         yield "--compile.enable"
-    if version == "0.3":
-        yield f"activation_checkpoint:{_SUBCOMMANDS[setting.granularity]}"
-        if setting.budget is not None:
-            yield f"--activation_checkpoint.memory_budget={setting.budget:g}"
-        return
-    prefix = "--activation_checkpoint."
-    match setting.granularity:
-        case Granularity.SELECTIVE:
-            yield f"{prefix}mode=selective"
-            yield f"{prefix}selective_ac_option={setting.num_layers}"
-        case Granularity.OP:
-            yield f"{prefix}mode=selective"
-            yield f"{prefix}selective_ac_option=op"
-        case Granularity.BUDGET:
-            yield f"{prefix}mode=memory_budget"
-            yield f"{prefix}memory_budget={setting.budget:g}"
-        case _:
-            yield f"{prefix}mode={setting.granularity}"
+    yield f"activation_checkpoint:{_SUBCOMMANDS[setting.granularity]}"
+    if setting.budget is not None:
+        yield f"--activation_checkpoint.memory_budget={setting.budget:g}"
 
 
 def job_flags(job: Job) -> Iterator[str]:
-    """Batch, sequence, and how FSDP shards. `default` frees all groups but the head's between the
-    passes, `never` frees none."""
+    """Batch, sequence, and how FSDP shards."""
+    return _options(_job(job))
+
+
+def toml(setting: TorchSetting, job: Job) -> str:
+    """The same as sections of a TOML file; UserError for a release that reads none."""
+    if job.config.framework_version == "0.3":
+        raise UserError("--framework-version", "0.3", "is configured in Python, not by TOML",
+                        "--format flags, or --framework-version 0.2")  # fmt: skip
+    lines = []
+    for section, values in {**_job(job), **_mode(setting)}.items():
+        # JSON writes strings, numbers and booleans as TOML does
+        pairs = (f"{key} = {json.dumps(value)}" for key, value in values.items())
+        lines.append("\n".join([f"[{section}]", *pairs]))
+    return "\n\n".join(lines) + "\n"
+
+
+def _options(sections: Sections) -> Iterator[str]:
+    for section, values in sections.items():
+        for key, value in values.items():
+            yield f"--{section}.{key}" + ("" if value is True else f"={value}")
+
+
+def _mode(setting: TorchSetting) -> Sections:
+    mode: dict[str, str | int | float | bool] = {"mode": str(setting.granularity)}
+    match setting.granularity:
+        case Granularity.SELECTIVE:
+            mode["selective_ac_option"] = str(setting.num_layers)
+        case Granularity.OP:
+            mode = {"mode": "selective", "selective_ac_option": "op"}
+        case Granularity.BUDGET:
+            mode = {"mode": "memory_budget", "memory_budget": setting.budget or 0.0}
+            return {"compile": {"enable": True}, "activation_checkpoint": mode}
+    return {"activation_checkpoint": mode}
+
+
+def _job(job: Job) -> Sections:
+    """`default` frees all groups but the head's between the passes, `never` frees none."""
     config = job.config
     keeps = job.layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
-    yield f"--training.local_batch_size={config.micro_batch_size}"
-    yield f"--training.global_batch_size={config.global_batch_size}"
-    yield f"--training.seq_len={config.seq_length}"
-    yield f"--parallelism.data_parallel_shard_degree={job.layout.data_parallel_size}"
-    yield f"--parallelism.fsdp_reshard_after_forward={'never' if keeps else 'default'}"
+    return {
+        "training": {
+            "local_batch_size": config.micro_batch_size,
+            "global_batch_size": config.global_batch_size, "seq_len": config.seq_length,
+        },
+        "parallelism": {
+            "data_parallel_shard_degree": job.layout.data_parallel_size,
+            "fsdp_reshard_after_forward": "never" if keeps else "default",
+        },
+    }  # fmt: skip

@@ -13,7 +13,7 @@ from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.stack import TorchStack, as_torch
-from advisor.frameworks.torchtitan.flags import job_flags, mode_flags
+from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, toml
 from advisor.job import Framework, Job
 from advisor.layers.shape import RankShape
 from advisor.pipeline import ModelChunk
@@ -82,3 +82,7 @@ class TorchTitan(TorchStack):
     def layout_flags(self, job: Job) -> str:
         """Batch, sequence and FSDP."""
         return shlex.join(job_flags(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """Sections of a TOML file."""
+        return toml(as_torch(setting), job)

@@ -1,17 +1,14 @@
 """How each framework is told a recompute setting: the words that take the placeholders' places."""
 
+import base64
 import re
 import shlex
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from advisor.errors import UserError
-from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
-from advisor.frameworks.megatron.flags import environment, layout_flags, megatron_lm_flags
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job import Job
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import stack_of
+from advisor.job import Framework, Job
 from advisor.units import nearest_names
 from harness.trial import takes_setting
 
@@ -19,38 +16,31 @@ OTHER: Final = "other"
 """A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
 and the log is recognised by its lines."""
 
-Emitter = Callable[[RecomputeSetting, Job, Revision], str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
-    """One framework. layout: the words for {layout}; sets: what in a command sets recompute, so
-    that it would stand beside what we put in."""
-
-    recompute: Emitter
-    layout: Callable[[Job, Revision], str]
-    sets: re.Pattern[str]
-
-
 DIALECTS: Final = {
-    "megatron_lm": Dialect(
-        recompute=megatron_lm_flags,
-        layout=layout_flags,
-        sets=re.compile(
-            r"--(?:recompute-[\w-]+|distribute-saved-activations|offload-modules"
-            r"|fine-grained-activation-offloading|checkpoint-activations)\b"
-        ),
+    Framework.MEGATRON_LM: re.compile(
+        r"--(?:recompute-[\w-]+|distribute-saved-activations|offload-modules"
+        r"|fine-grained-activation-offloading|checkpoint-activations)\b"
     ),
-    "megatron_bridge": Dialect(
-        recompute=bridge_overrides,
-        layout=bridge_layout_overrides,
-        # flags of its performance scripts are applied after overrides, and win
-        sets=re.compile(
-            r"--recompute_\w+|(?<!\S)-(?:rl|ol)\b|--activation_offload_layers\b"
-            r"|\bmodel\.(?:recompute_\w+|offload_modules|fine_grained_activation_offloading)="
-        ),
+    # flags of its performance scripts are applied after overrides, and win
+    Framework.MEGATRON_BRIDGE: re.compile(
+        r"--recompute_\w+|(?<!\S)-(?:rl|ol)\b|--activation_offload_layers\b"
+        r"|\bmodel\.(?:recompute_\w+|offload_modules|fine_grained_activation_offloading)="
+    ),
+    Framework.NEMO: re.compile(
+        r"\bmodel\.(?:activations_checkpoint_\w+|config\.(?:recompute_\w+|cpu_offloading\w*))="
+    ),
+    Framework.TORCHTITAN: re.compile(
+        r"--activation[_-]checkpoint\.\S+|\bactivation_checkpoint:\S+"
+    ),
+    Framework.DEEPSPEED: re.compile(
+        r"--deepspeed_config\b|--deepspeed[= ](?=\S*[{.])\S+|--checkpoint-activations\b"
+    ),
+    Framework.HUGGINGFACE: re.compile(
+        r"--(?:gradient|activation)_checkpointing(?:_kwargs)?\b|--fsdp_activation_checkpointing\w*"
     ),
 }
+"""What in a framework's command sets recompute, so that it would stand beside what we put in. Plain
+FSDP2 is Python, of which no command line tells."""
 
 
 def frameworks() -> tuple[str, ...]:
@@ -71,26 +61,32 @@ def check_template(template: str, framework: str) -> None:
     if not template.strip():
         raise UserError("command", "(none)", "must be the command that trains",
                         "command='torchrun … pretrain_gpt.py … {recompute}'")  # fmt: skip
-    dialect = DIALECTS.get(framework)
-    if dialect is None:
+    if framework == OTHER:
         if not takes_setting(template):
             raise UserError("command", template, "must say where the setting goes: {recompute}",
-                            f"or framework={next(iter(DIALECTS))}")  # fmt: skip
+                            f"or framework={Framework.MEGATRON_LM}")  # fmt: skip
         return
-    own = dialect.sets.search(template)
+    own = DIALECTS[Framework(framework)].search(template)
     if own is not None:
         raise UserError("command", own[0], "sets recompute itself, and would for every trial",
                         "leave it out, or write {recompute} in its place")  # fmt: skip
 
 
-def words(framework: str, spec: str, job: Job, revision: Revision) -> tuple[str, ...]:
+def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=text of the placeholders; UserError where the framework has no words for `spec`."""
-    dialect = DIALECTS.get(framework)
-    if dialect is None:
+    if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
-    setting = parse_setting(spec)
-    recompute = dialect.recompute(setting, job, revision)
-    return (f"recompute={recompute}", *_parts(spec), f"layout={dialect.layout(job, revision)}")
+    stack = stack_of(Framework(framework))
+    recompute = _option(stack.setting_flags(stack.parse(spec), job))
+    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.layout_flags(job)}")
+
+
+def _option(flags: str) -> str:
+    """`flags`; a DeepSpeed configuration as the option that scripts take it by, in the base64 that
+    DeepSpeedConfig reads where there is no such file."""
+    if not flags.startswith("{"):
+        return flags
+    return f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
 
 
 def _parts(spec: str) -> tuple[str, ...]:
@@ -107,8 +103,9 @@ def _parts(spec: str) -> tuple[str, ...]:
     )
 
 
-def variables(framework: str, spec: str, job: Job, revision: Revision) -> tuple[str, ...]:
+def variables(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=value without which the framework refuses the setting, or runs otherwise."""
-    if framework not in DIALECTS:
+    if framework == OTHER:
         return ()
-    return environment(parse_setting(spec), job, revision)
+    stack = stack_of(Framework(framework))
+    return stack.environment(stack.parse(spec), job)

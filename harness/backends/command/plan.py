@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.errors import UserError
-from advisor.frameworks.megatron.revisions import Revision
-from advisor.job import Job
+from advisor.job import Framework, Job
 from advisor.units import parse_gpus
 from harness.backends.command.emit import (
+    OTHER,
     check_framework,
     check_template,
     variables,
@@ -39,6 +39,14 @@ def framework_of(config: RunConfig) -> str:
     return config.framework or str(config.job.get("framework", "megatron_lm"))
 
 
+def job_framework(config: RunConfig) -> Framework | None:
+    """Whose settings are planned where a command of another framework than the job's runs; None
+    where the job's own are."""
+    if config.backend is not Backend.COMMAND or framework_of(config) == OTHER:
+        return None
+    return Framework(framework_of(config))
+
+
 def machine_of(config: RunConfig) -> Machine:
     """The machine that trials run on. A command may start its ranks elsewhere (srun, ssh): with
     device=cuda the GPUs that are asked for are believed where there are fewer here."""
@@ -53,14 +61,12 @@ def machine_of(config: RunConfig) -> Machine:
     return here if known else Machine(device=Device.CUDA, gpu_names=(name,) * count)
 
 
-def with_command(
-    setting: PlannedSetting, config: RunConfig, job: Job, revision: Revision, gpu: str
-) -> PlannedSetting:
+def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str) -> PlannedSetting:
     """A planned setting with the command that runs it; skipped where it cannot be put in words."""
     framework = framework_of(config)
     try:
-        put_in = words(framework, setting.spec, job, revision)
-        wanted = variables(framework, setting.spec, job, revision)
+        put_in = words(framework, setting.spec, job)
+        wanted = variables(framework, setting.spec, job)
     except UserError as error:
         return setting if setting.skip else replace(setting, rank=None, skip=str(error))
     command = Command(

@@ -4,23 +4,39 @@ from dataclasses import replace
 
 import pytest
 
+from advisor.cost.calibration import load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.cost.machine import Link, machine
+from advisor.cost.roofline import Network
+from advisor.cost.step_time import chunk_times
+from advisor.dtypes import Precision
 from advisor.frameworks.torch.plan import Semantics, chunk_plan, kept_by_budget, kept_by_policy
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
     OpPolicy,
+    Option,
     TorchSetting,
     budget,
     every,
     op,
     sequential,
     uniform,
+    with_options,
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import Checkpoint, kept_tensors, replayed_operators
+from advisor.recompute import (
+    ON_DEVICE,
+    ON_HOST,
+    Checkpoint,
+    InputStorage,
+    kept_tensors,
+    replayed_operators,
+)
 
 TOY = ModelSpec(
     name="toy", num_layers=7, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2,
@@ -110,9 +126,41 @@ def test_early_stop_spares_the_last_matmul() -> None:
 
 
 def test_a_budget_keeps_more_the_larger_it_is() -> None:
+    """Of 4 tokens of 2 bytes an element: wq, wo and attention are 8 wide, wk and wv 4, w1 and w3
+    16; without a budget 64 of them and 48 more are kept, and the statistics of norms and softmax.
+    """
     assert kept_by_budget(LAYER, 0.0) == frozenset()
-    half, all_of_them = kept_by_budget(LAYER, 0.5), kept_by_budget(LAYER, 1.0)
-    assert half < all_of_them
-    assert all_of_them == {"wq", "wk", "wv", "core_attention", "wo", "w1", "w3"}
+    half, most = kept_by_budget(LAYER, 0.5), kept_by_budget(LAYER, 0.9)
+    assert half < most
+    expensive = {"wq", "wk", "wv", "core_attention", "wo", "w1", "w3"}
+    assert most == expensive
+    everything = kept_by_budget(LAYER, 1.0)
+    assert everything == expensive | {"attention_norm", "ffn_norm", "multiply"}
     (segment,) = chunk_plan(budget(1.0), SHAPE, (DENSE,), Semantics()).segments
-    assert segment.runs[0].keeps == all_of_them
+    assert segment.runs[0].keeps == everything
+
+
+def test_inputs_on_the_host() -> None:
+    """Of DeepSpeed's checkpoints the newest stay, of others none."""
+    setting = with_options(FULL, Option.CPU_CHECKPOINTING)
+    engine = InputStorage(offloaded=True, overlapped=True, beside=2)
+    plan = chunk_plan(setting, SHAPE, (DENSE,) * 7, Semantics(offload=engine, newest_stay=2))
+    assert [(s.copies, s.input) for s in plan.segments] == [(5, engine), (2, ON_DEVICE)]
+    kept = SHAPE.hidden("x").num_bytes
+    assert chunk_footprint(SHAPE, plan, False, False).kept == 2 * kept
+    (segment,) = chunk_plan(setting, SHAPE, (DENSE,) * 7, Semantics()).segments
+    assert segment.input == ON_HOST
+
+
+def test_host_transfers_of_inputs() -> None:
+    """Blocking copies wait for both ways, others for what the checkpoint's kernels do not hide."""
+    rates = machine(load_gpu("H100"), load_calibration(load_gpu("H100")), Precision.BF16)
+    alone = Link(bytes_per_second=1.0, latency_seconds=0.0)
+    network = Network(tensor=alone, context=alone, tensor_ranks=1, context_ranks=1)
+    setting = with_options(FULL, Option.OFFLOAD)
+    copy = SHAPE.hidden("x").num_bytes / rates.host_bytes_per_second
+    for overlapped, expected in ((False, 7 * 2 * copy), (True, 0.0)):
+        how = Semantics(offload=InputStorage(offloaded=True, overlapped=overlapped))
+        plan = chunk_plan(setting, SHAPE, (DENSE,) * 7, how)
+        offload = chunk_times(SHAPE, rates, network, plan).offload
+        assert offload == pytest.approx(expected)

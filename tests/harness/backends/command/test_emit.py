@@ -46,6 +46,12 @@ def test_without_recompute_nothing_is_put_in() -> None:
         ("train model.recompute_modules=[mlp]", "megatron_bridge", "sets recompute itself"),
         ("train -rl 5", "megatron_bridge", "sets recompute itself"),
         ("train --recompute_modules mlp", "megatron_bridge", "sets recompute itself"),
+        ("train model.config.recompute_method=null", "nemo", "sets recompute itself"),
+        ("train model.activations_checkpoint_method=block", "nemo", "sets recompute itself"),
+        ("train --activation_checkpoint.mode=full", "torchtitan", "sets recompute itself"),
+        ("train activation_checkpoint:full", "torchtitan", "sets recompute itself"),
+        ("deepspeed x.py --deepspeed_config ds.json", "deepspeed", "sets recompute itself"),
+        ("x.py --gradient_checkpointing True", "huggingface", "sets recompute itself"),
         ("train", "other", "must say where the setting goes"),
         ("train ${recompute}", "other", "must say where the setting goes"),
     ],
@@ -59,13 +65,16 @@ def test_commands_that_cannot_take_a_setting(template: str, framework: str, says
     ("template", "framework"),
     [("train -x-rl 5 {recompute}", "megatron_bridge"), ("train --ac={recompute}", "other"),
      ("train --ac={granularity}", "other"),
-     ("bash train.sh", "megatron_lm")],
+     ("bash train.sh", "megatron_lm"), ("deepspeed --num_gpus 8 x.py --deepspeed", "deepspeed"),
+     ("x.py --job.config_file=a.toml", "torchtitan")],
 )  # fmt: skip
 def test_commands_that_can(template: str, framework: str) -> None:
     check_template(template, framework)
 
 
 def test_frameworks() -> None:
-    assert frameworks() == ("megatron_lm", "megatron_bridge", "other")
+    assert frameworks() == (
+        "megatron_lm", "megatron_bridge", "nemo", "torchtitan", "deepspeed", "huggingface", "other",
+    )  # fmt: skip
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")

@@ -1,5 +1,8 @@
 """From a request to commands."""
 
+import base64
+import json
+
 import pytest
 
 pytest.importorskip("hydra")
@@ -55,6 +58,34 @@ def test_bridge_takes_overrides_that_clear_the_recipe() -> None:
     assert same == none
 
 
+@pytest.mark.parametrize(("framework", "setting", "expected"), [
+    ("nemo", "full:block:2", "model.config.recompute_method=block"),
+    ("torchtitan", "op:torchtitan", "activation_checkpoint:selective"),
+    ("huggingface", "full+offload", '--activation_checkpointing_kwargs \'{"offload": true}\''),
+])  # fmt: skip
+def test_other_stacks_take_their_own_words(framework: str, setting: str, expected: str) -> None:
+    wanted = f"recompute.settings=['{setting}']"
+    (found,) = commands(plan("command=train", f"framework={framework}", wanted))
+    assert expected in word(found, "recompute")
+    assert found.framework == framework
+
+
+def test_deepspeed_takes_its_file_as_one_word() -> None:
+    wanted = "recompute.settings=['full+cpu_checkpointing']"
+    (found,) = commands(plan("command=train", "framework=deepspeed", wanted))
+    option, written = word(found, "recompute").split()
+    assert option == "--deepspeed_config"
+    config = json.loads(base64.urlsafe_b64decode(written))
+    assert config["activation_checkpointing"]["cpu_checkpointing"] is True
+
+
+def test_a_stack_refuses_its_own_settings() -> None:
+    wanted = "recompute.settings=[none,'full+contiguous_memory_optimization']"
+    made = plan("command=train", "framework=deepspeed", wanted)
+    assert [bool(setting.skip) for setting in made.settings] == [False, True]
+    assert "only available with partitioned activations" in made.settings[1].skip
+
+
 def test_other_frameworks_take_the_setting_as_it_is_spelt() -> None:
     wanted = "recompute.settings=[none,op:save_matmuls]"
     found = commands(plan("command=train --ac {recompute}", "framework=other", wanted))
@@ -93,7 +124,7 @@ def test_a_command_is_taken_as_it_stands(command: str) -> None:
         (["backend=command"], "must be the command that trains"),
         (["command=train"], "is for backend=command"),
         (["framework=other"], "is for backend=command"),
-        (["backend=command", "command=x", "framework=torchtitan"], "must be one of megatron_lm"),
+        (["backend=command", "command=x", "framework=fsdp2"], "must be one of megatron_lm"),
     ],
 )
 def test_wrong_requests(overrides: list[str], says: str) -> None:

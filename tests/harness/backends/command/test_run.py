@@ -161,3 +161,24 @@ def test_environment_of_the_command(tmp_path: Path) -> None:
     assert log.read_text().splitlines()[-2:] == [str(log.parent.resolve()), "1"], done.stdout
     trial = json.loads((log.parent / "trial.json").read_text())
     assert trial["command"]["variables"] == ["NVTE_CPU_OFFLOAD_V1=1"]
+
+
+def test_a_real_trainer_gets_its_setting(tmp_path: Path) -> None:
+    """transformers reads the flags, checkpoints by them, and its log is read."""
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    script = quote(str(Path(__file__).with_name("train_trainer.py")))
+    command = (
+        f"{quote(sys.executable)} {script} --output_dir out --use_cpu True --report_to none "
+        "--save_strategy no --disable_tqdm True --logging_steps 1 --max_steps {steps} {layout} "
+        "{recompute}"
+    )
+    wanted = ("framework=huggingface", "recompute.settings=[selective:2]")
+    done = harness(tmp_path, command, *wanted, "measure.steps=2", "measure.max_warmup_steps=3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = results(tmp_path).values()
+    assert result.trial["workload"]["recompute"] == "selective:2"
+    assert result.environment["source"]["framework"] == "huggingface"
+    assert result.loss
+    (log,) = tmp_path.glob("runs/x/trials/*/log.txt")
+    assert "checkpointed [True, False]" in log.read_text()
