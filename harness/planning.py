@@ -26,7 +26,7 @@ from harness.config import RunConfig
 from harness.device import Machine
 from harness.forecast import as_run, differences, grads_dtype, predict
 from harness.plan import PlannedSetting, RunPlan
-from harness.trial import Device, Trial, Workload
+from harness.trial import Backend, Device, Trial, Workload
 from harness.variables import variables_of_trials
 
 _ABOUT: Final = ("model", "gpus", "shipped_recompute", "source", "notes")
@@ -115,6 +115,10 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     job_config = replace(read_dataclass(JobConfig, values, where), **config.job)
     job_config = _of_framework(job_config, job_framework(config))
     stack = stack_of(job_config.framework)
+    if not stack.runs_presets and config.backend is not Backend.COMMAND:
+        raise UserError("job.framework", job_config.framework,
+                        f"is not what backend={config.backend} runs, which is Megatron's layers",
+                        "backend=command command='…'")  # fmt: skip
     model, job_config = stack.configure(model, job_config, frozenset(config.model))
     # published layouts are Megatron's; of other stacks only the batch is taken from them
     published = layout_values if stack.runs_presets else {}

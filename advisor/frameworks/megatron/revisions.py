@@ -170,7 +170,11 @@ _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?
 
 
 def releases(framework: Framework) -> tuple[Revision, ...]:
-    """Every release of `framework` that is known, oldest first."""
+    """Every release of `framework` that is known, oldest first; UserError for one that does not
+    build on Megatron Core."""
+    if framework not in _RELEASES:
+        raise UserError("job.framework", framework, "does not build on Megatron Core",
+                        f"one of {', '.join(_RELEASES)}")  # fmt: skip
     return _RELEASES[framework]
 
 

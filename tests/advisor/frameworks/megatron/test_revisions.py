@@ -124,3 +124,8 @@ def test_plain_checkpoints(module: str) -> None:
 @pytest.mark.parametrize("module", ["layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", "mhc"])
 def test_output_discarding_checkpoints(module: str) -> None:
     assert checkpoint_kind(module) is CheckpointKind.OUTPUT_DISCARDING
+
+
+def test_a_framework_without_megatron_core_has_no_release() -> None:
+    with pytest.raises(UserError, match="does not build on Megatron Core"):
+        resolve_revision(Framework.TORCHTITAN, "")

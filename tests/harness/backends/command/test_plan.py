@@ -86,6 +86,11 @@ def test_a_stack_refuses_its_own_settings() -> None:
     assert "only available with partitioned activations" in made.settings[1].skip
 
 
+def test_other_backends_run_megatrons_layers() -> None:
+    with pytest.raises(UserError, match="is not what backend=native runs"):
+        make_plan(compose(["job.framework=torchtitan"]), CPU)
+
+
 def test_other_frameworks_take_the_setting_as_it_is_spelt() -> None:
     wanted = "recompute.settings=[none,op:save_matmuls]"
     found = commands(plan("command=train --ac {recompute}", "framework=other", wanted))
