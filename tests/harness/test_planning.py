@@ -59,7 +59,7 @@ def test_the_embedded_default_on_a_cpu() -> None:
     assert "none is predicted" in made.assumptions[0]
     workload = made.settings[0].trial.workload
     assert (workload.model.name, workload.model.num_layers) == ("llama_tiny", 4)
-    assert (workload.device, workload.seq_length, workload.global_batch_size) == ("cpu", 128, 2)
+    assert (workload.device, workload.seq_length, workload.global_batch_size) == ("cpu", 512, 2)
     for setting in made.settings:
         prediction = setting.trial.prediction
         assert prediction is not None

@@ -48,7 +48,7 @@ def test_every_setting_has_its_flags() -> None:
     assert {(one.template, one.framework) for one in found} == {
         ("train {recompute}", "megatron_lm")
     }
-    assert "--seq-length 128" in word(found[0], "layout")
+    assert "--seq-length 512" in word(found[0], "layout")
 
 
 def test_bridge_takes_overrides_that_clear_the_recipe() -> None:
