@@ -342,11 +342,13 @@ def rank_shape(job: Job) -> RankShape:
 
 def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
-    attention/dot_product_attention/utils.py); the local spec has only the unfused one. Before
+    attention/dot_product_attention/utils.py); the local spec has only the unfused one, and no kernel
+    caps scores. Before
     Hopper no kernel trains with sinks or with values narrower than keys: attention is unfused."""
     if model.attention_backend is not AttentionBackend.AUTO:
         return model
-    if model.transformer_impl is TransformerImpl.LOCAL:
+    capped = model.attn_logit_softcapping is not None
+    if model.transformer_impl is TransformerImpl.LOCAL or capped:
         return replace(model, attention_backend=AttentionBackend.UNFUSED)
     fused = compute_capability >= 9.0
     older = AttentionBackend.FLASH

@@ -17,7 +17,7 @@ from advisor.cost.gpus import resolve_gpu
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job import JobConfig
+from advisor.job import Framework, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.reader import convert, read_dataclass, read_fields
@@ -33,7 +33,7 @@ class Experiment:
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
-    that it comes with, where it states one. not_modelled: options that it sets and no job has.
+    that it comes with, where it states one. framework: whose recipe it is. not_modelled: options that it sets and no job has.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Experiment:
     source: str = ""
     notes: str = ""
     shipped: RecomputeSetting | None = None
+    framework: Framework | None = None
     not_modelled: tuple[str, ...] = ()
 
     def configure(self, model: ModelSpec) -> ModelSpec:
@@ -120,6 +121,7 @@ def nearest_experiment(
 
 _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
+_NEMO = dict.fromkeys(("nemo1", "nemo2"), Framework.NEMO)
 _FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
 
 
@@ -186,6 +188,7 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         source=recipe.source,
         notes=recipe.notes,
         shipped=parse_setting(recipe.shipped_recompute) if recipe.shipped_recompute else None,
+        framework=_NEMO.get(recipe.framework) or Framework(recipe.framework),
         not_modelled=recipe.not_modelled,
     )
 

@@ -14,6 +14,7 @@ from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precisio
 from advisor.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
+from advisor.models.variants import of_providers
 from advisor.reader import field_types, override, override_all, parse
 from advisor.recompute import Setting
 from advisor.request import Request
@@ -67,15 +68,21 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     precision = parse(request.precision, Precision, "--precision") if request.precision else None
     layout_fields = _layout_fields(request, overrides["layout"])
     wanted = (model.name, num_gpus, gpu_type, precision, request.config_dir, request.seq_length)
-    stack = _stack(request, overrides["job"])
+    named = request.framework or overrides["job"].get("framework")
+    framework = parse(named, Framework, "--framework") if named else _builder(model)
+    stack = stack_of(framework)
     preset = find_experiment(*wanted)
     borrowed = preset is None and borrow and not layout_fields and stack.runs_presets
     if borrowed:
         preset = nearest_experiment(*wanted)
+    if not named and framework is Framework.MEGATRON_BRIDGE and preset is not None:
+        framework = preset.framework or framework  # NeMo builds what Bridge builds
+        stack = stack_of(framework)
     if preset is not None and stack.runs_presets:
         model = preset.configure(model)
     model = override_all(model, overrides["model"], "model.")
     base = _base_config(preset, model, num_gpus, stack)
+    base = replace(base, framework=framework)
     config = _config(request, overrides["job"], base, model, precision)
     check_precision(config.precision, gpu)
     config = replace(config, framework_version=stack.version(config.framework_version))
@@ -195,8 +202,6 @@ def _config(
     }
     if precision is not None:
         given["precision"] = precision
-    if request.framework is not None:
-        given["framework"] = parse(request.framework, Framework, "--framework")
     if request.framework_version is not None:
         given["framework_version"] = request.framework_version
     if request.memory_budget is not None:
@@ -208,10 +213,13 @@ def _config(
     return config
 
 
-def _stack(request: Request, overrides: dict[str, str]) -> Stack:
-    """Of the framework that the request names: the flag, else job.framework, else Megatron-LM."""
-    name = request.framework or overrides.get("framework") or Framework.MEGATRON_LM
-    return stack_of(parse(name, Framework, "--framework"))
+def _builder(model: ModelSpec) -> Framework:
+    """The framework that builds the model, where the request names none: Megatron-LM if its command
+    line can, else Megatron Bridge, or transformers for blocks that only that has."""
+    if not model.transformer_impl.is_megatron:
+        return Framework.HUGGINGFACE
+    own = next(of_providers(model), None) is not None
+    return Framework.MEGATRON_BRIDGE if own else Framework.MEGATRON_LM
 
 
 def _base_config(
@@ -264,6 +272,9 @@ def _assumptions(
 ) -> tuple[str, ...]:
     """What the request did not say."""
     said: list[str] = []
+    named = request.framework or any(pair.startswith("job.framework=") for pair in request.overrides)
+    if not named and config.framework is not Framework.MEGATRON_LM:
+        said.append(f"framework {config.framework}")
     if preset is not None and not stack.runs_presets:
         said.append(f"batch of preset {preset.name}")
     elif preset is not None:

@@ -1,5 +1,7 @@
 """Self-attention: projections, rotary embedding and core attention (MHA and GQA)."""
 
+from dataclasses import replace
+
 from advisor.layers.core_attention import MIXED_QKV, copy_operator, core_attention, heads_tensor
 from advisor.layers.linear import column_parallel_linear, row_parallel_linear
 from advisor.layers.norm import norm_operator
@@ -13,12 +15,12 @@ from advisor.layers.operators import (
     Tensor,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import Mixer
+from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import PositionEmbedding
 
 
 def attention_operators(
-    shape: RankShape, source: Tensor, mixer: Mixer = Mixer.FULL
+    shape: RankShape, source: Tensor, kind: LayerKind = DENSE
 ) -> tuple[Operator, ...]:
     """From the normalized input to linear_proj's output, the tensor that the residual is added to.
 
@@ -26,10 +28,34 @@ def attention_operators(
     live until it returns.
     """
     mixed, projection = _linear_qkv(shape, source)
-    query, key, value, middle = _query_key_value(shape, mixed)
-    core = core_attention(shape, query, key, value, mixer)
+    query, key, value, middle = _query_key_value(shape, mixed, kind)
+    core = _core_attention(shape, query, key, value, kind)
     variables = tuple(t.storage for operator in middle for t in operator.outputs)
     return (projection, *middle, *core, linear_proj(shape, core[-1].outputs[0], variables))
+
+
+def _core_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, kind: LayerKind
+) -> tuple[Operator, ...]:
+    """Core attention. In chunks it is that of packed sequences of a chunk each, whose output is put
+    back in order by a copy (Megatron Bridge 0.3.1 models/llama/llama4_utils.py, which cuts layers
+    without rotary positions too; the model's authors do not)."""
+    chunk = shape.model.attention_chunk_size
+    if chunk is None or not kind.rotary:
+        return core_attention(shape, query, key, value, kind.mixer)
+    chunked = replace(shape, mean_packed_length=min(chunk, shape.attended_length))
+    core = core_attention(chunked, query, key, value, kind.mixer)
+    if not _cuts_chunks(shape, kind):
+        return core
+    output = core[-1].outputs[0]
+    joined = Tensor(f"{output.name}_joined", output.shape, output.dtype)
+    return *core, copy_operator(shape, "join_chunks", Module.LINEAR_PROJ, (output,), (joined,))
+
+
+def _cuts_chunks(shape: RankShape, kind: LayerKind) -> bool:
+    """Whether q, k and v are copied into chunks of the sequence."""
+    chunk = shape.model.attention_chunk_size
+    return kind.rotary and chunk is not None and shape.local_seq > chunk
 
 
 def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
@@ -80,12 +106,12 @@ def _gather_mixed(shape: RankShape, shard: Tensor) -> tuple[Tensor, Operator]:
 
 
 def _query_key_value(
-    shape: RankShape, mixed: Tensor
+    shape: RankShape, mixed: Tensor, kind: LayerKind
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
     """What core attention reads as q, k and v, and the operators that make them.
 
     They are views of mixed_qkv, but the query of grouped attention is a copy (`reshape` of a
-    strided slice); RoPE and q/k norm write new tensors; V stays a view.
+    strided slice); RoPE and q/k norm write new tensors, chunks are copies; else V stays a view.
     """
     model = shape.model
     operators: list[Operator] = []
@@ -96,11 +122,17 @@ def _query_key_value(
     operators.append(
         copy_operator(shape, "split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value))
     )
-    if model.qk_layernorm:
+    if model.qk_layernorm or (model.qk_l2_norm and kind.rotary):
         query, query_norm = _head_norm(shape, query, "query_norm")
         key, key_norm = _head_norm(shape, key, "key_norm")
         operators += [query_norm, key_norm]
-    if model.position_embedding_type is PositionEmbedding.ROPE:
+    if _cuts_chunks(shape, kind):
+        sources = (query, key, value)
+        query, key, value = (Tensor(f"{t.name}_chunks", t.shape, t.dtype) for t in sources)
+        operators.append(
+            copy_operator(shape, "cut_chunks", Module.ROTARY, sources, (query, key, value))
+        )
+    if model.position_embedding_type is PositionEmbedding.ROPE and kind.rotary:
         query, key, rotary = _rotary(shape, query, key)
         operators.append(rotary)
     return query, key, value, tuple(operators)
@@ -120,9 +152,15 @@ def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator]:
-    """q or k normalized over the head dimension; keeps the storage that it reads."""
+    """q or k normalized over the head dimension; keeps the storage that it reads.
+
+    The L2 norm has no weight and is compiled into one kernel (transformer/torch_norm.py L2Norm).
+    """
     output = Tensor(name, source.shape, shape.dtype)
-    return output, norm_operator(shape, Module.QK_LAYERNORM, source, output)
+    norm = norm_operator(shape, Module.QK_LAYERNORM, source, output)
+    if shape.model.qk_l2_norm:
+        norm = replace(norm, saved=(source,), weights=())
+    return output, norm
 
 
 def rotary_tables(shape: RankShape) -> tuple[Tensor, ...]:

@@ -1,5 +1,7 @@
 """Core attention: flash and cuDNN kernels, and Megatron's unfused DotProductAttention."""
 
+from dataclasses import replace
+
 from advisor.dtypes import DType, Precision
 from advisor.layers.operators import (
     Collective,
@@ -12,6 +14,7 @@ from advisor.layers.operators import (
     Weight,
 )
 from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
 from advisor.models.attention import SoftmaxType
 from advisor.models.layer_kind import Mixer
 from advisor.models.spec import AttentionBackend
@@ -52,7 +55,7 @@ def core_attention(
     module: a checkpoint around it keeps the views, and with them the whole mixed_qkv.
     """
     if shape.model.attention_backend is AttentionBackend.UNFUSED:
-        return _unfused_attention(shape, query, key, value)
+        return _unfused_attention(shape, query, key, value, mixer)
     copies: list[Operator] = []
     if not shape.is_local and query.base is None:
         key, value = (_contiguous(shape, source, copies) for source in (key, value))
@@ -147,14 +150,14 @@ def _kept_by_attention(
 
 
 def _unfused_attention(
-    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer
 ) -> tuple[Operator, ...]:
     """Scores, softmax, dropout and context as Megatron's DotProductAttention runs them.
 
     Scores live in a buffer of the process and are not kept. Softmax keeps its output: fp32 where
     attention_softmax_in_fp32 and no fused kernel (then a copy in the compute type feeds the second
     matmul), else the compute type. Dropout keeps a 1-byte mask; its output feeds the matmul. K and
-    V of grouped attention are expanded to all query heads.
+    V of grouped attention are expanded to all query heads. Capped scores keep a tanh of their size.
     """
     model, heads = shape.model, shape.local_heads
     scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
@@ -179,8 +182,11 @@ def _unfused_attention(
             attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
         )
     )  # fmt: skip
+    if model.attn_logit_softcapping is not None:
+        operators += soft_cap(scores, Module.CORE_ATTENTION, held=True)
+        (scores,) = operators[-1].outputs
     probs, softmax = _softmax(shape, scores, scores_shape)
-    operators.append(softmax)
+    operators.append(_masked_by_window(shape, softmax, mixer))
     if model.attention_dropout > 0:
         dropped = Tensor("attention_probs_dropped", scores_shape, shape.dtype)
         mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
@@ -202,6 +208,16 @@ def _unfused_attention(
         )
     )  # fmt: skip
     return tuple(operators)
+
+
+def _masked_by_window(shape: RankShape, softmax: Operator, mixer: Mixer) -> Operator:
+    """Under capped scores every layer with a window makes its own mask, which masking keeps unless
+    the fused kernel takes no mask at all (Megatron Bridge 0.3.1 gemma2_provider.py get_swa)."""
+    capped = shape.model.attn_logit_softcapping is not None
+    if not capped or mixer is not Mixer.SLIDING_WINDOW or _has_fused_softmax(shape):
+        return softmax
+    mask = Tensor("sliding_window_mask", (shape.local_seq, shape.seq_length), DType.BOOL)
+    return replace(softmax, saved=(*softmax.saved, mask))
 
 
 def _softmax(

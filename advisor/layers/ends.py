@@ -19,6 +19,7 @@ from advisor.layers.operators import (
     Weight,
 )
 from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
 from advisor.models.spec import CrossEntropyFusion, PositionEmbedding
 
 
@@ -65,8 +66,22 @@ def _megatron_embedding(shape: RankShape) -> tuple[Operator, ...]:
     """Megatron's vocabulary-parallel embedding.
 
     A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
+    Gemma scales what it looked up (Megatron Bridge 0.3.1 models/gemma/modules.py).
     """
-    return (embedding_lookup(shape, shape.hidden("embedding_output")),)
+    output = shape.hidden("embedding_output")
+    lookup = embedding_lookup(shape, output)
+    if not shape.model.apply_embedding_scaling:
+        return (lookup,)
+    return lookup, scaled_embedding(output)
+
+
+def scaled_embedding(source: Tensor) -> Operator:
+    """Embeddings times the root of hidden_size; keeps nothing of their size."""
+    output = Tensor("embedding_scaled", source.shape, source.dtype)
+    return Operator(
+        name="embedding_scale", module=Module.EMBEDDING, unit=ComputeUnit.BANDWIDTH,
+        inputs=(source,), outputs=(output,),
+    )  # fmt: skip
 
 
 def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
@@ -144,7 +159,12 @@ def _megatron_head(shape: RankShape) -> tuple[Operator, ...]:
         return _heads_of_every_depth(shape, shape.model.mtp_num_layers)
     norm = final_layernorm(shape)
     output = _output_layer(shape, norm[0].outputs[0])
-    return (*norm, output, _cross_entropy(shape, output.outputs[0]))
+    logits = output.outputs[0]
+    capped: tuple[Operator, ...] = ()
+    if shape.model.final_logit_softcapping is not None:
+        capped = soft_cap(logits, Module.OUTPUT_LAYER, held=True)
+        (logits,) = capped[-1].outputs
+    return (*norm, output, *capped, _cross_entropy(shape, logits))
 
 
 def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]:

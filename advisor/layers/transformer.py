@@ -56,9 +56,12 @@ def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tu
     if shape.model.multi_latent_attention:
         attention = latent_attention_operators(shape, normed)
     else:
-        attention = attention_operators(shape, normed, kind.mixer)
+        attention = attention_operators(shape, normed, kind)
     has_experts = kind.feed_forward is FeedForward.MOE
     mlp = (moe_operators if has_experts else mlp_operators)(shape, mlp_input)
+    if shape.model.norm_placement.behind:
+        attention = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, attention)
+        mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
     return (
         norm_operator(shape, Module.INPUT_LAYERNORM, layer_input, normed),
         *attention,
@@ -71,6 +74,17 @@ def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tu
             shape, Module.MLP_BDA, mlp[-1].outputs[0], after_attention, shape.hidden("layer_output")
         ),
     )
+
+
+def _with_post_norm(
+    shape: RankShape, module: Module, operators: tuple[Operator, ...]
+) -> tuple[Operator, ...]:
+    """`operators` and a norm of their output, which the last linear layer applies before it returns
+    (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py TERowParallelLinearLayerNorm)."""
+    last = operators[-1]
+    normed = shape.hidden(f"{last.outputs[0].name}_normed")
+    norm = norm_operator(shape, module, last.outputs[0], normed)
+    return (*operators, replace(norm, forward_holds=last.forward_holds))
 
 
 def _bias_dropout_add(

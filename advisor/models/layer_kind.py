@@ -38,6 +38,7 @@ class LayerKind(NamedTuple):
     role: a transformer layer of the decoder, or what a model with multi-token prediction has after
     the last one: the final norm, and then the layers that predict further tokens.
     high_precision: bf16 linear layers in a job of 8 or 4 bits (first_last_layers_bf16).
+    rotary: with rotary positions, where the model has them.
 
     A named tuple, because chunks of many layers are keys of caches: it hashes fastest.
     """
@@ -46,6 +47,7 @@ class LayerKind(NamedTuple):
     feed_forward: FeedForward = FeedForward.DENSE
     high_precision: bool = False
     role: Role = Role.LAYER
+    rotary: bool = True
 
 
 DENSE = LayerKind()

@@ -36,6 +36,13 @@ class LayerPattern(str):
             raise UserError(where, self, f"has {len(entries)} layers, and the model {num_layers}")
         return entries
 
+    def expand_from_one(self, num_layers: int, where: str) -> tuple[bool, ...]:
+        """The same, but a number N means layers N, 2N, ..., counted from 1."""
+        entries = _entries(self, where)
+        if isinstance(entries, int):
+            return tuple(layer % entries == 0 for layer in range(1, num_layers + 1))
+        return self.expand(num_layers, where)
+
 
 EVERY_LAYER = LayerPattern("1")
 

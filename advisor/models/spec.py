@@ -17,6 +17,7 @@ from advisor.models.experts import (
 )
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
+from advisor.models.variants import NormPlacement, check_variants
 
 
 class Normalization(StrEnum):
@@ -98,6 +99,11 @@ class ModelSpec:
     ``multi_latent_attention`` is set, the ranks and head dimensions after it shape attention, and
     ``kv_channels`` means nothing. ``window_size`` is the left half of Megatron's pair: a token
     attends to so many before it, and to itself.
+
+    ``norm_placement`` and what follows it make variants of the block, in the words of Megatron
+    Bridge's providers. Layers that ``no_rope_freq`` names (of a number, every Nth) have no rotary
+    positions; ``qk_l2_norm`` and ``attention_chunk_size`` act on the others alone (Llama 4).
+    ``qk_layernorm_across_heads``: one norm over all heads of q or k, and none of each.
     """
 
     name: str
@@ -144,6 +150,15 @@ class ModelSpec:
     window_size: int | None = None
     window_attn_skip_freq: LayerPattern | None = None
     softmax_type: SoftmaxType = SoftmaxType.VANILLA
+    norm_placement: NormPlacement = NormPlacement.PRE
+    layernorm_zero_centered_gamma: bool = False
+    qk_layernorm_across_heads: bool = False
+    qk_l2_norm: bool = False
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    apply_embedding_scaling: bool = False
+    no_rope_freq: LayerPattern | None = None
+    attention_chunk_size: int | None = None
     mtp_num_layers: int | None = None
     num_moe_experts: int | None = None
     moe_layer_freq: LayerPattern = EVERY_LAYER
@@ -194,6 +209,7 @@ class ModelSpec:
             )  # fmt: skip
         check_attention(self)
         check_experts(self)
+        check_variants(self)
         self.moe_layer_freq.expand(self.num_layers, "model.moe_layer_freq")
 
     def __hash__(self) -> int:
@@ -244,6 +260,8 @@ class ModelSpec:
         kinds = _layer_kinds(self.num_layers, self.num_moe_experts, self.moe_layer_freq)
         if self.window_size is not None:
             kinds = _with_windows(kinds, self.window_attn_skip_freq)
+        if self.no_rope_freq is not None:
+            kinds = _without_rotary(kinds, self.no_rope_freq)
         if not self.first_last_layers_bf16:
             return kinds
         start = self.num_layers_at_start_in_bf16
@@ -282,12 +300,21 @@ def _with_windows(kinds: tuple[LayerKind, ...], skip: LayerPattern | None) -> tu
     if skip is None:
         windowed = [True] * len(kinds)
     elif skip.isdigit():
-        windowed = [layer % int(skip) != 0 for layer in range(1, len(kinds) + 1)]
+        windowed = [not nth for nth in skip.expand_from_one(len(kinds), "")]
     else:
         windowed = list(skip.expand(len(kinds), "model.window_attn_skip_freq"))
     return tuple(
         kind._replace(mixer=Mixer.SLIDING_WINDOW) if window else kind
         for kind, window in zip(kinds, windowed, strict=True)
+    )
+
+
+@lru_cache(maxsize=256)
+def _without_rotary(kinds: tuple[LayerKind, ...], pattern: LayerPattern) -> tuple[LayerKind, ...]:
+    """Layers that `pattern` names have no rotary positions (0.16.1 transformer_config.py)."""
+    bare = pattern.expand_from_one(len(kinds), "model.no_rope_freq")
+    return tuple(
+        kind._replace(rotary=not without) for kind, without in zip(kinds, bare, strict=True)
     )
 
 

@@ -4,7 +4,8 @@ from typing import Final
 
 from advisor.answer import Advice, Evaluation
 from advisor.frameworks.registry import stack_of
-from advisor.job import Framework, JobConfig
+from advisor.job import Framework, Job
+from advisor.models.variants import of_providers
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
 LABELS: Final = {
@@ -21,15 +22,23 @@ LABELS: Final = {
 def all_flags(evaluation: Evaluation) -> dict[Framework, str]:
     """The setting's flags, verbatim, for every framework that takes such settings; empty where the
     default is meant."""
-    family = stack_of(evaluation.job.config.framework).family
+    family = _family(evaluation.job)
     return {framework: framework_flags(evaluation, framework) for framework in family}
 
 
-def shown_frameworks(config: JobConfig) -> tuple[Framework, ...]:
+def _family(job: Job) -> tuple[Framework, ...]:
+    """Frameworks that take the job's settings and build its model."""
+    family = stack_of(job.config.framework).family
+    if next(of_providers(job.model), None) is None:
+        return family
+    return tuple(framework for framework in family if framework is not Framework.MEGATRON_LM)
+
+
+def shown_frameworks(job: Job) -> tuple[Framework, ...]:
     """Frameworks whose flags a page shows: of the job's family the two that everybody uses, and
     the job's own."""
-    family = stack_of(config.framework).family
-    usual = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, config.framework)
+    family = _family(job)
+    usual = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, job.config.framework)
     return tuple(dict.fromkeys(framework for framework in usual if framework in family))
 
 

@@ -98,7 +98,7 @@ def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
         return None
     rows = []
     job_flags = flags.framework_layout_flags if with_layout else flags.framework_assumed_flags
-    for framework in flags.shown_frameworks(advice.job.config):
+    for framework in flags.shown_frameworks(advice.job):
         setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
         rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))

@@ -1,4 +1,4 @@
-"""Megatron's options of latent attention, windows, sinks and multi-token prediction.
+"""Megatron's options of latent attention, windows, layers without rotary positions, sinks and multi-token prediction.
 
 Option names: megatron-core wheel 0.19.2 training/arguments.py and argument_utils.py, which makes
 --softmax-type, --mtp-num-layers and --multi-latent-attention from TransformerConfig's fields.
@@ -27,6 +27,8 @@ def attention_flags(model: ModelSpec) -> Iterator[str]:
         yield from ("--window-size", f"{model.window_size},0")
         if model.window_attn_skip_freq is not None:
             yield from ("--window-attn-skip-freq", str(model.window_attn_skip_freq))
+    if model.no_rope_freq is not None:
+        yield from ("--no-rope-freq", str(model.no_rope_freq))
     if model.softmax_type is not SoftmaxType.VANILLA:
         yield from ("--softmax-type", str(model.softmax_type))
     if model.mtp_num_layers is not None:

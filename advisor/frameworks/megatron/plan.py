@@ -16,7 +16,9 @@ from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
 from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
 
-_MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
+_MLP_MODULES = frozenset(
+    {Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2, Module.POST_MLP_LAYERNORM}
+)
 _ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's arguments (attention.py)
 
 
@@ -110,10 +112,14 @@ def selective_runs(
         runs.append(_discarding(up_projections, replayed_before=Module.CORE_ATTENTION))
     if "layernorm" in modules and (local or latent):
         norm = frozenset({Module.INPUT_LAYERNORM})
-        runs.append(_discarding(norm, replayed_before=Module.LINEAR_PROJ))
+        behind = model.norm_placement.behind
+        last = Module.POST_ATTENTION_LAYERNORM if behind else Module.LINEAR_PROJ
+        runs.append(_discarding(norm, replayed_before=last))
     if "layernorm" in modules and (local or has_experts):
         norm = frozenset({Module.PRE_MLP_LAYERNORM})
         last = Module.COMBINE if has_experts else Module.LINEAR_FC2
+        if model.norm_placement.behind:
+            last = Module.POST_MLP_LAYERNORM
         runs.append(_discarding(norm, replayed_before=last))
     return tuple(runs)
 

@@ -38,6 +38,7 @@ from advisor.memory.static import (
 )
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.variants import of_providers
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
 
@@ -88,6 +89,7 @@ class Megatron:
     ) -> tuple[ModelSpec, JobConfig]:
         """Unchanged; Megatron has no layers of other frameworks, and its own core attention none of
         multi-latent attention."""
+        self._check_variants(model)
         if not model.transformer_impl.is_megatron:
             raise UserError(
                 "model.transformer_impl", model.transformer_impl, f"is none of {self.framework}",
@@ -102,6 +104,17 @@ class Megatron:
                 "(dot_product_attention.py)", "use transformer_engine",
             )  # fmt: skip
         return model, config
+
+    def _check_variants(self, model: ModelSpec) -> None:
+        """Refuse the blocks that only transformers has, or only Bridge and NeMo."""
+        field = next(of_providers(model), "")
+        foreign = not model.transformer_impl.is_megatron
+        if field and (foreign or self._is_lm):
+            name = "Megatron Core" if foreign else "Megatron-LM's command line"
+            raise UserError(
+                f"model.{field}", getattr(model, field), f"{name} has no such layers",
+                f"use --framework {'huggingface' if foreign else 'megatron_bridge'}",
+            )  # fmt: skip
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide; a sharding of other frameworks is refused."""

@@ -37,6 +37,17 @@ EXACT = {
     "qwen3_30b_a3b": 30_532_122_624,
     "qwen3_235b_a22b": 235_093_634_560,
     "mistral_7b": 7_248_023_552,  # v0.1's 7,241,732,096 and 2 x 768 x 4096 for the vocabulary
+    "mistral_7b_v0.1": 7_241_732_096,
+    "gpt2_small": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "gemma2_9b": 9_241_705_984,
+    "gemma2_27b": 27_227_128_320,
+    "gemma3_27b": 27_009_002_240,
+    "llama4_scout_17b_16e": 107_769_861_120,
+    "llama4_maverick_17b_128e": 400_711_848_960,
+    "olmo2_32b": 32_234_279_936,
     "qwen2.5_7b": 7_615_616_512,
     "qwen2.5_14b": 14_770_033_664,
     "qwen2.5_32b": 32_763_876_352,
@@ -62,6 +73,7 @@ EXACT = {
 ACTIVE = {
     "deepseek_v2": 21_375_800_320, "deepseek_v2_lite": 2_661_150_208,
     "deepseek_v3": 37_552_282_624, "moonlight_16b_a3b": 2_914_782_720, "kimi_k2": 32_861_477_888,
+    "llama4_scout_17b_16e": 17_172_894_720, "llama4_maverick_17b_128e": 17_184_691_200,
     "gpt_oss_20b": 4_187_440_704, "gpt_oss_120b": 5_711_982_912, "glm4.5": 33_632_251_904,
     "glm4.5_air": 13_424_123_904,
 }  # fmt: skip
@@ -70,9 +82,10 @@ PREDICTS = {
 }  # fmt: skip
 
 # Their published figure is a name or a rounded statement, not a count: "1T" of Korthikanti et al.
-# Table 3, "72B", "355B" and "106B"; Kimi K2's 1.04T is more than its own shape gives.
+# Table 3, "72B", "355B", "106B", Gemma 2's "9B" and "27B"; Kimi K2's 1.04T is more than its own shape gives.
 LABELS = {
     "gpt3_1t": 0.01, "qwen2.5_72b": 0.01, "glm4.5": 0.01, "glm4.5_air": 0.01, "kimi_k2": 0.014,
+    "gemma2_9b": 0.028, "gemma2_27b": 0.009,
 }  # fmt: skip
 # Test configurations of Megatron-LM, whose size nobody states.
 UNPUBLISHED = {"megatron_ci_gpt3_7b", "megatron_ci_gpt3_15b", "megatron_ci_deepseekv3_proxy"}
