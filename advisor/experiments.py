@@ -33,7 +33,7 @@ class Experiment:
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
-    that it comes with, where it states one. framework: whose recipe it is. not_modelled: options that it sets and no job has.
+    that it comes with, where it states one. framework: NeMo or Bridge, where it is a recipe of theirs. not_modelled: options that it sets and no job has.
     """
 
     name: str
@@ -121,7 +121,9 @@ def nearest_experiment(
 
 _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
-_NEMO = dict.fromkeys(("nemo1", "nemo2"), Framework.NEMO)
+_BUILDERS = {
+    "megatron_bridge": Framework.MEGATRON_BRIDGE, "nemo1": Framework.NEMO, "nemo2": Framework.NEMO,
+}  # fmt: skip
 _FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
 
 
@@ -188,7 +190,7 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         source=recipe.source,
         notes=recipe.notes,
         shipped=parse_setting(recipe.shipped_recompute) if recipe.shipped_recompute else None,
-        framework=_NEMO.get(recipe.framework) or Framework(recipe.framework),
+        framework=_BUILDERS.get(recipe.framework),
         not_modelled=recipe.not_modelled,
     )
 

@@ -154,12 +154,12 @@ def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator]:
     """q or k normalized over the head dimension; keeps the storage that it reads.
 
-    The L2 norm has no weight and is compiled into one kernel (transformer/torch_norm.py L2Norm).
+    The L2 norm has no weight, and compiled keeps the same (transformer/torch_norm.py L2Norm).
     """
     output = Tensor(name, source.shape, shape.dtype)
     norm = norm_operator(shape, Module.QK_LAYERNORM, source, output)
     if shape.model.qk_l2_norm:
-        norm = replace(norm, saved=(source,), weights=())
+        norm = replace(norm, weights=())
     return output, norm
 
 

@@ -1,0 +1,118 @@
+"""Saved bytes of Gemma 2's, Gemma 3's and Llama 4's layers: equal to the byte to Megatron Core.
+
+Two functions are compiled on a GPU, and others stand for them on fake tensors, which keep what the
+compiled ones keep (see the last test): torch's GELU for fast_gelu, an RMSNorm for the L2 norm.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+from megatron.core import activations  # noqa: E402
+from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
+
+from advisor.frameworks.megatron.plan import chunk_plan  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from advisor.models.variants import NormPlacement  # noqa: E402
+from harness.rehearsal.fake import saved  # noqa: E402
+from harness.rehearsal.fake.environment import FlashLikeAttention  # noqa: E402
+
+from .megatron import Activation, CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
+from .prediction import rank_shape, recompute_setting, selective, tensor_parallel  # noqa: E402
+from .variants import (  # noqa: E402
+    CHUNK,
+    WINDOW,
+    CappedAttention,
+    ChunkedAttention,
+    WindowedCappedAttention,
+    chunks_of,
+)
+
+GEMMA2_9B = OracleCase(
+    num_layers=2, hidden_size=3584, ffn_hidden_size=14336, num_attention_heads=16,
+    num_query_groups=8, kv_channels=256, seq_length=2048, micro_batch_size=2,
+    activation=Activation.GEGLU, bias_activation_fusion=False, attention=CoreAttention.UNFUSED,
+    attention_softmax_in_fp32=False,
+)  # fmt: skip
+GEMMA3_27B = replace(
+    GEMMA2_9B, hidden_size=5376, ffn_hidden_size=21504, num_attention_heads=32,
+    num_query_groups=16, kv_channels=128, qk_layernorm=True, attention=CoreAttention.FLASH,
+)  # fmt: skip
+LLAMA4 = OracleCase(
+    num_layers=2, hidden_size=5120, ffn_hidden_size=16384, num_attention_heads=40,
+    num_query_groups=8, kv_channels=128, seq_length=2048, micro_batch_size=2, qk_layernorm=True,
+)  # fmt: skip
+L2_NORM = {"qk_layernorm": False, "qk_l2_norm": True}
+POST: dict[str, Any] = {"norm_placement": NormPlacement.PRE_AND_POST}
+CAPPED = {**POST, "attn_logit_softcapping": 50.0}
+MODELS: dict[str, tuple[OracleCase, Any, dict[str, Any]]] = {
+    "gemma2": (GEMMA2_9B, chunks_of(CappedAttention, post_norms=True), CAPPED),
+    "gemma2, window": (
+        GEMMA2_9B, chunks_of(WindowedCappedAttention, post_norms=True),
+        {**CAPPED, "window_size": WINDOW},
+    ),
+    "gemma3": (GEMMA3_27B, chunks_of(FlashLikeAttention, post_norms=True), POST),
+    "llama4": (LLAMA4, chunks_of(FlashLikeAttention), L2_NORM),
+    "llama4, chunks": (
+        LLAMA4, chunks_of(ChunkedAttention), {**L2_NORM, "attention_chunk_size": CHUNK},
+    ),
+    "llama4, no rotary": (
+        replace(LLAMA4, qk_layernorm=False), chunks_of(FlashLikeAttention, no_rope_freq=1),
+        {**L2_NORM, "no_rope_freq": LayerPattern("1"), "attention_chunk_size": CHUNK},
+    ),
+}  # fmt: skip
+# Bridge cuts chunks outside of what core_attn replays, the stand-in inside.
+SETTINGS = {
+    "none": {}, "mlp,layernorm": selective("mlp", "layernorm"), "core_attn": selective("core_attn"),
+}  # fmt: skip
+CASES = [
+    (name, setting) for name in MODELS for setting in SETTINGS
+    if setting != "core_attn" or name.startswith("gemma2")
+]  # fmt: skip
+
+
+def predicted(case: OracleCase, fields: dict[str, Any]) -> int:
+    """Bytes that the last layer keeps."""
+    shape = rank_shape(case)
+    shape = replace(shape, model=replace(shape.model, **fields))
+    kinds = shape.model.layer_kinds[-1:]
+    plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel)
+    return chunk_footprint(shape, plan, False, False).kept
+
+
+def assert_equal(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    case, build, fields = MODELS[name]
+    monkeypatch.setattr(saved, "fake_chunks", build)
+    case = replace(case, **changes)
+    _, rows = saved_bytes_per_layer(case)
+    rows = [row for row in rows if row.dtype != "float64"]  # Python's numbers, in host memory
+    assert predicted(case, fields) == sum(row.nbytes for row in rows), "\n".join(map(str, rows))
+
+
+@pytest.mark.parametrize(("name", "setting"), CASES)
+def test_saved_bytes(name: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal(name, monkeypatch, **tensor_parallel(2, True), **SETTINGS[setting])
+
+
+def test_softmax_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_equal("gemma2, window", monkeypatch, attention_softmax_in_fp32=True)
+
+
+@pytest.mark.parametrize(("name", "statistics"), [("fast_gelu", 0), ("L2Norm", 4)])
+def test_what_the_compiled_functions_keep(name: str, statistics: int) -> None:
+    """fast_gelu its input; the L2 norm also four bytes a row (its graph as Inductor splits it)."""
+    inner = {"fast_gelu": activations.fast_gelu, "L2Norm": L2Norm(128)._norm}[name]
+    function = inner._torchdynamo_orig_callable
+    function = function.__get__(L2Norm(128)) if name == "L2Norm" else function
+    x = torch.ones(4, 2, 8, 128, dtype=torch.bfloat16, requires_grad=True)
+    kept: list[int] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    with hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
+        torch.compile(function, backend="aot_eager_decomp_partition")(x)
+    assert sorted(kept) == sorted(filter(None, [x.nbytes, 4 * 2 * 8 * statistics]))
