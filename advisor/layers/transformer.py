@@ -27,7 +27,7 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
         case TransformerImpl.TORCH:
             return plain_layer(shape)
         case TransformerImpl.TRANSFORMERS:
-            return transformers_layer(shape)
+            return transformers_layer(shape, kind)
     return _megatron_layer(shape, kind)
 
 

@@ -24,7 +24,7 @@ from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.recompute import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402
-from .stacks.shapes import MODELS, shape_of  # noqa: E402
+from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402
 
 CHECKPOINTS = {
     Checkpoint.NON_REENTRANT: {"early_stop": False},
@@ -104,5 +104,16 @@ def test_inputs_of_checkpoints_on_the_host(checkpoint: Checkpoint) -> None:
     predicted = chunk_footprint(shape, RecomputePlan((segment,)), False, False)
     assert wrapped[0].dropped == 1
     assert predicted.kept == measured.kept == 0
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_transformers_alone_has(name: str) -> None:
+    shape = shape_of(VARIANTS[name], TransformerImpl.TRANSFORMERS)
+    measured = measure(shape)
+    plan = RecomputePlan((Segment(shape.model.layer_kinds[:1]),))
+    predicted = chunk_footprint(shape, plan, False, False)
+    assert predicted.kept == measured.kept
     assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
     assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)

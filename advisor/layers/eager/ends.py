@@ -18,9 +18,10 @@ from advisor.layers.eager.parts import (
     pointwise,
     with_weight_gradients,
 )
-from advisor.layers.eager.transformers import norm as transformers_norm
+from advisor.layers.eager.norms import norm as transformers_norm
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
 from advisor.models.spec import PositionEmbedding, TransformerImpl
 
 
@@ -37,9 +38,14 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
     makes_tables = model.transformer_impl is TransformerImpl.TRANSFORMERS
     if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
         size = (1, shape.local_seq, model.kv_channels)
-        tables = tuple(Tensor(f"rope_{name}", size, shape.dtype) for name in ("cos", "sin"))
+        cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
+        dtype = shape.dtype if cast else DType.FP32
+        tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     lookup = pointwise("embedding", Module.EMBEDDING, (), output, saved=tables)
     lookup = with_weight_gradients(replace(lookup, weights=weights))
+    if model.apply_embedding_scaling:
+        scaled = hidden(shape, "embedding_scaled")
+        return lookup, pointwise("embedding_scale", Module.EMBEDDING, (output,), scaled)
     _, dropped = dropout(
         shape, "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
     )
@@ -53,10 +59,13 @@ def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
     huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
     norm = transformers_norm if huggingface else fused_norm
     logits = activation(shape, "logits", weight.shape[0])
-    return (
-        norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed),
-        linear(shape, "output", Module.OUTPUT_LAYER, normed, logits, bias=False),
-    )
+    final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
+    if shape.model.final_logit_softcapping is None:
+        return final, linear(shape, "output", Module.OUTPUT_LAYER, normed, logits, bias=False)
+    raw = activation(shape, "raw_logits", weight.shape[0])
+    *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
+    linear_out = linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
+    return final, linear_out, *steps, replace(last, outputs=(logits,))
 
 
 @lru_cache(maxsize=4096)

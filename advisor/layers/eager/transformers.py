@@ -1,89 +1,78 @@
-"""Decoder layers of Hugging Face's transformers with SDPA attention: Llama's, and GPT-2's.
+"""Decoder layers of Hugging Face's transformers: Llama's, Gemma's, OLMo 2's, and GPT-2's.
 
 Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Qwen3 share its
-parts), models/gpt2/modeling_gpt2.py, activations.py, integrations/sdpa_attention.py.
+parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 """
 
 from dataclasses import replace
 from functools import lru_cache
 
-from advisor.dtypes import DType
+from advisor.layers.eager.masked import core_attention
+from advisor.layers.eager.norms import norm
 from advisor.layers.eager.parts import (
     activation,
-    attention,
     by_head,
     dropout,
-    fused_norm,
     hidden,
-    in_fp32,
     linear,
     nonlinearity,
     pointwise,
     residual,
     rotate_half,
-    with_weight_gradients,
 )
 from advisor.layers.operators import (
     LAYER_INPUT,
     Module,
     Operator,
     Tensor,
-    Weight,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Activation, Normalization, PositionEmbedding
+from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.models.spec import Activation, PositionEmbedding
 
 
 @lru_cache(maxsize=4096)
-def transformers_layer(shape: RankShape) -> tuple[Operator, ...]:
-    """Operators of one decoder layer: input norm, attention, add, norm, MLP, add."""
-    layer_input = hidden(shape, LAYER_INPUT)
-    normed = hidden(shape, "input_layernorm_out")
-    attended = _attention(shape, normed, layer_input, hidden(shape, "after_attention"))
+def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
+    """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
+    MLP, behind them, or both."""
+    layer_input, after_attention = (hidden(shape, name) for name in (LAYER_INPUT, "after_attention"))
+    normed, before = _norm_before(shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
+    attended = _attention(shape, normed, layer_input, after_attention, kind)
     # GPT2Block's variable attn_output lives until the block returns, as does its caller's input.
     held = (layer_input, attended[-1].inputs[0]) if _is_gpt2(shape) else (layer_input,)
-    after_attention = hidden(shape, "after_attention")
-    mlp_input = hidden(shape, "post_attention_layernorm_out")
-    return (
-        norm(shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input, normed),
-        *attended,
-        norm(shape, "post_attention_layernorm", Module.PRE_MLP_LAYERNORM, after_attention,
-             mlp_input),
-        *_mlp(shape, mlp_input, after_attention, held),
-    )  # fmt: skip
+    mlp_input, between = _norm_before(
+        shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
+    )
+    mlp = _mlp(shape, mlp_input, after_attention, held)
+    return (*before, *attended, *between, *mlp)
+
+
+def _norm_before(
+    shape: RankShape, name: str, module: Module, source: Tensor
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """What attention or MLP reads: `source`, or what a norm makes of it."""
+    if not shape.model.norm_placement.before:
+        return source, ()
+    output = hidden(shape, f"{name}_out")
+    return output, (norm(shape, name, module, source, output),)
+
+
+def _norm_behind(
+    shape: RankShape, name: str, module: Module, source: Tensor
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """What is added to the residual: `source`, or what a norm makes of it."""
+    if not shape.model.norm_placement.behind:
+        return source, ()
+    output = hidden(shape, f"{name}_out")
+    return output, (norm(shape, name, module, source, output),)
 
 
 def _is_gpt2(shape: RankShape) -> bool:
     return shape.model.position_embedding_type is PositionEmbedding.LEARNED
 
 
-def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
-    """LayerNorm is torch's kernel; LlamaRMSNorm computes in fp32, step by step.
-
-    It keeps the fp32 copy of its input, 1/rms of each row, and the normalized tensor in 16 bit,
-    which the weight multiplies; the input itself it does not keep. One more fp32 tensor lives while
-    it runs forward (the square, then the product). In the backward five live beside the copy, when
-    the 16-bit tensors are gone.
-    """
-    if shape.model.normalization is Normalization.LAYER_NORM:
-        return fused_norm(shape, name, module, source, output)
-    copy = in_fp32(source, f"{name}.fp32")
-    inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
-    normalized = Tensor(f"{name}.normalized", source.shape, source.dtype)
-    operator = pointwise(
-        name, module, (source,), output, saved=(copy, inverse, normalized),
-        forward_workspace=copy.num_bytes - output.num_bytes,
-        backward_workspace=5 * copy.num_bytes - 3 * output.num_bytes - inverse.num_bytes,
-    )  # fmt: skip
-    operator = replace(
-        operator, weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
-        extra_forward_bytes=5 * copy.num_bytes, extra_backward_bytes=8 * copy.num_bytes,
-    )  # fmt: skip
-    return with_weight_gradients(operator)
-
-
 def _attention(
-    shape: RankShape, source: Tensor, skip: Tensor, output: Tensor
+    shape: RankShape, source: Tensor, skip: Tensor, output: Tensor, kind: LayerKind
 ) -> tuple[Operator, ...]:
     """q_proj, k_proj, v_proj (or GPT-2's c_attn), q/k norms, rotary, attention, o_proj, residual.
 
@@ -91,15 +80,18 @@ def _attention(
     """
     model = shape.model
     query, key, value, before = _query_key_value(shape, source)
-    core = attention(shape, query, key, value)
+    core = core_attention(shape, query, key, value, kind)
     out = hidden(shape, "o_proj_out")
-    o_proj = linear(shape, "o_proj", Module.LINEAR_PROJ, core.outputs[0], out,
+    o_proj = linear(shape, "o_proj", Module.LINEAR_PROJ, core[-1].outputs[0], out,
                     bias=model.add_bias_linear, holds=(source, query, key, value))  # fmt: skip
     branch, dropped = dropout(
         shape, "resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout
     )
+    branch, behind = _norm_behind(
+        shape, "post_attention_layernorm", Module.POST_ATTENTION_LAYERNORM, branch
+    )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
-    return (*before, core, o_proj, *dropped, add)
+    return (*before, *core, o_proj, *dropped, *behind, add)
 
 
 def _query_key_value(
@@ -116,7 +108,8 @@ def _query_key_value(
         out = activation(shape, f"{name}_proj_out", width)
         operators.append(linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias))
         if model.qk_layernorm and name != "v":
-            out = by_head(shape, out, width // model.kv_channels)
+            if not model.qk_layernorm_across_heads:
+                out = by_head(shape, out, width // model.kv_channels)
             normed = Tensor(f"{name}_norm_out", out.shape, out.dtype)
             operators.append(norm(shape, f"{name}_norm", Module.QK_LAYERNORM, out, normed))
             out = normed
@@ -168,11 +161,14 @@ def _mlp(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )
     branch, dropped = dropout(shape, "mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
+    branch, behind = _norm_behind(
+        shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
+    )
     add = residual(
         "mlp_residual", Module.MLP_BDA, branch, skip, hidden(shape, "layer_output"),
         holds=held,
     )  # fmt: skip
-    return (*operators, *dropped, add)
+    return (*operators, *dropped, *behind, add)
 
 
 def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import Mixer
 from advisor.models.spec import ModelSpec, Normalization, TransformerImpl
 
 Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -21,6 +22,8 @@ def block(shape: RankShape) -> Block:
         if model.normalization is Normalization.LAYER_NORM:
             return PlainGpt(model), (), {}
         return _titan(shape)
+    if model.norm_placement.behind:
+        return _variant(shape)
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
 
 
@@ -77,6 +80,52 @@ def _llama(shape: RankShape) -> Block:
     config._attn_implementation = "sdpa"
     tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
     return layer_class(config, 0), (), {"position_embeddings": tables}
+
+
+def variant_config(model: ModelSpec) -> Any:
+    """The configuration of Gemma 2, Gemma 3 or OLMo 2 with the model's shape."""
+    from transformers import Gemma2Config, Gemma3TextConfig, Olmo2Config
+
+    shared: dict[str, Any] = {
+        "hidden_size": model.hidden_size, "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads, "vocab_size": model.vocab_size,
+        "num_key_value_heads": model.num_query_groups, "num_hidden_layers": model.num_layers,
+        "use_cache": False,
+    }  # fmt: skip
+    if not model.norm_placement.before:
+        config = Olmo2Config(**shared)
+    else:
+        windows = [kind.mixer for kind in model.layer_kinds]
+        types = [str(Mixer(mixer)).replace("window_", "") for mixer in windows]
+        cls = Gemma3TextConfig if model.attn_logit_softcapping is None else Gemma2Config
+        config = cls(**shared, head_dim=model.kv_channels, layer_types=types,
+                     sliding_window=model.window_size)  # fmt: skip
+    config._attn_implementation = "eager" if model.attn_logit_softcapping else "sdpa"
+    return config
+
+
+def _variant(shape: RankShape) -> Block:
+    """Layer 0, with the mask that the model would make for it."""
+    from transformers.masking_utils import create_sliding_window_causal_mask
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer
+    from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
+
+    layers = {"gemma2": Gemma2DecoderLayer, "gemma3_text": Gemma3DecoderLayer,
+              "olmo2": Olmo2DecoderLayer}  # fmt: skip
+    model, config = shape.model, variant_config(shape.model)
+    mask = None
+    if model.window_size is not None:
+        embeds = torch.empty(shape.micro_batch_size, shape.seq_length, 1)
+        mask = create_sliding_window_causal_mask(
+            config=config, inputs_embeds=embeds, attention_mask=None, past_key_values=None,
+            position_ids=torch.arange(shape.seq_length)[None],
+        )  # fmt: skip
+    dtype = torch.get_default_dtype() if model.norm_placement.before else torch.float32
+    size = 1, shape.seq_length, model.kv_channels
+    tables = tuple(torch.empty(size, dtype=dtype) for _ in range(2))
+    named = {"position_embeddings": tables, "attention_mask": mask}
+    return layers[config.model_type](config, 0), (), named
 
 
 def _gpt2(model: ModelSpec) -> Block:

@@ -53,8 +53,8 @@ def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measure
     blocks = nn.ModuleList([made, *(block(shape)[0] for _ in range(num_blocks - 1))]).train()
     size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
     leaf = torch.empty(size, requires_grad=True)
-    tables = [t for t in (*rest, *named.get("position_embeddings", ())) if t is not None]
-    known = (leaf, *blocks.parameters(), *tables)
+    given = (*rest, *named.get("position_embeddings", ()), named.get("attention_mask"))
+    known = (leaf, *blocks.parameters(), *(tensor for tensor in given if tensor is not None))
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
     with LiveBytes(known) as live:
         hidden = leaf * 1

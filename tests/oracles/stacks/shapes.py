@@ -1,8 +1,10 @@
 """Shapes of the oracle: real widths of published models, short sequences."""
 
 from dataclasses import replace
+from typing import Any
 
 from advisor.layers.shape import RankShape
+from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import (
     Activation,
     ModelSpec,
@@ -10,6 +12,7 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
+from advisor.models.variants import NormPlacement
 
 LLAMA3_8B = ModelSpec(
     name="llama3_8b", num_layers=4, hidden_size=4096, ffn_hidden_size=14336,
@@ -26,6 +29,30 @@ GPT2_XL = ModelSpec(
     position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1, attention_dropout=0.1,
     transformer_impl=TransformerImpl.TORCH,
 )  # fmt: skip
+_GEMMA: dict[str, Any] = {
+    "activation": Activation.GEGLU, "norm_placement": NormPlacement.PRE_AND_POST,
+    "layernorm_zero_centered_gamma": True, "apply_embedding_scaling": True,
+    "share_embeddings_and_output_weights": True, "transformer_impl": TransformerImpl.TRANSFORMERS,
+}  # fmt: skip
+GEMMA2_9B = ModelSpec(
+    name="gemma2_9b", num_layers=4, hidden_size=3584, ffn_hidden_size=14336,
+    num_attention_heads=16, num_query_groups=8, kv_channels=256, vocab_size=256000,
+    max_position_embeddings=8192, attn_logit_softcapping=50.0, final_logit_softcapping=30.0,
+    window_size=128, window_attn_skip_freq=LayerPattern("2"), **_GEMMA,
+)  # fmt: skip
+GEMMA3_27B = ModelSpec(
+    name="gemma3_27b", num_layers=4, hidden_size=5376, ffn_hidden_size=21504,
+    num_attention_heads=32, num_query_groups=16, kv_channels=128, vocab_size=262144,
+    max_position_embeddings=131072, qk_layernorm=True, window_size=128,
+    window_attn_skip_freq=LayerPattern("2"), **_GEMMA,
+)  # fmt: skip
+OLMO2_32B = replace(
+    LLAMA3_8B, name="olmo2_32b", hidden_size=5120, ffn_hidden_size=27648, num_attention_heads=40,
+    transformer_impl=TransformerImpl.TRANSFORMERS, norm_placement=NormPlacement.POST,
+    qk_layernorm=True, qk_layernorm_across_heads=True,
+)  # fmt: skip
+VARIANTS = {model.name: model for model in (GEMMA2_9B, GEMMA3_27B, OLMO2_32B)}
+"""What transformers alone has; windows are short enough to matter here."""
 MODELS = {model.name: model for model in (LLAMA3_8B, LLAMA2_7B, QWEN3_8B, GPT2_XL)}
 
 

@@ -1,0 +1,105 @@
+"""Core attention of transformers: a flash kernel, one with a mask, or scores in Python.
+
+Source: transformers 5.23.0 integrations/sdpa_attention.py, masking_utils.py and
+models/gemma2/modeling_gemma2.py (eager_attention_forward); torch 2.13 transformers/attention.cpp.
+"""
+
+from dataclasses import replace
+
+from advisor.layers.eager.parts import activation, attention, in_fp32, pointwise
+from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
+from advisor.models.layer_kind import LayerKind, Mixer
+
+_CORE = Module.CORE_ATTENTION
+
+
+def core_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, kind: LayerKind
+) -> tuple[Operator, ...]:
+    """Flash attention where no mask is needed; SDPA with a mask where a window is; and where scores
+    are capped, which SDPA cannot, eager attention."""
+    if shape.model.attn_logit_softcapping is not None:
+        return _eager_attention(shape, query, key, value)
+    if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
+        return _masked_attention(shape, query, key, value)
+    return (attention(shape, query, key, value),)
+
+
+def _is_masked(shape: RankShape) -> bool:
+    """Whether the window is short enough to need a mask (_ignore_causal_mask_sdpa)."""
+    window = shape.model.window_size
+    return window is not None and shape.seq_length >= window
+
+
+def mask_bytes(shape: RankShape) -> int:
+    """Bytes of the masks that a model makes for all its layers: [seq, seq] booleans for SDPA, one
+    for every sequence; eager attention has 16-bit ones [micro_batch_size, 1, seq, seq], for layers
+    with a window and for those without."""
+    model, pairs = shape.model, shape.seq_length**2
+    if model.attn_logit_softcapping is not None:
+        kinds = 1 if model.window_size is None else 2
+        return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize
+    return pairs if _is_masked(shape) else 0
+
+
+def _expanded(shape: RankShape, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Operator]:
+    """Keys and values of all query heads (repeat_kv); the same where there are as many."""
+    if shape.local_heads == shape.local_groups:
+        sources = key, value
+    else:
+        width = shape.local_heads * shape.model.kv_channels
+        sources = activation(shape, "key_all", width), activation(shape, "value_all", width)
+    repeat = replace(pointwise("repeat_kv", _CORE, (key, value), sources[0]), outputs=sources)
+    return (*sources, repeat)
+
+
+def _masked_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """SDPA with a mask takes expanded keys and values, and keeps what it makes of the booleans: a
+    16-bit bias [micro_batch_size, 1, seq, seq]. It computes all pairs, the hidden ones too."""
+    key, value, repeat = _expanded(shape, key, value)
+    kernel = attention(shape, query, key, value)
+    pairs = (shape.micro_batch_size, 1, shape.seq_length, shape.seq_length)
+    bias = Tensor("attention_bias", pairs, shape.dtype)
+    flops = 2 * kernel.attention_flops
+    return repeat, replace(kernel, saved=(*kernel.saved, bias), attention_flops=flops)
+
+
+def _eager_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Operator, ...]:
+    """Scores, cap, mask, softmax in fp32, its 16-bit copy, context: keeps expanded keys and values,
+    the tanh [micro_batch_size, heads, seq, seq], the softmax in fp32 and its copy."""
+    key, value, repeat = _expanded(shape, key, value)
+    size = (shape.micro_batch_size, shape.local_heads, shape.seq_length, shape.seq_length)
+    raw, scores, masked, probs = (
+        Tensor(f"attention_{name}", size, shape.dtype)
+        for name in ("raw_scores", "scores", "masked", "probs")
+    )
+    softmax = in_fp32(probs, "attention_softmax")
+    capped = soft_cap(scores, _CORE, held=False)
+    width = shape.local_heads * shape.model.kv_channels
+    context, output = (activation(shape, name, width) for name in ("context", "core_attention_out"))
+    flops = 2 * shape.tokens * shape.seq_length * width
+    return (
+        repeat,
+        _matmul("attention_scores", (query, key), raw, flops),
+        pointwise("attention_scale", _CORE, (raw,), scores),
+        *capped,
+        pointwise("attention_mask", _CORE, capped[-1].outputs, masked),
+        pointwise("attention_softmax", _CORE, (masked,), softmax, saved=(softmax,),
+                  forward_workspace=softmax.num_bytes),
+        replace(pointwise("attention_probs", _CORE, (softmax,), probs), forward_holds=(masked,)),
+        _matmul("attention_context", (probs, value), context, flops),
+        pointwise("attention_transpose", _CORE, (context,), output),
+    )  # fmt: skip
+
+
+def _matmul(name: str, inputs: tuple[Tensor, ...], output: Tensor, flops: int) -> Operator:
+    return Operator(
+        name=name, module=_CORE, unit=ComputeUnit.ATTENTION, inputs=inputs, outputs=(output,),
+        saved=inputs, attention_flops=flops,
+    )  # fmt: skip
