@@ -4,13 +4,16 @@ Source of names, and of values where a key is absent: transformers 4.57.1,
 models/<type>/configuration_<type>.py and modeling_<type>.py.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from advisor.errors import UserError
 from advisor.models.huggingface_config import HuggingFaceConfig, read_config
 from advisor.models.huggingface_deepseek import DEEPSEEK_TYPES, read_deepseek
 from advisor.models.huggingface_experts import EXPERT_KEYS, ExpertKeys, expert_fields
+from advisor.models.huggingface_variants import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
+from advisor.models.huggingface_windows import Windows, window_fields
 from advisor.models.spec import (
     Activation,
     ModelSpec,
@@ -35,35 +38,60 @@ class _Decoder:
     """What transformers' classes of one model_type fix, or assume where a key is absent.
 
     num_key_value_heads and head_dim None: as many as query heads, and hidden_size / heads.
-    sliding_window: tokens where the key is absent; windowed_by_flag: use_sliding_window decides.
+    vocab_size, max_position_embeddings None: the keys are required.
+    windows: of its layers, None where it has none. variant: what else its layers have.
     bias_keys: attention_bias and mlp_bias are read, as far as the class has them.
     """
 
     num_key_value_heads: int | None = None
     head_dim: int | None = None
-    sliding_window: int | None = None
-    windowed_by_flag: bool = False
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    windows: Windows | None = None
     bias_keys: tuple[str, ...] = ()
     qkv_bias: bool = False
     qk_norm: bool = False
     normalization: Normalization = Normalization.RMS_NORM
     gated: bool = True
+    tied: bool = False
+    activation_key: str = "hidden_act"
     hidden_act: str = "silu"
     rotary_percent: float = 1.0
     experts: ExpertKeys | None = None
+    variant: Variant | None = None
 
 
+_QWEN_WINDOWS = Windows(default=4096, by_flag=True)
+_GEMMA = _Decoder(
+    num_key_value_heads=4, head_dim=256, tied=True, activation_key="hidden_activation",
+    hidden_act="gelu_pytorch_tanh",
+)  # fmt: skip
 _DECODERS = {
     "llama": _Decoder(bias_keys=("attention_bias", "mlp_bias")),
-    "mistral": _Decoder(num_key_value_heads=8, sliding_window=4096),
-    "qwen2": _Decoder(num_key_value_heads=32, windowed_by_flag=True, qkv_bias=True),
+    "mistral": _Decoder(num_key_value_heads=8, windows=Windows(default=4096)),
+    "qwen2": _Decoder(num_key_value_heads=32, windows=_QWEN_WINDOWS, qkv_bias=True),
     "qwen3": _Decoder(
-        num_key_value_heads=32, head_dim=128, windowed_by_flag=True, qk_norm=True,
+        num_key_value_heads=32, head_dim=128, windows=_QWEN_WINDOWS, qk_norm=True,
     ),
-    "phi3": _Decoder(),
-    "mixtral": _Decoder(num_key_value_heads=8, experts=EXPERT_KEYS["mixtral"]),
+    "phi3": _Decoder(windows=Windows()),
+    "mixtral": _Decoder(
+        num_key_value_heads=8, windows=Windows(), experts=EXPERT_KEYS["mixtral"],
+    ),
+    "gemma2": replace(
+        _GEMMA, windows=Windows(default=4096, every=2), vocab_size=256000,
+        max_position_embeddings=8192, variant=GEMMA2,
+    ),
+    "gemma3_text": replace(
+        _GEMMA, windows=Windows(default=4096, every=6), vocab_size=262208,
+        max_position_embeddings=131072, qk_norm=True, variant=GEMMA3,
+    ),
+    "llama4_text": _Decoder(
+        num_key_value_heads=8, head_dim=128, vocab_size=202048, max_position_embeddings=131072,
+        variant=LLAMA4,
+    ),
+    "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
     "qwen3_moe": _Decoder(
-        num_key_value_heads=4, windowed_by_flag=True, bias_keys=(), qk_norm=True,
+        num_key_value_heads=4, windows=_QWEN_WINDOWS, bias_keys=(), qk_norm=True,
         experts=EXPERT_KEYS["qwen3_moe"],
     ),
     "nemotron": _Decoder(
@@ -79,7 +107,6 @@ _DECODER_KEYS = frozenset(
         "layer_types", "sliding_window",
     }
 )  # fmt: skip
-_WINDOW_KEYS = frozenset(("use_sliding_window", "max_window_layers"))
 _GPT2_KEYS = frozenset(
     {
         "n_layer", "n_embd", "n_inner", "n_head", "n_positions", "n_ctx", "vocab_size",
@@ -90,27 +117,22 @@ _GPT2_KEYS = frozenset(
     }
 )  # fmt: skip
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, "gpt2")
-_REFUSED = {
+REFUSED = {
     "qwen3_next": "gated delta net layers are not modelled",
     "nemotron_h": "Mamba layers are not modelled",
-    "llama4": "chunked attention and layers without rotary positions are not modelled",
-    "llama4_text": "chunked attention and layers without rotary positions are not modelled",
-    "gemma2": "norms behind attention and MLP and capped scores are not modelled",
-    "gemma3": "norms behind attention and MLP are not modelled",
-    "gemma3_text": "norms behind attention and MLP are not modelled",
-    "olmo2": "norms behind attention and MLP are not modelled",
-    "falcon": "attention and MLP side by side are not modelled",
+    "falcon": "attention and MLP run side by side, as in no layer of Megatron Core 0.16.1",
     "gpt_oss": "is read as a preset alone",
 }
+_WITH_VISION = ("gemma3", "llama4")
 _PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
 
 
 def load_huggingface(path: Path) -> ModelSpec:
     """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
-    config = read_config(path)
+    config = _of_text(read_config(path))
     model_type = config.get("model_type", str, None)
-    if model_type in _REFUSED:
-        raise config.refuse("model_type", _REFUSED[model_type], _PRESETS.get(model_type, ""))
+    if model_type in REFUSED:
+        raise config.refuse("model_type", REFUSED[model_type], _PRESETS.get(model_type, ""))
     if model_type not in MODEL_TYPES:
         near = nearest_names(model_type or "", MODEL_TYPES)
         raise config.refuse("model_type", "is not a family that is read", near)
@@ -129,34 +151,50 @@ def load_huggingface(path: Path) -> ModelSpec:
         ) from None
 
 
+def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
+    """The language model of a file that describes a vision model too, which is not modelled."""
+    inner = config.values.get("text_config")
+    if config.values.get("model_type") not in _WITH_VISION or not isinstance(inner, dict):
+        return config
+    kind = f"{config.values['model_type']}_text"
+    return replace(config, values={**inner, "model_type": kind})
+
+
 def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
-    """llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, nemotron: rotary positions, dropout
-    on attention alone."""
-    windowed = _WINDOW_KEYS if family.windowed_by_flag else frozenset()
-    experts = family.experts.keys if family.experts else frozenset()
-    config.check_keys(_DECODER_KEYS | windowed | experts | frozenset(family.bias_keys))
-    _check_full_attention(config, family)
+    """Families with rotary positions, and dropout on attention alone."""
+    parts = (family.windows, family.experts, family.variant)
+    own = [part.keys for part in parts if part is not None]
+    config.check_keys(_DECODER_KEYS.union(family.bias_keys, *own))
     heads = config.positive("num_attention_heads")
-    return ModelSpec(
-        name=config.model_name,
-        num_layers=config.positive("num_hidden_layers"),
-        hidden_size=config.positive("hidden_size"),
-        ffn_hidden_size=config.positive("intermediate_size"),
-        num_attention_heads=heads,
-        num_query_groups=_num_query_groups(config, family, heads),
-        kv_channels=_head_dim(config, family, heads),
-        vocab_size=config.positive("vocab_size"),
-        max_position_embeddings=config.positive("max_position_embeddings"),
-        normalization=family.normalization,
-        activation=_activation(config, "hidden_act", family.hidden_act, family.gated),
-        add_bias_linear=_linear_bias(config, family),
-        add_qkv_bias=family.qkv_bias,
-        qk_layernorm=family.qk_norm,
-        share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, False),
-        rotary_percent=_rotary_percent(config, family),
-        attention_dropout=config.get("attention_dropout", float, 0.0),
-        **(expert_fields(config, family.experts) if family.experts else {}),
-    )
+    fields: dict[str, Any] = {
+        "num_layers": config.positive("num_hidden_layers"),
+        "hidden_size": config.positive("hidden_size"),
+        "ffn_hidden_size": config.positive("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_query_groups": _num_query_groups(config, family, heads),
+        "kv_channels": _head_dim(config, family, heads),
+        "vocab_size": config.positive("vocab_size", family.vocab_size),
+        "max_position_embeddings": config.positive(
+            "max_position_embeddings", family.max_position_embeddings
+        ),
+        "normalization": family.normalization,
+        "activation": _activation(
+            config, family.activation_key, family.hidden_act, family.gated
+        ),
+        "add_bias_linear": _linear_bias(config, family),
+        "add_qkv_bias": family.qkv_bias,
+        "qk_layernorm": family.qk_norm,
+        "share_embeddings_and_output_weights": config.get("tie_word_embeddings", bool, family.tied),
+        "rotary_percent": _rotary_percent(config, family),
+        "attention_dropout": config.get("attention_dropout", float, 0.0),
+    }
+    if family.variant is not LLAMA4:  # which has chunks
+        fields |= window_fields(config, family.windows, fields["max_position_embeddings"])
+    if family.experts is not None:
+        fields |= expert_fields(config, family.experts)
+    if family.variant is not None:
+        fields |= family.variant.fields(config)
+    return ModelSpec(name=config.model_name, **fields)
 
 
 def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
@@ -241,19 +279,3 @@ def _rotary_percent(config: HuggingFaceConfig, family: _Decoder) -> float:
     default = inside if isinstance(inside, int | float) else family.rotary_percent
     return float(config.get("partial_rotary_factor", float, default))
 
-
-def _check_full_attention(config: HuggingFaceConfig, family: _Decoder) -> None:
-    """Refuse a sliding window that is shorter than the context."""
-    kinds = config.get("layer_types", tuple[str, ...], ())
-    if any(kind != "full_attention" for kind in kinds):
-        raise config.refuse("layer_types", "only full_attention is modelled")
-    window = config.get("sliding_window", int, None)
-    if "sliding_window" not in config.values:
-        window = family.sliding_window
-    if family.windowed_by_flag and not config.get("use_sliding_window", bool, False):
-        return
-    if window is not None and window < config.positive("max_position_embeddings"):
-        raise config.refuse(
-            "sliding_window", f"sliding-window attention ({window} tokens) is not modelled",
-            "write null for full attention",
-        )  # fmt: skip

@@ -140,6 +140,5 @@ REASONS = {
     "router_jitter_noise": "noise on the router's input is not modelled",
     "quantization_config": "quantized weights are not modelled: training weights are 16 bits",
     "reorder_and_upcast_attn": "attention scores in fp32 outside the kernel are not modelled",
-    "sliding_window": "sliding-window attention is not modelled",
-    "use_sliding_window": "sliding-window attention is not modelled",
+    "use_sliding_window": "sliding-window attention is not of this family",
 }

@@ -18,7 +18,7 @@ from advisor.configuration import (
     unknown_name,
 )
 from advisor.errors import UserError
-from advisor.models.huggingface import load_huggingface
+from advisor.models.huggingface import REFUSED, load_huggingface
 from advisor.models.huggingface_config import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 from advisor.reader import convert, field_types, read_dataclass, show, show_path
@@ -69,6 +69,9 @@ def load_model(name_or_path: str, config_dir: Path | None = None) -> ModelSpec:
         raise UserError(
             _FLAG, show_path(name_or_path), "no such file or folder", f"of presets, {near}"
         )
+    family = name_or_path.lower().partition("_")[0]
+    if family in REFUSED:
+        raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
     raise unknown_name(Group.MODEL, name_or_path, config_dir, _FLAG)
 
 

@@ -1,4 +1,4 @@
-"""config.json of the six families: equal to the presets, and strict about everything else."""
+"""config.json of the dense families: equal to the presets, and strict about everything else."""
 
 import json
 from dataclasses import replace
@@ -74,6 +74,8 @@ GPT2 = {
     "summary_type": "cls_index", "vocab_size": 50257,
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
 }  # fmt: skip
+GEMMA3 = LLAMA3_8B | {"model_type": "gemma3_text", "sliding_window": 4096}
+WINDOW_FIRST = ["sliding_attention", "full_attention"]
 FAMILIES = {
     "llama3_8b": LLAMA3_8B, "llama2_7b": LLAMA2_7B, "llama3.2_1b": LLAMA32_1B,
     "mistral_7b": MISTRAL_7B, "qwen2.5_7b": QWEN25_7B, "qwen3_32b": QWEN3_32B,
@@ -106,6 +108,7 @@ def test_gpt2_has_its_published_size(tmp_path: Path) -> None:
 def test_all_families_are_tested() -> None:
     read = {str(config["model_type"]) for config in (*FAMILIES.values(), GPT2)}
     elsewhere = {*EXPERT_KEYS, *DEEPSEEK_TYPES, "phi3"}  # test_huggingface_experts, _deepseek
+    elsewhere |= {"gemma2", "gemma3_text", "llama4_text", "olmo2"}  # tests/oracles
     assert read | elsewhere == set(MODEL_TYPES)
 
 
@@ -139,8 +142,38 @@ def test_an_absent_key_means_what_transformers_means(tmp_path: Path) -> None:
     llama = {key: value for key, value in LLAMA3_8B.items() if key != "num_key_value_heads"}
     assert load(tmp_path, llama).num_query_groups == 32
     windowed = {key: value for key, value in MISTRAL_7B.items() if key != "sliding_window"}
-    with pytest.raises(UserError, match=r"sliding_window = \(none\): .* \(4096 tokens\)"):
-        load(tmp_path, windowed)
+    assert load(tmp_path, windowed).window_size == 4096
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "skips"),
+    [
+        (MISTRAL_7B, {"sliding_window": 4096}, None),
+        (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 0}, None),
+        (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 26}, f"[{'0,' * 26}1,1]"),
+        (QWEN3_32B, {"sliding_window": 64, "layer_types": WINDOW_FIRST * 32}, "2"),
+        (GEMMA3, {}, "6"), (GEMMA3, {"sliding_window_pattern": 3}, "3"),
+    ],
+)
+def test_windows(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], skips: str | None
+) -> None:
+    spec = load(tmp_path, base, **changes)
+    assert spec.window_size == changes.get("sliding_window", 4096)
+    assert spec.window_attn_skip_freq == skips
+
+
+@pytest.mark.parametrize(
+    ("changes", "experts", "bare"),
+    [
+        ({}, "1", "4"), ({"interleave_moe_layer_step": 2}, "[0,1]*16", "4"),
+        ({"moe_layers": [1], "no_rope_layers": [1] * 31 + [0]}, f"[0,1{',0' * 30}]", "32"),
+        ({"no_rope_layers": [0, 1] * 16}, "1", f"[{'1,0,' * 15}1,0]"),
+    ],
+)
+def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, bare: str) -> None:
+    spec = load(tmp_path, LLAMA3_8B, model_type="llama4_text", **changes)
+    assert (spec.moe_layer_freq, spec.no_rope_freq) == (experts, bare)
 
 
 @pytest.mark.parametrize(
@@ -169,10 +202,15 @@ def test_an_absent_key_means_what_transformers_means(tmp_path: Path) -> None:
         (LLAMA3_8B, {"tie_word_embeddings": "no"}, "tie_word_embeddings = no: must be true or"),
         (LLAMA3_8B, {"model_type": "dbrx"}, "model_type = dbrx: is not a family that is re"),
         (LLAMA3_8B, {"model_type": None}, "model_type = None: is not a family that is read"),
-        (MISTRAL_7B, {"sliding_window": 4096}, "write null for full attention"),
-        (QWEN25_7B, {"use_sliding_window": True}, "sliding_window = 4096: sliding-window"),
+        (LLAMA3_8B, {"use_sliding_window": True}, "use_sliding_window = True: sliding-window"),
+        (MISTRAL_7B, {"layer_types": ["full_attention"], "sliding_window": 9}, "must name num_hid"),
+        (LLAMA3_8B, {"layer_types": ["sliding_attention"] * 32}, "only full_attention"),
+        (LLAMA3_8B, {"model_type": "falcon"}, "side by side, as in no layer of Megatron Core"),
+        (LLAMA3_8B, {"model_type": "llama4_text", "layer_types": ["full_attention"] * 32},
+         "must be chunked_attention where no_rope_layers is 1"),
+        (LLAMA3_8B, {"model_type": "gemma2", "use_bidirectional_attention": True}, "only causal"),
         (QWEN3_32B, {"attention_bias": True}, "attention_bias = True: adds biases"),
-        (QWEN3_32B, {"layer_types": ["sliding_attention"] * 64}, "only full_attention"),
+        (QWEN3_32B, {"layer_types": ["linear_attention"] * 64}, "only full_attention and sliding"),
         (NEMOTRON4_15B, {"hidden_act": "silu"}, "hidden_act = silu: is not an activation"),
         (GPT2, {"embd_pdrop": 0.0}, "embd_pdrop = 0.0: must equal resid_pdrop = 0.1"),
         (GPT2, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn = True: fp32"),

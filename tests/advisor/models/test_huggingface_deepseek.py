@@ -98,7 +98,6 @@ def test_a_published_config_gives_the_preset(tmp_path: Path, name: str) -> None:
         (PHI4, {"resid_pdrop": 0.1}, "resid_pdrop = 0.1: is not understood"),
         (PHI4, {"model_type": "qwen3_next"}, "gated delta net layers are not modelled"),
         (PHI4, {"model_type": "gpt_oss"}, "gpt_oss_20b"),
-        (PHI4, {"model_type": "gemma3_text"}, "norms behind attention and MLP"),
     ],
 )
 def test_refusals_are_one_line(

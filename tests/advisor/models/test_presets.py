@@ -143,6 +143,7 @@ def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> 
     [
         ("llama3_7b", "--model = llama3_7b: unknown model; did you mean llama3_70b"),
         ("qwen3", "did you mean qwen3_8b or qwen3_32b"),
+        ("falcon_180b", "attention and MLP run side by side, as in no layer of Megatron Core"),
         ("", "--model = '': unknown model; one of deepseek_r1"),
         ("no/such.yaml", "--model = no/such.yaml: no such file or folder"),
         ("meta-llama/llama3_8B", "no such file or folder; of presets, did you mean llama3_8b"),
