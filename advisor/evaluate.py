@@ -24,6 +24,7 @@ from advisor.dtypes import DType
 from advisor.frameworks.base import FixedMemory
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
+from advisor.layers.eager.masked import mask_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layout import DataParallelSharding
@@ -68,7 +69,7 @@ class Evaluator:
         experts = job.model.num_moe_experts is not None
         self._network = network(layout, job.gpu, calibration, experts=experts)
         self.budget_bytes = config.memory_budget_bytes or job.gpu.memory_bytes
-        self._mask = 0
+        self._mask = mask_bytes(self.shape)
         if config.create_attention_mask:
             self._mask = config.micro_batch_size * self.shape.local_seq * config.seq_length
         self._parameters = [
@@ -342,9 +343,9 @@ def rank_shape(job: Job) -> RankShape:
 
 def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
-    attention/dot_product_attention/utils.py); the local spec has only the unfused one, and no kernel
-    caps scores. Before
-    Hopper no kernel trains with sinks or with values narrower than keys: attention is unfused."""
+    attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
+    caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
+    attention is unfused."""
     if model.attention_backend is not AttentionBackend.AUTO:
         return model
     capped = model.attn_logit_softcapping is not None

@@ -33,7 +33,8 @@ class Experiment:
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
-    that it comes with, where it states one. framework: NeMo or Bridge, where it is a recipe of theirs. not_modelled: options that it sets and no job has.
+    that it comes with, where it states one. framework: NeMo or Bridge, where the recipe is theirs.
+    not_modelled: options that it sets and no job has.
     """
 
     name: str

@@ -272,7 +272,8 @@ def _assumptions(
 ) -> tuple[str, ...]:
     """What the request did not say."""
     said: list[str] = []
-    named = request.framework or any(pair.startswith("job.framework=") for pair in request.overrides)
+    by_key = any(pair.startswith("job.framework=") for pair in request.overrides)
+    named = request.framework is not None or by_key
     if not named and config.framework is not Framework.MEGATRON_LM:
         said.append(f"framework {config.framework}")
     if preset is not None and not stack.runs_presets:

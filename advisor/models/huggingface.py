@@ -178,9 +178,7 @@ def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
             "max_position_embeddings", family.max_position_embeddings
         ),
         "normalization": family.normalization,
-        "activation": _activation(
-            config, family.activation_key, family.hidden_act, family.gated
-        ),
+        "activation": _activation(config, family.activation_key, family.hidden_act, family.gated),
         "add_bias_linear": _linear_bias(config, family),
         "add_qkv_bias": family.qkv_bias,
         "qk_layernorm": family.qk_norm,
@@ -278,4 +276,3 @@ def _rotary_percent(config: HuggingFaceConfig, family: _Decoder) -> float:
     inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
     default = inside if isinstance(inside, int | float) else family.rotary_percent
     return float(config.get("partial_rotary_factor", float, default))
-

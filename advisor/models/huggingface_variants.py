@@ -111,7 +111,9 @@ def _repeated(entries: list[int]) -> LayerPattern | None:
     period = entries.index(1) + 1 if 1 in entries else 0
     times = len(entries) // period if period else 0
     head = entries[:period]
-    return LayerPattern(f"[{','.join(map(str, head))}]*{times}") if head * times == entries else None
+    return (
+        LayerPattern(f"[{','.join(map(str, head))}]*{times}") if head * times == entries else None
+    )
 
 
 def _bare_layers(config: HuggingFaceConfig) -> LayerPattern:
@@ -123,7 +125,8 @@ def _bare_layers(config: HuggingFaceConfig) -> LayerPattern:
     types = tuple("chunked_attention" if has else "full_attention" for has in rotary)
     if config.get("layer_types", tuple[str, ...], types) != types:
         raise config.refuse(
-            "layer_types", "must be chunked_attention where no_rope_layers is 1, else full_attention"
+            "layer_types",
+            "must be chunked_attention where no_rope_layers is 1, and no other",
         )
     bare = [int(not has) for has in rotary]
     first = bare.index(1) + 1 if 1 in bare else layers + 1

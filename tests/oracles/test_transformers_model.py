@@ -1,11 +1,11 @@
-"""A whole LlamaForCausalLM under its own activation checkpointing, forward, loss and backward."""
+"""Whole models of transformers under their own activation checkpointing, forward and loss."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
@@ -13,15 +13,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
+from advisor.layers.eager.masked import mask_bytes  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 
+from .stacks.blocks import variant_config  # noqa: E402
 from .stacks.kernels import GpuKernels  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, VARIANTS, shape_of  # noqa: E402
 
+_CLASSES = {"gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
+            "olmo2": "Olmo2ForCausalLM"}  # fmt: skip
 LAYERS = 6
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""
@@ -39,14 +43,18 @@ def _model(shape: RankShape, spec_text: str) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     spec = shape.model
-    config = LlamaConfig(
-        hidden_size=spec.hidden_size, intermediate_size=spec.ffn_hidden_size,
-        num_attention_heads=spec.num_attention_heads, num_key_value_heads=spec.num_query_groups,
-        head_dim=spec.kv_channels, num_hidden_layers=LAYERS, vocab_size=spec.vocab_size,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2, use_cache=False,
-        attn_implementation="sdpa",
-    )  # fmt: skip
-    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).train()
+    if spec.norm_placement.behind:
+        config = variant_config(spec)
+        cls = getattr(transformers, _CLASSES[config.model_type])
+    else:
+        cls, config = LlamaForCausalLM, LlamaConfig(
+            hidden_size=spec.hidden_size, intermediate_size=spec.ffn_hidden_size,
+            num_attention_heads=spec.num_attention_heads, num_key_value_heads=spec.num_query_groups,
+            head_dim=spec.kv_channels, num_hidden_layers=spec.num_layers,
+            vocab_size=spec.vocab_size, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+            use_cache=False, attn_implementation="sdpa",
+        )  # fmt: skip
+    model = cls._from_config(config, dtype=torch.bfloat16).train()
     kwargs = KWARGS[spec_text]
     if kwargs is not None:  # as Trainer calls it, which takes every_n_layers out of the kwargs
         model.activation_checkpointing_enable(
@@ -70,12 +78,29 @@ def _measure(shape: RankShape, spec: str) -> tuple[int, int]:
         return found
 
 
-@pytest.mark.parametrize("spec", KWARGS)
-def test_kept_and_forward_peak(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Looks into the positions for packed sequences, which fake tensors cannot tell.
+@pytest.mark.parametrize("spec", ["none", "full"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_packing(monkeypatch)
+    shape = shape_of(replace(VARIANTS[name], vocab_size=32000), TransformerImpl.TRANSFORMERS)
+    kept, forward = _measure(shape, spec)
+    plan = chunk_plan(parse_setting(spec), shape, shape.model.layer_kinds, HOW)
+    predicted = chunk_footprint(shape, plan, True, True, mask_bytes(shape))
+    assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
+
+
+def _without_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks into the positions for packed sequences, which fake tensors cannot tell."""
     packed = "transformers.masking_utils.find_packed_sequence_indices"
     monkeypatch.setattr(packed, lambda *args, **kwargs: None)
-    shape = shape_of(replace(LLAMA3_8B, vocab_size=4096), TransformerImpl.TRANSFORMERS)
+
+
+@pytest.mark.parametrize("spec", KWARGS)
+def test_kept_and_forward_peak(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_packing(monkeypatch)
+    model = replace(LLAMA3_8B, vocab_size=4096, num_layers=LAYERS)
+    shape = shape_of(model, TransformerImpl.TRANSFORMERS)
     kept, forward = _measure(shape, spec)
     plan = chunk_plan(parse_setting(spec), shape, (DENSE,) * LAYERS, HOW)
     predicted = chunk_footprint(shape, plan, True, True)

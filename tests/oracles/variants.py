@@ -67,8 +67,9 @@ class ChunkedAttention(FlashLikeAttention):
 
     def forward(self, *heads: Any, **rest: Any) -> torch.Tensor:
         s, b = heads[0].shape[:2]
-        cut = (t.reshape(s // CHUNK, CHUNK, *t.shape[1:]).transpose(0, 1) for t in heads[:3])
-        out = FlashLikeFunction.apply(*(t.reshape(CHUNK, -1, *t.shape[3:]).contiguous() for t in cut))
+        whole = (t.reshape(s // CHUNK, CHUNK, *t.shape[1:]).transpose(0, 1) for t in heads[:3])
+        cut = (t.reshape(CHUNK, -1, *t.shape[3:]).contiguous() for t in whole)
+        out = FlashLikeFunction.apply(*cut)
         out = out.view(CHUNK, s // CHUNK, b, -1).transpose(0, 1)
         return out.reshape(s, b, -1)
 
@@ -76,6 +77,7 @@ class ChunkedAttention(FlashLikeAttention):
 def chunks_of(core_attention: type[torch.nn.Module], **options: Any) -> Callable[..., list[Any]]:
     """A builder of model chunks, for fake_chunks: post_norms, and fields of the configuration."""
     post_norms = options.pop("post_norms", False)
+
     def spec(case: OracleCase, _: Any) -> Any:
         made = get_gpt_layer_local_spec(
             qk_layernorm=case.qk_layernorm, normalization=case.normalization

@@ -1,4 +1,5 @@
-"""Megatron's options of latent attention, windows, layers without rotary positions, sinks and multi-token prediction.
+"""Megatron's options of latent attention, windows, sinks, layers without rotary positions, and
+multi-token prediction.
 
 Option names: megatron-core wheel 0.19.2 training/arguments.py and argument_utils.py, which makes
 --softmax-type, --mtp-num-layers and --multi-latent-attention from TransformerConfig's fields.

@@ -12,6 +12,7 @@ from advisor.job import Framework, Job, JobConfig
 from advisor.layout import DataParallelSharding, ParallelLayout
 from advisor.models.attention import SoftmaxType
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
+from advisor.models.variants import variants
 
 _ONE: Final = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -38,8 +39,9 @@ class Problem:
 
 
 _MEGATRON_ATTENTION: Final = (
-    ("multi_latent_attention", False), ("mtp_num_layers", None), ("window_size", None),
-    ("softmax_type", SoftmaxType.VANILLA),
+    ("multi_latent_attention", False), ("mtp_num_layers", None),
+    ("softmax_type", SoftmaxType.VANILLA), ("qk_l2_norm", False), ("no_rope_freq", None),
+    ("attention_chunk_size", None),
 )  # fmt: skip
 """Options of a model that only Megatron's layers have here, with their defaults."""
 
@@ -71,6 +73,7 @@ def configured(
                             f"is Megatron's, not that of {framework}",
                             "torch or transformers")  # fmt: skip
         impl = model.transformer_impl
+    _check_plain(model, impl)
     multiple = 1
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by
@@ -79,6 +82,18 @@ def configured(
         cross_entropy_fusion=CrossEntropyFusion.NONE, make_vocab_size_divisible_by=multiple,
     )  # fmt: skip
     return model, replace(config, create_attention_mask=False)
+
+
+def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
+    """torchtitan's blocks have no windows and are of one kind; transformers' have all of these."""
+    field = "window_size" if model.window_size is not None else next(variants(model), None)
+    if field is not None and impl is TransformerImpl.TORCH:
+        raise UserError(
+            f"model.{field}",
+            getattr(model, field),
+            "has no model in plain torch layers",
+            "use --framework huggingface, or model.transformer_impl=transformers",
+        )
 
 
 def data_parallel_layout(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from advisor.dtypes import DType
+from advisor.layers.eager.norms import norm as transformers_norm
 from advisor.layers.eager.parts import (
     activation,
     dropout,
@@ -18,7 +19,6 @@ from advisor.layers.eager.parts import (
     pointwise,
     with_weight_gradients,
 )
-from advisor.layers.eager.norms import norm as transformers_norm
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap

@@ -11,6 +11,7 @@ from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
+from advisor.models.spec import TransformerImpl
 
 _CORE = Module.CORE_ATTENTION
 
@@ -34,10 +35,12 @@ def _is_masked(shape: RankShape) -> bool:
 
 
 def mask_bytes(shape: RankShape) -> int:
-    """Bytes of the masks that a model makes for all its layers: [seq, seq] booleans for SDPA, one
-    for every sequence; eager attention has 16-bit ones [micro_batch_size, 1, seq, seq], for layers
-    with a window and for those without."""
+    """Bytes of the masks that a model of transformers makes for all its layers: booleans [seq, seq]
+    for SDPA, of all sequences together; eager attention has 16-bit ones [micro_batch_size, 1, seq,
+    seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
+    if model.transformer_impl is not TransformerImpl.TRANSFORMERS:
+        return 0
     if model.attn_logit_softcapping is not None:
         kinds = 1 if model.window_size is None else 2
         return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize

@@ -35,7 +35,9 @@ from advisor.models.spec import Activation, PositionEmbedding
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, behind them, or both."""
-    layer_input, after_attention = (hidden(shape, name) for name in (LAYER_INPUT, "after_attention"))
+    layer_input, after_attention = (
+        hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
+    )
     normed, before = _norm_before(shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
     attended = _attention(shape, normed, layer_input, after_attention, kind)
     # GPT2Block's variable attn_output lives until the block returns, as does its caller's input.

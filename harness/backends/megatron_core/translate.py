@@ -18,6 +18,7 @@ from advisor.models.spec import (
     ModelSpec,
     TransformerImpl,
 )
+from advisor.models.variants import variants
 from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
 from harness.backends.megatron_core.experts import Experts
 from harness.backends.megatron_core.installed import has_transformer_engine
@@ -168,10 +169,11 @@ def _check(workload: Workload) -> None:
         raise UserError("model.num_moe_experts", workload.model.num_moe_experts,
                         "the megatron_core backend trains dense models only so far",
                         "harness rehearse device=fake")  # fmt: skip
-    for field, default in _NOT_RUN:
-        if getattr(workload.model, field) != default:
-            raise UserError(f"model.{field}", getattr(workload.model, field),
-                            "is not run by the megatron_core backend so far")  # fmt: skip
+    model = workload.model
+    others = [field for field, default in _NOT_RUN if getattr(model, field) != default]
+    for field in (*others, *variants(model)):
+        raise UserError(f"model.{field}", getattr(workload.model, field),
+                        "is not run by the megatron_core backend so far")  # fmt: skip
     if not workload.recompute.startswith(("none", "selective", "full")):
         raise UserError("recompute", workload.recompute, "is not a setting of Megatron's",
                         "write none, selective:… or full:…")  # fmt: skip

@@ -8,6 +8,7 @@ from advisor.layout import check_model_fits_layout
 from advisor.models.attention import SoftmaxType
 from advisor.models.experts import LoadBalancing, RouterDType
 from advisor.models.spec import Activation, AttentionBackend, ModelSpec, PositionEmbedding
+from advisor.models.variants import variants
 from advisor.pipeline import pipeline_stages
 from harness.backends.native.setting import NativeSetting, parse_native_setting
 from harness.trial import Workload
@@ -41,6 +42,10 @@ def _check_parts(model: ModelSpec) -> None:
             raise UserError(f"model.{field}", getattr(model, field),
                             f"the native backend has no {what}",
                             "use another model, or another backend")  # fmt: skip
+    variant = next(variants(model), None)
+    if variant is not None:
+        raise UserError(f"model.{variant}", getattr(model, variant),
+                        "the native backend has no such layers", "use another model")  # fmt: skip
     if model.activation is Activation.QUICK_GEGLU:
         raise UserError("model.activation", model.activation, "the native backend does not run it")
 

@@ -152,7 +152,8 @@ def test_an_absent_key_means_what_transformers_means(tmp_path: Path) -> None:
         (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 0}, None),
         (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 26}, f"[{'0,' * 26}1,1]"),
         (QWEN3_32B, {"sliding_window": 64, "layer_types": WINDOW_FIRST * 32}, "2"),
-        (GEMMA3, {}, "6"), (GEMMA3, {"sliding_window_pattern": 3}, "3"),
+        (GEMMA3, {}, "6"),
+        (GEMMA3, {"sliding_window_pattern": 3}, "3"),
     ],
 )
 def test_windows(
@@ -166,7 +167,8 @@ def test_windows(
 @pytest.mark.parametrize(
     ("changes", "experts", "bare"),
     [
-        ({}, "1", "4"), ({"interleave_moe_layer_step": 2}, "[0,1]*16", "4"),
+        ({}, "1", "4"),
+        ({"interleave_moe_layer_step": 2}, "[0,1]*16", "4"),
         ({"moe_layers": [1], "no_rope_layers": [1] * 31 + [0]}, f"[0,1{',0' * 30}]", "32"),
         ({"no_rope_layers": [0, 1] * 16}, "1", f"[{'1,0,' * 15}1,0]"),
     ],
@@ -206,8 +208,11 @@ def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, ba
         (MISTRAL_7B, {"layer_types": ["full_attention"], "sliding_window": 9}, "must name num_hid"),
         (LLAMA3_8B, {"layer_types": ["sliding_attention"] * 32}, "only full_attention"),
         (LLAMA3_8B, {"model_type": "falcon"}, "side by side, as in no layer of Megatron Core"),
-        (LLAMA3_8B, {"model_type": "llama4_text", "layer_types": ["full_attention"] * 32},
-         "must be chunked_attention where no_rope_layers is 1"),
+        (
+            LLAMA3_8B,
+            {"model_type": "llama4_text", "layer_types": ["full_attention"] * 32},
+            "must be chunked_attention where no_rope_layers is 1",
+        ),
         (LLAMA3_8B, {"model_type": "gemma2", "use_bidirectional_attention": True}, "only causal"),
         (QWEN3_32B, {"attention_bias": True}, "attention_bias = True: adds biases"),
         (QWEN3_32B, {"layer_types": ["linear_attention"] * 64}, "only full_attention and sliding"),

@@ -82,7 +82,8 @@ PREDICTS = {
 }  # fmt: skip
 
 # Their published figure is a name or a rounded statement, not a count: "1T" of Korthikanti et al.
-# Table 3, "72B", "355B", "106B", Gemma 2's "9B" and "27B"; Kimi K2's 1.04T is more than its own shape gives.
+# Table 3, "72B", "355B", "106B", Gemma 2's "9B" and "27B"; Kimi K2's 1.04T is more than its own
+# shape gives.
 LABELS = {
     "gpt3_1t": 0.01, "qwen2.5_72b": 0.01, "glm4.5": 0.01, "glm4.5_air": 0.01, "kimi_k2": 0.014,
     "gemma2_9b": 0.028, "gemma2_27b": 0.009,

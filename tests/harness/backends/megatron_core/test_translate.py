@@ -101,6 +101,7 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
         ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
         ({"model": replace(LLAMA, num_moe_experts=4)}, "trains dense models only"),
         ({"model": replace(LLAMA, window_size=8)}, "window_size = 8: is not run"),
+        ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not run"),
     ],
 )
 def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -240,6 +240,7 @@ REFUSED = {
     ),
     "mtp": (workload(replace(LLAMA, mtp_num_layers=1)), "has no multi-token prediction"),
     "window": (workload(replace(LLAMA, window_size=8)), "has no sliding windows"),
+    "l2 norm": (workload(replace(LLAMA, qk_l2_norm=True)), "has no such layers"),
     "sinks": (
         workload(replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE)), "has no sinks",
     ),
