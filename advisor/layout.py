@@ -144,8 +144,11 @@ _END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipelin
 
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
-    tp = layout.tensor_model_parallel_size
+    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     _check_experts(model, layout)
+    if cp > 1 and model.attn_logit_softcapping is not None:
+        raise UserError("layout.context_parallel_size", cp, "capped scores are not computed under "
+                        "it (Megatron Bridge gemma2_provider.py)", "use 1")  # fmt: skip
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
         raise UserError(

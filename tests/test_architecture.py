@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "units"}),
     frozenset({"reader", "dtypes", "configuration", "request", "outcome"}),
     frozenset({"models.layer_kind", "models.layer_pattern"}),
-    frozenset({"models.spec", "models.experts", "models.attention"}),
+    frozenset({"models.spec", "models.experts", "models.attention", "models.variants"}),
     frozenset({"layout"}),
     frozenset({"pipeline"}),
     frozenset({"layers"}),

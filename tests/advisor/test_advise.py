@@ -8,9 +8,12 @@ from advisor.advise import advise
 from advisor.answer import Advice
 from advisor.errors import UserError
 from advisor.experiments import find_experiment
+from advisor.job import Framework
 from advisor.layout import ParallelLayout
+from advisor.report.flags import shown_frameworks
 from advisor.request import Request, SearchScope
 from advisor.resolve import resolve
+from advisor.units import parse_gpus
 
 
 def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Advice:
@@ -198,3 +201,27 @@ def test_default_batch_is_a_multiple_of_the_gpus() -> None:
     resolution = resolve(Request(model="llama3_8b", gpus="12xL40S"))
     assert resolution.config.global_batch_size % 12 == 0
     assert resolution.layout is None
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "framework"),
+    [
+        ("llama3_8b", "8xH100", Framework.MEGATRON_LM),
+        ("gemma2_9b", "8xH100", Framework.MEGATRON_BRIDGE),
+        ("gemma3_27b", "32xB200", Framework.MEGATRON_BRIDGE),
+        ("llama4_scout_17b_16e", "256xH100", Framework.NEMO),  # whose recipe it is
+        ("olmo2_32b", "64xH200", Framework.HUGGINGFACE),
+    ],
+)
+def test_the_framework_is_one_that_builds_the_model(
+    model: str, gpus: str, framework: Framework
+) -> None:
+    resolution = resolve(Request(model=model, gpus=gpus))
+    assert resolution.config.framework is framework
+    named = f"framework {framework}" in resolution.assumptions
+    assert named is (framework is not Framework.MEGATRON_LM)
+    job = resolution.job(
+        resolution.layout or ParallelLayout(data_parallel_size=parse_gpus(gpus)[0])
+    )
+    builds = Framework.MEGATRON_LM in shown_frameworks(job)
+    assert builds is (framework is Framework.MEGATRON_LM)

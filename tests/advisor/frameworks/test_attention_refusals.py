@@ -21,6 +21,10 @@ from advisor.cli import main
         ("--model olmo2_32b --framework nemo", "Megatron Core has no such layers; use --framework"),
         ("--model gemma2_9b --framework megatron_lm", "Megatron-LM's command line has no such lay"),
         ("--model gemma2_9b model.attention_backend=flash", "= flash caps scores: use unfused"),
+        (
+            "--model gemma2_27b --tp 1 --pp 1 --cp 2",
+            "context_parallel_size = 2: capped scores are not computed",
+        ),
         ("--model phi4 model.norm_placement=post", "needs transformer_impl = transformers"),
         ("--model phi4 model.qk_layernorm_across_heads=true", "needs transformer_impl"),
         ("--model qwen3_8b model.qk_l2_norm=true", "excludes qk_layernorm"),
