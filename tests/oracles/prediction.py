@@ -1,5 +1,6 @@
 """What the advisor predicts for an oracle's case, and the model shapes that the tests share."""
 
+from dataclasses import replace
 from typing import Any
 
 from advisor.frameworks.megatron.plan import chunk_plan
@@ -138,10 +139,10 @@ def _experts(case: OracleCase) -> dict[str, Any]:
     }
 
 
-def rank_shape(case: OracleCase) -> RankShape:
-    """Local sizes of one rank of `case`."""
+def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
+    """Local sizes of one rank of `case`, with fields of the model that no case has."""
     return RankShape(
-        model=model_spec(case),
+        model=replace(model_spec(case), **variant),
         seq_length=case.seq_length,
         micro_batch_size=case.micro_batch_size,
         tensor_model_parallel_size=case.tensor_model_parallel_size,
@@ -163,9 +164,9 @@ def recompute_setting(case: OracleCase) -> RecomputeSetting:
     )
 
 
-def predicted_saved_bytes(case: OracleCase) -> int:
+def predicted_saved_bytes(case: OracleCase, **variant: Any) -> int:
     """Bytes that the last layer keeps from its forward to its backward."""
-    shape = rank_shape(case)
+    shape = rank_shape(case, **variant)
     kinds = shape.model.layer_kinds[-1:]
     plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel)
     return chunk_footprint(shape, plan, False, False).kept
@@ -178,9 +179,9 @@ def predicted_saved_bytes_of_model(case: OracleCase) -> int:
     return _footprint(case, shape, chunk).kept
 
 
-def predicted_peak(case: OracleCase, stage: int) -> int:
+def predicted_peak(case: OracleCase, stage: int, **variant: Any) -> int:
     """Peak above parameters and gradients, with Megatron's own buffers."""
-    shape = rank_shape(case)
+    shape = rank_shape(case, **variant)
     pp, vpp = case.pipeline_model_parallel_size, case.num_model_chunks
     layout = ParallelLayout(
         pipeline_model_parallel_size=pp,

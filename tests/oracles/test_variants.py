@@ -1,4 +1,4 @@
-"""Saved bytes of Gemma 2's, Gemma 3's and Llama 4's layers: equal to the byte to Megatron Core.
+"""Saved bytes and peaks of Gemma 2, Gemma 3 and Llama 4, equal to the byte to Megatron Core's.
 
 Two functions are compiled on a GPU, and others stand for them on fake tensors, which keep what the
 compiled ones keep (see the last test): torch's GELU for fast_gelu, an RMSNorm for the L2 norm.
@@ -16,15 +16,25 @@ import torch  # noqa: E402
 from megatron.core import activations  # noqa: E402
 from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
 
-from advisor.frameworks.megatron.plan import chunk_plan  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.variants import NormPlacement  # noqa: E402
-from harness.rehearsal.fake import saved  # noqa: E402
+from harness.rehearsal.fake import peak, saved  # noqa: E402
 from harness.rehearsal.fake.environment import FlashLikeAttention  # noqa: E402
 
-from .megatron import Activation, CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
-from .prediction import rank_shape, recompute_setting, selective, tensor_parallel  # noqa: E402
+from .megatron import (  # noqa: E402
+    Activation,
+    CoreAttention,
+    OracleCase,
+    activation_peak,
+    saved_bytes_per_layer,
+)
+from .prediction import (  # noqa: E402
+    full,
+    predicted_peak,
+    predicted_saved_bytes,
+    selective,
+    tensor_parallel,
+)
 from .variants import (  # noqa: E402
     CHUNK,
     WINDOW,
@@ -32,6 +42,7 @@ from .variants import (  # noqa: E402
     ChunkedAttention,
     WindowedCappedAttention,
     chunks_of,
+    gemma_ends,
 )
 
 GEMMA2_9B = OracleCase(
@@ -71,19 +82,11 @@ MODELS: dict[str, tuple[OracleCase, Any, dict[str, Any]]] = {
 SETTINGS = {
     "none": {}, "mlp,layernorm": selective("mlp", "layernorm"), "core_attn": selective("core_attn"),
 }  # fmt: skip
+SCALARS_BYTES = 64  # as in test_activation_peaks
 CASES = [
     (name, setting) for name in MODELS for setting in SETTINGS
     if setting != "core_attn" or name.startswith("gemma2")
 ]  # fmt: skip
-
-
-def predicted(case: OracleCase, fields: dict[str, Any]) -> int:
-    """Bytes that the last layer keeps."""
-    shape = rank_shape(case)
-    shape = replace(shape, model=replace(shape.model, **fields))
-    kinds = shape.model.layer_kinds[-1:]
-    plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel)
-    return chunk_footprint(shape, plan, False, False).kept
 
 
 def assert_equal(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
@@ -92,7 +95,9 @@ def assert_equal(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> 
     case = replace(case, **changes)
     _, rows = saved_bytes_per_layer(case)
     rows = [row for row in rows if row.dtype != "float64"]  # Python's numbers, in host memory
-    assert predicted(case, fields) == sum(row.nbytes for row in rows), "\n".join(map(str, rows))
+    assert predicted_saved_bytes(case, **fields) == sum(row.nbytes for row in rows), "\n".join(
+        map(str, rows)
+    )
 
 
 @pytest.mark.parametrize(("name", "setting"), CASES)
@@ -116,3 +121,25 @@ def test_what_the_compiled_functions_keep(name: str, statistics: int) -> None:
     with hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
         torch.compile(function, backend="aot_eager_decomp_partition")(x)
     assert sorted(kept) == sorted(filter(None, [x.nbytes, 4 * 2 * 8 * statistics]))
+
+
+@pytest.mark.parametrize("setting", [{}, full("uniform", 1)], ids=["none", "full"])
+@pytest.mark.parametrize("name", ["gemma2, window", "gemma3", "llama4", "llama4, no rotary"])
+def test_peaks(name: str, setting: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    case, build, fields = MODELS[name]
+    monkeypatch.setattr(peak, "fake_chunks", build)
+    case = replace(case, **tensor_parallel(2, True), **setting)
+    difference = activation_peak(case, 0) - predicted_peak(case, 0, **fields)
+    assert 0 <= difference <= SCALARS_BYTES
+
+
+@pytest.mark.parametrize("vocab_size", [1024, 256000])
+def test_capped_logits_and_scaled_embeddings(
+    vocab_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, build, fields = MODELS["gemma2"]
+    monkeypatch.setattr(peak, "fake_chunks", lambda case: [*map(gemma_ends, build(case))])
+    case = replace(case, **tensor_parallel(2, True), **full("uniform", 1), vocab_size=vocab_size)
+    ends = {"final_logit_softcapping": 30.0, "apply_embedding_scaling": True}
+    measured, predicted = activation_peak(case, 0), predicted_peak(case, 0, **fields, **ends)
+    assert 0 <= measured - predicted <= SCALARS_BYTES

@@ -11,8 +11,9 @@ from unittest import mock
 
 import torch
 from megatron.core.fusions.fused_softmax import FusedScaleMaskSoftmax
+from megatron.core.models.common.embeddings.language_model_embedding import LanguageModelEmbedding
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.tensor_parallel.layers import RowParallelLinear
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
@@ -72,6 +73,24 @@ class ChunkedAttention(FlashLikeAttention):
         out = FlashLikeFunction.apply(*cut)
         out = out.view(CHUNK, s // CHUNK, b, -1).transpose(0, 1)
         return out.reshape(s, b, -1)
+
+
+class _CappedOutput(ColumnParallelLinear):
+    def forward(self, *args: Any, **rest: Any) -> Any:
+        logits, bias = super().forward(*args, **rest)
+        return 30.0 * torch.tanh(logits / 30.0), bias
+
+
+class _ScaledEmbedding(LanguageModelEmbedding):
+    def forward(self, **given: Any) -> torch.Tensor:
+        embedded: torch.Tensor = super().forward(**given)
+        return embedded * self.config.hidden_size**0.5
+
+
+def gemma_ends(model: Any) -> Any:
+    """`model` with scaled embeddings and capped logits."""
+    model.embedding.__class__, model.output_layer.__class__ = _ScaledEmbedding, _CappedOutput
+    return model
 
 
 def chunks_of(core_attention: type[torch.nn.Module], **options: Any) -> Callable[..., list[Any]]:
