@@ -16,6 +16,9 @@ from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
 from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # noqa: E402
 from .prediction import full, predicted_saved_bytes, selective  # noqa: E402
 
+LLAMA4: dict[str, Any] = {
+    "moe_router_topk": 1, "moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True,
+}  # fmt: skip
 HOST_NUMBERS_BYTES = 16
 SIGMOID: dict[str, Any] = {
     "moe_router_score_function": "sigmoid", "moe_aux_loss_coeff": 0.01,
@@ -100,6 +103,7 @@ VARIANTS: dict[str, OracleCase] = {
     "squared_relu": replace(MIXTRAL, activation="squared_relu", bias_activation_fusion=False),
     "cp2": replace(MIXTRAL, context_parallel_size=2),
     "qwen3": QWEN3_MOE,
+    "llama4": with_experts(MIXTRAL, **{**OVERLAP, "moe_shared_expert_gate": False}, **LLAMA4),
 }  # fmt: skip
 
 
