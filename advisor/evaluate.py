@@ -30,7 +30,7 @@ from advisor.layers.transformer import LAYER_INPUT
 from advisor.layout import DataParallelSharding
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
-from advisor.memory.chunk import ChunkFootprint, chunk_footprint, kept_bytes
+from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, kept_bytes
 from advisor.models.attention import SoftmaxType
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
@@ -69,9 +69,10 @@ class Evaluator:
         experts = job.model.num_moe_experts is not None
         self._network = network(layout, job.gpu, calibration, experts=experts)
         self.budget_bytes = config.memory_budget_bytes or job.gpu.memory_bytes
-        self._mask = mask_bytes(self.shape)
-        if config.create_attention_mask:
-            self._mask = config.micro_batch_size * self.shape.local_seq * config.seq_length
+        self._mask = AttentionMask(mask_bytes(self.shape))
+        if config.loads_attention_mask:
+            pairs = config.micro_batch_size * config.seq_length**2
+            self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)
         self._parameters = [
             parameter_groups(self.shape, held, layout, job.gpu, calibration) for held in self.stages
         ]
@@ -167,7 +168,7 @@ class Evaluator:
         )
 
     def _footprint(self, plan: RecomputePlan, chunk: ModelChunk) -> ChunkFootprint:
-        mask = self._mask if chunk.embedding or chunk.head else 0
+        mask = self._mask if chunk.embedding or chunk.head else AttentionMask()
         working_set = self._fixed[0].working_set  # such stacks have one stage
         return chunk_footprint(self.shape, plan, chunk.embedding, chunk.head, mask, working_set)
 
@@ -333,6 +334,9 @@ def rank_shape(job: Job) -> RankShape:
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
         context_parallel_size=layout.context_parallel_size,
+        cp_comm_type=layout.cp_comm_type,
+        cp_all_to_all_size=layout.cp_all_to_all_size,
+        transformer_engine=config.transformer_engine,
         tp_comm_overlap=layout.tp_comm_overlap,
         mean_packed_length=config.mean_packed_length,
         expert_model_parallel_size=layout.expert_model_parallel_size,

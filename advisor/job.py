@@ -1,5 +1,6 @@
 """One training job: model, layout, hardware, batch and precision, checked together."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -51,15 +52,15 @@ class JobConfig:
     optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``fp8_param_gather`` keeps the
     linear layers' weights in 8 bits alone. ``copies_gradients`` is our own: Megatron's optimizer
     makes fp32 copies of its shard of 16-bit gradients all at once, the harness's native step a few
-    at a time.
-    ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for Megatron
-    Bridge and NeMo. ``create_attention_mask`` is Megatron-LM's
-    create_attention_mask_in_dataloader. ``moe_load_imbalance`` is our own: tokens that reach the
-    busiest expert-parallel rank over the mean; 1, its default, is what
-    moe_router_force_load_balancing aims at. ``expandable_segments`` is that option of
-    PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
-    ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
-    squared lengths over the sum of their lengths.
+    at a time. ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for
+    Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of Transformer Engine
+    beneath it, by default the newest that the framework's asks for. ``create_attention_mask`` is
+    Megatron-LM's create_attention_mask_in_dataloader, of the same name in NeMo; see
+    loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the busiest
+    expert-parallel rank over the mean; 1, its default, is what moe_router_force_load_balancing aims
+    at. ``expandable_segments`` is that option of PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes``
+    None means: what the GPU gives. ``mean_packed_length`` is that of packed sequences as attention
+    weighs them: the sum of their squared lengths over the sum of their lengths.
     """
 
     seq_length: int
@@ -68,6 +69,7 @@ class JobConfig:
     precision: Precision = Precision.BF16
     framework: Framework = Framework.MEGATRON_LM
     framework_version: str = ""
+    transformer_engine_version: str = ""
     main_grads_dtype: DType = DType.FP32
     copies_gradients: bool = True
     fp8_param_gather: bool = False
@@ -82,10 +84,29 @@ class JobConfig:
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
     moe_load_imbalance: float = 1.0
-    create_attention_mask: bool = True
+    create_attention_mask: bool | None = None
     expandable_segments: bool = False
     memory_budget_bytes: int | None = None
     mean_packed_length: int | None = None
+
+    @property
+    def transformer_engine(self) -> tuple[int, int]:
+        """Major and minor number of its release."""
+        text = self.transformer_engine_version or _NEWEST_TRANSFORMER_ENGINE
+        major, minor = text.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def loads_attention_mask(self) -> bool:
+        """Whether a boolean mask [b, 1, s, s] comes with each microbatch.
+
+        If it is not said, in Megatron-LM alone and not with packed sequences: Bridge 0.6 leaves it
+        out (training/config.py, skip_getting_attention_mask_from_dataset), NeMo 2 makes none with
+        Transformer Engine (llm/gpt/data/pre_training.py), Megatron-LM's sft_dataset.py none.
+        """
+        if self.create_attention_mask is not None:
+            return self.create_attention_mask
+        return self.framework is Framework.MEGATRON_LM and self.mean_packed_length is None
 
     @property
     def offloaded_fraction(self) -> float:
@@ -111,6 +132,12 @@ class JobConfig:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UserError(f"job.{field}", value, "must be at least 1")
+        version = self.transformer_engine_version
+        if version and not re.fullmatch(r"\d+\.\d+(\.\w+)*", version):
+            raise UserError(
+                "job.transformer_engine_version", version, "is no release",
+                f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
+            )  # fmt: skip
         if not 1.0 <= self.moe_load_imbalance <= 1000.0:
             raise UserError(
                 "job.moe_load_imbalance", self.moe_load_imbalance,
@@ -165,6 +192,9 @@ _OPTIMIZER_DTYPES = {
 }
 """Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
 
+
+_NEWEST_TRANSFORMER_ENGINE = "2.20"
+"""The newest release whose sources were read."""
 
 _POSITIVE = ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")
 

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from math import prod
 
 from advisor.errors import UserError
+from advisor.models.attention import CpCommType
 from advisor.models.experts import TokenDispatcher
 from advisor.models.spec import ModelSpec, TransformerImpl, divisors
 
@@ -28,6 +30,9 @@ class ParallelLayout:
     parallel ranks. Overlap flags follow Megatron's DistributedDataParallelConfig.
     ``expert_tensor_parallel_size`` None is the tensor-parallel degree, as in Megatron.
 
+    ``cp_comm_type`` is of all layers; ``hierarchical_context_parallel_sizes`` are the two degrees
+    of a2a+p2p: ranks that exchange heads, and such groups in the ring.
+
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 
     Four fields split the layers unevenly over the stages (see advisor.pipeline): the number of
@@ -38,6 +43,8 @@ class ParallelLayout:
     tensor_model_parallel_size: int = 1
     sequence_parallel: bool = False
     context_parallel_size: int = 1
+    cp_comm_type: CpCommType = CpCommType.P2P
+    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int = 1
     expert_model_parallel_size: int = 1
@@ -72,6 +79,7 @@ class ParallelLayout:
                 "needs pipeline_model_parallel_size > 1",
                 "use 1",
             )
+        _check_hierarchy(self)
 
     @property
     def world_size(self) -> int:
@@ -82,6 +90,15 @@ class ParallelLayout:
             * self.pipeline_model_parallel_size
             * self.data_parallel_size
         )
+
+    @property
+    def cp_all_to_all_size(self) -> int:
+        """Context-parallel ranks that exchange heads for positions; the ring joins CP / this."""
+        if self.cp_comm_type is CpCommType.A2A:
+            return self.context_parallel_size
+        if self.cp_comm_type is CpCommType.A2A_P2P:
+            return (self.hierarchical_context_parallel_sizes or (1,))[0]
+        return 1
 
     @property
     def sequence_shards(self) -> int:
@@ -142,6 +159,26 @@ DEGREES = (
 _END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
 
+def _check_hierarchy(layout: ParallelLayout) -> None:
+    """What Megatron-LM's arguments.py and Transformer Engine's context_parallel.py assert."""
+    sizes, cp = layout.hierarchical_context_parallel_sizes, layout.context_parallel_size
+    where = "layout.hierarchical_context_parallel_sizes"
+    if sizes is None:
+        if layout.cp_comm_type is CpCommType.A2A_P2P:
+            raise UserError(where, "null", "is needed by cp_comm_type a2a+p2p",
+                            f"two numbers with the product {cp}")  # fmt: skip
+        return
+    if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != cp:
+        raise UserError(where, ",".join(str(size) for size in sizes),
+                        f"must be two numbers with the product context_parallel_size = {cp}",
+                        f"e.g. {','.join(str(n) for n in _two_factors(cp))}")  # fmt: skip
+
+
+def _two_factors(number: int) -> tuple[int, int]:
+    inner = max(n for n in divisors(number) if n * n <= number)
+    return number // inner, inner
+
+
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
@@ -149,6 +186,7 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     if cp > 1 and model.attn_logit_softcapping is not None:
         raise UserError("layout.context_parallel_size", cp, "capped scores are not computed under "
                         "it (Megatron Bridge gemma2_provider.py)", "use 1")  # fmt: skip
+    _check_exchanged_heads(model, layout)
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
         raise UserError(
@@ -156,6 +194,19 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
             f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
             f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
             "be its multiple", f"nearest: {_nearest(legal, tp)}",
+        )  # fmt: skip
+
+
+def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
+    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A)."""
+    tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
+    groups = max(1, model.num_query_groups // tp)
+    if model.num_attention_heads // tp % ranks or groups % ranks:
+        raise UserError(
+            "layout.cp_comm_type", layout.cp_comm_type,
+            f"exchanges heads among {ranks} ranks, and a rank of TP {tp} has "
+            f"{model.num_attention_heads // tp} with {groups} key/value heads",
+            "use p2p or all_gather, or a2a+p2p over fewer ranks",
         )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ from advisor.answer import Evaluation, Remedy
 from advisor.cost.calibration import Calibration
 from advisor.errors import UserError
 from advisor.frameworks.registry import stack_of
-from advisor.job import Job
+from advisor.job import Framework, Job
 from advisor.layout import DataParallelSharding, ParallelLayout
+from advisor.models.attention import CpCommType
 from advisor.models.spec import divisors
 from advisor.ranking import order, tier
 from advisor.recompute import Setting
@@ -124,6 +125,7 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "parameters are gathered again for the backward",
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
+    yield from _attention_variants(job)
     if not config.expandable_segments:
         yield (
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -132,8 +134,36 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
         )
 
 
+def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+    """No mask of all pairs of positions, which flash and fused attention do without; other ways
+    across the ranks of context parallelism."""
+    layout, config = job.layout, job.config
+    if config.loads_attention_mask:
+        yield (
+            _WITHOUT_MASK.get(config.framework, "job.create_attention_mask=false"),
+            "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
+            partial(replace, job, config=replace(config, create_attention_mask=False)),
+        )
+    if layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.A2A_P2P:
+        return
+    for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
+        if kind is not layout.cp_comm_type:
+            yield (
+                f"cp_comm_type {kind} instead of {layout.cp_comm_type}",
+                "other buffers, and communication that is hidden or not",
+                partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
+            )
+
+
+_WITHOUT_MASK = {
+    Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
+    Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",
+    Framework.NEMO: "data.create_attention_mask=false",
+}
+
+
 def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
-    """Twice the tensor or pipeline parallelism at the cost of data parallelism."""
+    """Twice the tensor, pipeline or context parallelism at the cost of data parallelism."""
     layout = job.layout
     if layout.data_parallel_size % 2:
         return
@@ -147,6 +177,12 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
                 data_parallel_size=half,
             ),
         )  # fmt: skip
+    if layout.hierarchical_context_parallel_sizes is None:
+        cp = 2 * layout.context_parallel_size
+        yield (
+            f"CP {cp} and DP {half}",
+            replace(layout, context_parallel_size=cp, data_parallel_size=half),
+        )
     yield (
         f"PP {pp} and DP {half}",
         replace(

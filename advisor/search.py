@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 
 from advisor.answer import Evaluation
 from advisor.cost.calibration import Calibration
@@ -11,6 +12,7 @@ from advisor.frameworks.base import Stack
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 from advisor.models.spec import divisors
 from advisor.pipeline import chunk_texts
 from advisor.ranking import order
@@ -85,7 +87,7 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
     domain = min(8, max(1, resolution.gpu.nvlink_domain_size))
     base = resolution.layout or ParallelLayout()
     for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
-        for cp in _wanted(resolution, "context_parallel_size", _context_degrees(resolution)):
+        for cp, kind in _context_degrees(resolution):
             for pp in _wanted(resolution, "pipeline_model_parallel_size", divisors(gpus)):
                 if gpus % (tp * cp * pp):
                     continue
@@ -96,6 +98,7 @@ def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
                         sequence_parallel=tp > 1
                         and resolution.layout_fields.get("sequence_parallel", True),
                         context_parallel_size=cp,
+                        cp_comm_type=kind,
                         pipeline_model_parallel_size=pp,
                         virtual_pipeline_model_parallel_size=vpp,
                         data_parallel_size=gpus // (tp * cp * pp),
@@ -142,7 +145,16 @@ def _powers(limit: int) -> tuple[int, ...]:
     return tuple(2**k for k in range(limit.bit_length()) if 2**k <= limit)
 
 
-def _context_degrees(resolution: Resolution) -> tuple[int, ...]:
-    if resolution.config.seq_length < _CONTEXT_PARALLEL_FROM:
-        return (1,)
-    return _powers(resolution.config.seq_length // (_CONTEXT_PARALLEL_FROM // 4))
+def _context_degrees(resolution: Resolution) -> Iterator[tuple[int, CpCommType]]:
+    """CP by ring and by all-to-all; a2a+p2p in the one degree that its sizes give."""
+    fixed, seq_length = resolution.layout_fields, resolution.config.seq_length
+    degrees: tuple[int, ...] = (1,)
+    if sizes := fixed.get("hierarchical_context_parallel_sizes"):
+        degrees = (prod(sizes),)
+    elif seq_length >= _CONTEXT_PARALLEL_FROM:
+        degrees = _powers(seq_length // (_CONTEXT_PARALLEL_FROM // 4))
+    given = fixed.get("cp_comm_type")
+    for cp in _wanted(resolution, "context_parallel_size", degrees):
+        kinds = (CpCommType.P2P, CpCommType.A2A) if cp > 1 else (CpCommType.P2P,)
+        for kind in kinds if given is None else (given,):
+            yield cp, kind

@@ -7,6 +7,7 @@ from advisor.cost.hardware import Gpu
 from advisor.cost.machine import (
     Link,
     all_to_all_link,
+    context_link,
     data_parallel_link,
     expert_data_parallel_link,
     group_span,
@@ -60,22 +61,26 @@ def network(
     layout: ParallelLayout, gpu: Gpu, calibration: Calibration, *, experts: bool
 ) -> Network:
     """Links and sizes of the groups that layers communicate in."""
-    groups = Group.TENSOR, Group.CONTEXT, Group.EXPERT_TENSOR, Group.EXPERT
+    groups = Group.TENSOR, Group.EXPERT_TENSOR, Group.EXPERT
     links = (link(gpu, calibration, group_span(layout, group)) for group in groups)
-    tensor, context, expert_tensor, expert = links
+    tensor, expert_tensor, expert = links
+    tp, exchanging = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
     dense = Network(
         tensor=tensor,
-        context=context,
-        tensor_ranks=layout.tensor_model_parallel_size,
+        context=context_link(gpu, calibration, layout),
+        context_all_to_all=all_to_all_link(gpu, calibration, exchanging, tp),
+        tensor_ranks=tp,
         context_ranks=layout.context_parallel_size,
+        context_all_to_all_ranks=exchanging,
     )
+    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
     if not experts:
         return dense
     return replace(
         dense,
         expert=expert,
         expert_tensor=expert_tensor,
-        expert_all_to_all=all_to_all_link(gpu, calibration, layout),
-        expert_ranks=layout.expert_model_parallel_size,
-        expert_tensor_ranks=layout.expert_tensor_degree,
+        expert_all_to_all=all_to_all_link(gpu, calibration, ep, etp),
+        expert_ranks=ep,
+        expert_tensor_ranks=etp,
     )

@@ -8,6 +8,7 @@ from advisor.cost.hardware import Gpu
 from advisor.dtypes import Precision
 from advisor.layers.operators import Group
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,20 +108,29 @@ def group_span(layout: ParallelLayout, group: Group) -> int:
     return etp if group is Group.EXPERT_TENSOR else etp * layout.expert_model_parallel_size
 
 
-def all_to_all_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of an all-to-all over the expert-parallel ranks.
+def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
+    """Link of an all-to-all over `ranks` ranks, each `apart` GPUs from the next.
 
     Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
     through its one adapter: the slower of both, as a rate for the bytes of all other ranks.
     """
-    ranks, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
-    near = max(1, min(ranks, gpu.nvlink_domain_size // etp))
-    inside = link(gpu, calibration, etp * near)
+    near = max(1, min(ranks, gpu.nvlink_domain_size // apart))
+    inside = link(gpu, calibration, apart * near)
     if near == ranks:
         return inside
-    outside = link(gpu, calibration, ranks * etp)
+    outside = link(gpu, calibration, ranks * apart)
     seconds = max((ranks - near) / outside.bytes_per_second, (near - 1) / inside.bytes_per_second)
     return Link(bytes_per_second=(ranks - 1) / seconds, latency_seconds=outside.latency_seconds)
+
+
+def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the context-parallel ranks but for their all-to-alls.
+
+    Of a ring one rank of a node sends to the next node, in an all-gather all do.
+    """
+    gathers = layout.cp_comm_type is CpCommType.ALL_GATHER
+    per_node = gpu.nvlink_domain_size // layout.tensor_model_parallel_size if gathers else 1
+    return link(gpu, calibration, group_span(layout, Group.CONTEXT), max(1, per_node))
 
 
 def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:

@@ -36,6 +36,8 @@ class Network:
     context: Link
     tensor_ranks: int
     context_ranks: int
+    context_all_to_all: Link | None = None
+    context_all_to_all_ranks: int = 1
     expert: Link | None = None
     expert_tensor: Link | None = None
     expert_all_to_all: Link | None = None
@@ -56,7 +58,9 @@ class Network:
             case Group.TENSOR:
                 return self.tensor_ranks, self.tensor
             case Group.CONTEXT:
-                return self.context_ranks, self.context
+                if exchange:
+                    return self.context_all_to_all_ranks, self.context_all_to_all
+                return self.context_ranks // self.context_all_to_all_ranks, self.context
             case Group.EXPERT_TENSOR:
                 return self.expert_tensor_ranks, self.expert_tensor
             case Group.EXPERT:
@@ -133,14 +137,17 @@ def _linear_seconds(operator: Operator, gemm: Gemm, machine: Machine, backward: 
 
 
 def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
-    """Flash attention is bound by its matmuls; unfused matmuls by them or by their traffic."""
+    """Flash attention is bound by its matmuls, beside which context parallelism copies and adds;
+    unfused matmuls by them or by their traffic."""
     flash = operator.name == "core_attention"
     factor = 1.0
     if backward:
         factor = _ATTENTION_BACKWARD_MATMULS if flash else _UNFUSED_BACKWARD_MATMULS
     if flash:
         rate = machine.attention_backward_flops if backward else machine.attention_forward_flops
-        return factor * operator.attention_flops / rate + machine.kernel_seconds
+        copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+        beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
+        return factor * operator.attention_flops / rate + beside
     matmul = factor * operator.attention_flops / machine.bf16_flops
     return max(matmul, traffic / machine.memory_bytes_per_second) + factor * machine.kernel_seconds
 

@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from advisor.dtypes import DType, Precision
+from advisor.layers.context_parallel import over_context_ranks
 from advisor.layers.operators import (
-    Collective,
-    CollectiveKind,
     ComputeUnit,
-    Group,
     Module,
     Operator,
     Tensor,
@@ -51,14 +49,17 @@ def core_attention(
     """Core attention; Transformer Engine first makes k and v contiguous where q is no view.
 
     Its layout detection knows q, k, v as views of one buffer, or as three tensors
-    (TE attention/dot_product_attention/utils.py, get_qkv_layout). The copies are made inside the
-    module: a checkpoint around it keeps the views, and with them the whole mixed_qkv.
+    (TE attention/dot_product_attention/utils.py, get_qkv_layout); under context parallelism all
+    three are made contiguous (backends.py). The copies are made inside the module: a checkpoint
+    around it keeps the views, and with them the whole mixed_qkv.
     """
     if shape.model.attention_backend is AttentionBackend.UNFUSED:
         return _unfused_attention(shape, query, key, value, mixer)
     copies: list[Operator] = []
-    if not shape.is_local and query.base is None:
-        key, value = (_contiguous(shape, source, copies) for source in (key, value))
+    if not shape.is_local and (query.base is None or shape.context_parallel_size > 1):
+        query, key, value = (
+            _contiguous(shape, source, copies) for source in (query, key, value)
+        )  # fmt: skip
     return (*copies, *_flash_attention(shape, query, key, value, mixer))
 
 
@@ -97,20 +98,15 @@ def _flash_attention(
 ) -> tuple[Operator, ...]:
     """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
 
-    K and V are not expanded to the query heads. Context parallelism passes K and V around a ring.
-    The flash-attn package works batch first: with several sequences Transformer Engine hands a
-    transposed copy of the output on, while cuDNN's fused attention needs none.
+    K and V are not expanded to the query heads. The flash-attn package works batch first: with
+    several sequences Transformer Engine hands a transposed copy of the output on, while cuDNN's
+    fused attention needs none.
     """
     model, output = shape.model, _output(shape, "core_attn_out")
     lse = Tensor(
         "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
     )
     sources = (query, key, value)
-    ring: tuple[Collective, ...] = ()
-    cp = shape.context_parallel_size
-    if cp > 1:
-        kv = key.num_bytes + value.num_bytes
-        ring = (Collective(CollectiveKind.RING, Group.CONTEXT, kv * (cp - 1), True),)
     operator = Operator(
         name="core_attention",
         module=Module.CORE_ATTENTION,
@@ -123,10 +119,10 @@ def _flash_attention(
             shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
         )
         // 2,
-        forward_collectives=ring,
-        backward_collectives=ring + ring,
         backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
+    if shape.context_parallel_size > 1:
+        operator = over_context_ranks(shape, operator)
     batch_first = model.attention_backend is AttentionBackend.FLASH and not shape.is_local
     if not batch_first or shape.micro_batch_size == 1:
         return (operator,)

@@ -71,7 +71,8 @@ class CollectiveKind(StrEnum):
 
 
 class Group(StrEnum):
-    """Which ranks take part."""
+    """Which ranks take part; in an all-to-all of CONTEXT those that exchange heads, else those that
+    are left to a ring or an all-gather."""
 
     TENSOR = "tp"
     CONTEXT = "cp"

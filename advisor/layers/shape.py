@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from advisor.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
+from advisor.models.attention import CpCommType
 from advisor.models.spec import ModelSpec, TransformerImpl
 
 
@@ -13,7 +14,8 @@ class RankShape:
 
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
     rank has, not the shape of one. ``moe_load_imbalance``: tokens of the busiest expert-parallel
-    rank over the mean.
+    rank over the mean. ``cp_all_to_all_size``: of the context-parallel ranks, those that exchange
+    heads. ``transformer_engine``: its release, by which attention over them differs.
     """
 
     model: ModelSpec
@@ -23,6 +25,9 @@ class RankShape:
     tensor_model_parallel_size: int = 1
     sequence_parallel: bool = False
     context_parallel_size: int = 1
+    cp_comm_type: CpCommType = CpCommType.P2P
+    cp_all_to_all_size: int = 1
+    transformer_engine: tuple[int, int] = (2, 20)
     tp_comm_overlap: bool = False
     mean_packed_length: int | None = None
     expert_model_parallel_size: int = 1
@@ -38,6 +43,7 @@ class RankShape:
                 self.micro_batch_size,
                 self.tensor_model_parallel_size,
                 self.context_parallel_size,
+                self.cp_comm_type,
                 self.expert_model_parallel_size,
             )
         )

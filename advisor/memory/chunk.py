@@ -33,6 +33,20 @@ class ChunkFootprint:
     left: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionMask:
+    """Bytes of the boolean mask that comes with a microbatch: this rank's [b, 1, s / cp, s], and
+    the whole one that it is cut from (megatron-core 0.19.2 utils.py, get_batch_on_this_cp_rank)."""
+
+    num_bytes: int = 0
+    uncut_bytes: int = 0
+
+    @property
+    def while_cut(self) -> int:
+        """Bytes while the one is copied out of the other."""
+        return self.num_bytes + self.uncut_bytes if self.uncut_bytes > self.num_bytes else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
     """Consecutive equal units of a chunk: layers, checkpoints, or one of its ends.
@@ -68,14 +82,14 @@ def chunk_footprint(
     plan: RecomputePlan,
     first: bool,
     last: bool,
-    attention_mask: int = 0,
+    attention_mask: AttentionMask = AttentionMask(),
     working_set: WorkingSet | None = None,
 ) -> ChunkFootprint:
     """Footprint of a chunk under `plan`; `first` holds the embedding, `last` norm, head and loss.
 
-    attention_mask: bytes of the boolean mask that comes with the batch, on a chunk that gets one.
-    It lives through the forward, and until the backward where a checkpoint takes it as an argument.
-    working_set: parameters and gradients that come and go with the blocks.
+    attention_mask: on a chunk that gets one, or of no bytes. It lives through the forward, and
+    until the backward where a checkpoint takes it as an argument. working_set: parameters and
+    gradients that come and go with the blocks.
 
     The backward starts with the last block while everything is kept, and frees block after block;
     the gradient received from the next stage stays to the end of the pass.
@@ -113,10 +127,12 @@ def chunk_footprint(
         backward = backward.or_higher(_tied_gradient_sum(shape), "sum of the tied gradients")
     if working_set is not None:
         backward = backward.or_higher(working_set.step, "optimizer step")
-    kept_mask = attention_mask if _keeps_mask(plan) else 0
+    mask = attention_mask.num_bytes
+    kept_mask = mask if _keeps_mask(plan) else 0
+    forward = Peak(forward.num_bytes + mask, forward.point)
     return ChunkFootprint(
         kept=before + kept_mask,
-        forward=Peak(forward.num_bytes + attention_mask, forward.point),
+        forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
         left=sum(block.count * block.left_behind for block in blocks) - blocks[0].left_gradient,
     )

@@ -28,6 +28,19 @@ class SoftmaxType(StrEnum):
     LEARNABLE = "learnable"
 
 
+class CpCommType(StrEnum):
+    """`--cp-comm-type`: how attention reaches across the ranks of context parallelism.
+
+    Keys and values go round a ring, are gathered, or heads are exchanged for positions; a2a+p2p
+    exchanges heads within hierarchical_context_parallel_sizes[0] ranks, rings among them.
+    """
+
+    P2P = "p2p"
+    ALL_GATHER = "all_gather"
+    A2A = "a2a"
+    A2A_P2P = "a2a+p2p"
+
+
 def check_attention(model: "ModelSpec") -> None:
     """Raise UserError on what Megatron refuses about attention."""
     for field in _SIZES:

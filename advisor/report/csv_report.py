@@ -32,6 +32,7 @@ def _row(candidate: Candidate) -> dict[str, Any]:
         "tensor_model_parallel_size": layout.tensor_model_parallel_size,
         "sequence_parallel": layout.sequence_parallel,
         "context_parallel_size": layout.context_parallel_size,
+        "cp_comm_type": layout.cp_comm_type,
         "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": layout.virtual_pipeline_model_parallel_size,
         "expert_model_parallel_size": layout.expert_model_parallel_size,

@@ -7,6 +7,7 @@ from advisor.cost.calibration import Provenance
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 from advisor.report.breaking import dotted_lines
 from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
@@ -69,6 +70,8 @@ def layout_words(layout: ParallelLayout) -> str:
         ("ETP", layout.expert_tensor_parallel_size or 1),
     )
     parts += [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
+        parts[1] += f" {layout.cp_comm_type}"
     parts.append(f"DP {layout.data_parallel_size}")
     parts.append(_sharding_words(layout))
     return _DOT.join(parts)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.answer import Candidate
+from advisor.models.attention import CpCommType
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, table
 from advisor.report.wording import gib, percent, seconds
@@ -149,9 +150,10 @@ def _layout_cells(shown: Sequence[Candidate]) -> list[str]:
 def _degrees(candidate: Candidate) -> list[str]:
     job = candidate.evaluation.job
     layout = job.layout
+    kind = "" if layout.cp_comm_type is CpCommType.P2P else f" {layout.cp_comm_type}"
     degrees = (
         layout.tensor_model_parallel_size,
-        layout.context_parallel_size,
+        f"{layout.context_parallel_size}{kind}",
         layout.pipeline_model_parallel_size,
         layout.virtual_pipeline_model_parallel_size,
         layout.expert_model_parallel_size,

@@ -106,9 +106,9 @@ def test_the_shape_of_a_rank_knows_the_experts_degrees() -> None:
 
 
 def test_an_all_to_all_within_nvlink_and_across_nodes() -> None:
-    near = all_to_all_link(H100, CALIBRATION, replace(LAYOUT, expert_model_parallel_size=8))
+    near = all_to_all_link(H100, CALIBRATION, 8, LAYOUT.expert_tensor_degree)
     assert near == link(H100, CALIBRATION, 8)
-    far = all_to_all_link(H100, CALIBRATION, replace(LAYOUT, expert_model_parallel_size=32))
+    far = all_to_all_link(H100, CALIBRATION, 32, LAYOUT.expert_tensor_degree)
     outside = link(H100, CALIBRATION, 32)
     assert far.bytes_per_second == pytest.approx(outside.bytes_per_second * 31 / 24)
 

@@ -59,7 +59,7 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     sharding = Sharding(ranks=RANKS, **options)
     working_set = fsdp_working_set(shape, sharding)
     plan = RecomputePlan((PLANS[mode],))
-    predicted = chunk_footprint(shape, plan, True, True, 0, working_set)
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
     stays = fsdp_static(stage_elements(shape, (chunk,)), sharding)
     gathered = stays.weights - sharding.shard(stage_elements(shape, (chunk,)))
@@ -79,6 +79,6 @@ def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
     frequencies = shape.seq_length * shape.model.kv_channels // 2 * 8
     working_set = fsdp_working_set(shape, sharding)
     predicted = chunk_footprint(
-        shape, RecomputePlan((PLANS[mode],)), True, True, 0, working_set
+        shape, RecomputePlan((PLANS[mode],)), True, True, working_set=working_set
     ).backward.num_bytes  # fmt: skip
     assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)

@@ -80,6 +80,11 @@ def _model(job: Job, revision: Revision) -> Iterator[str]:
     yield f"tensor_model_parallel_size={layout.tensor_model_parallel_size}"
     yield f"sequence_parallel={_yaml(layout.sequence_parallel)}"
     yield f"context_parallel_size={layout.context_parallel_size}"
+    if layout.context_parallel_size > 1:
+        yield f"cp_comm_type={layout.cp_comm_type}"
+    if layout.hierarchical_context_parallel_sizes:
+        sizes = ",".join(map(str, layout.hierarchical_context_parallel_sizes))
+        yield f"hierarchical_context_parallel_sizes=[{sizes}]"
     yield f"pipeline_model_parallel_size={layout.pipeline_model_parallel_size}"
     yield f"virtual_pipeline_model_parallel_size={vpp if vpp > 1 else 'null'}"
     yield from expert_overrides(job.model, layout)

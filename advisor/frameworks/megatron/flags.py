@@ -17,6 +17,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job, JobConfig
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 from advisor.pipeline import most_layers_of_chunk
 
@@ -82,6 +83,11 @@ def _degrees(job: Job) -> Iterator[str]:
     if layout.tp_comm_overlap:
         yield "--tp-comm-overlap"
     yield from ("--context-parallel-size", str(layout.context_parallel_size))
+    if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
+        yield from ("--cp-comm-type", str(layout.cp_comm_type))
+    if layout.hierarchical_context_parallel_sizes:
+        sizes = map(str, layout.hierarchical_context_parallel_sizes)
+        yield from ("--hierarchical-context-parallel-sizes", *sizes)
     yield from ("--pipeline-model-parallel-size", str(layout.pipeline_model_parallel_size))
     if layout.virtual_pipeline_model_parallel_size > 1:
         yield from _virtual_stages(job)
@@ -132,6 +138,13 @@ def _batch(job: Job) -> Iterator[str]:
     yield from ("--seq-length", str(config.seq_length))
     yield from ("--micro-batch-size", str(config.micro_batch_size))
     yield from ("--global-batch-size", str(config.global_batch_size))
+    yield from _mask(config)
+
+
+def _mask(config: JobConfig) -> Iterator[str]:
+    """The data loader makes a boolean mask of all pairs of positions, unless it is told not to."""
+    if not config.loads_attention_mask:
+        yield "--no-create-attention-mask-in-dataloader"
 
 
 def _precision(job: Job) -> Iterator[str]:
@@ -205,7 +218,7 @@ def assumed_flags(job: Job, revision: Revision) -> str:
         parts += ["--transformer-impl", "local"]
     if model.attention_backend is not AttentionBackend.AUTO:
         parts += ["--attention-backend", str(model.attention_backend)]
-    return shlex.join((*parts, *_loss(job), *_graphs(job, revision)))
+    return shlex.join((*parts, *_loss(job), *_mask(config), *_graphs(job, revision)))
 
 
 def _graphs(job: Job, revision: Revision) -> Iterator[str]:

@@ -9,6 +9,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
+from advisor.models.attention import CpCommType
 from advisor.models.spec import ModelSpec
 
 
@@ -21,6 +22,10 @@ class JobFacts(NamedTuple):
     pipeline_model_parallel_size: int
     virtual_pipeline_model_parallel_size: int
     context_parallel_size: int
+    cp_comm_type: CpCommType
+    hierarchical_context_parallel_sizes: tuple[int, ...] | None
+    packed_sequences: bool
+    transformer_engine_version: str
     expert_model_parallel_size: int
     expert_tensor_parallel_size: int | None
     precision: Precision
@@ -36,7 +41,9 @@ def job_facts(job: Job) -> JobFacts:
         job.model,
         layout.tensor_model_parallel_size, layout.sequence_parallel,
         layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size,
-        layout.context_parallel_size, layout.expert_model_parallel_size,
+        layout.context_parallel_size, layout.cp_comm_type,
+        layout.hierarchical_context_parallel_sizes, config.mean_packed_length is not None,
+        config.transformer_engine_version, layout.expert_model_parallel_size,
         layout.expert_tensor_parallel_size,
         config.precision, config.cuda_graph_impl, config.cuda_graph_modules,
         config.expandable_segments,
@@ -78,6 +85,12 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
         pipeline_model_parallel_size=facts.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=facts.virtual_pipeline_model_parallel_size,
         context_parallel_size=facts.context_parallel_size,
+        cp_comm_type=(str(facts.cp_comm_type),),
+        hierarchical_context_parallel_sizes=tuple(
+            str(size) for size in facts.hierarchical_context_parallel_sizes or ()
+        ),
+        packed_sequences=facts.packed_sequences,
+        transformer_engine_version=facts.transformer_engine_version,
         expert_model_parallel_size=facts.expert_model_parallel_size,
         expert_tensor_parallel_size=facts.expert_tensor_parallel_size,
         **_model_fields(facts.model),
@@ -90,7 +103,8 @@ _SHARED: Final = tuple(f.name for f in fields(RawSettings) if f.name in ModelSpe
 
 @lru_cache(maxsize=256)
 def _model_fields(model: ModelSpec) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in _SHARED}
+    window = None if model.window_size is None else f"{model.window_size},0"
+    return {name: getattr(model, name) for name in _SHARED} | {"window_size": window}
 
 
 def _modules(setting: RecomputeSetting, revision: Revision) -> tuple[str, ...] | None:

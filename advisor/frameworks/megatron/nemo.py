@@ -91,4 +91,6 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
         "global_batch_size": config.global_batch_size,
     }
     parts = [f"{strategy}.{name}={value}" for name, value in degrees.items()]
+    if layout.context_parallel_size > 1 and not first:
+        parts.append(f"model.config.cp_comm_type={layout.cp_comm_type}")
     return shlex.join([*parts, *(f"{data}.{name}={value}" for name, value in batch.items())])

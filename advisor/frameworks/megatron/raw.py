@@ -15,9 +15,11 @@ from advisor.frameworks.megatron.setting import Granularity
 class RawSettings:
     """Fields of TransformerConfig under their own names and with their own defaults (0.19.2).
 
-    Beside them: recompute_activations and checkpoint_activations, shorthands of Megatron-LM's
-    command line, expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, and three keys of
-    NeMo 1 (mcore_gpt says whether its own transformer or Megatron Core's trains).
+    Beside them: packed_sequences (of several documents, without attention between them), the
+    release of Transformer Engine (empty: the newest that the revision admits),
+    recompute_activations and checkpoint_activations, shorthands of Megatron-LM's command line,
+    expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, and three keys of NeMo 1 (mcore_gpt
+    says whether its own transformer or Megatron Core's trains).
     """
 
     recompute_granularity: str | None = None
@@ -61,6 +63,10 @@ class RawSettings:
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int | None = None
     context_parallel_size: int = 1
+    cp_comm_type: tuple[str, ...] = ()
+    hierarchical_context_parallel_sizes: tuple[str, ...] = ()
+    packed_sequences: bool = False
+    transformer_engine_version: str = ""
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int | None = None
     overlap_moe_expert_parallel_comm: bool = False
@@ -69,6 +75,9 @@ class RawSettings:
     mtp_num_layers: int | None = None
     transformer_impl: str = "transformer_engine"
     attention_backend: str = "auto"
+    window_size: str | None = None
+    softmax_type: str = "vanilla"
+    fp8_dot_product_attention: bool = False
     multi_latent_attention: bool = False
     experimental_attention_variant: str | None = None
     enable_mhc_connections: bool = False

@@ -63,6 +63,13 @@ class Revision:
     uniform_must_divide: bool = False
 
     @property
+    def transformer_engine(self) -> str:
+        """The newest release of Transformer Engine that its requirements admit (METADATA of the
+        wheels; from 0.17 on any, before 0.14 none is named and that of 0.14 is taken)."""
+        bounded = {(0, 15): "2.9", (0, 16): "2.11"}
+        return bounded.get(self.number, "2.20" if self.at_least(0, 17) else "2.7")
+
+    @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
         if self.framework is Framework.MEGATRON_LM:

@@ -87,8 +87,8 @@ class Megatron:
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Unchanged; Megatron has no layers of other frameworks, and its own core attention none of
-        multi-latent attention."""
+        """With the Transformer Engine that the release asks for. Megatron has no layers of other
+        frameworks, and its own core attention none of multi-latent attention."""
         self._check_variants(model)
         if not model.transformer_impl.is_megatron:
             raise UserError(
@@ -103,7 +103,12 @@ class Megatron:
                 "has a core attention that takes no head dimensions of latent attention "
                 "(dot_product_attention.py)", "use transformer_engine",
             )  # fmt: skip
-        return model, config
+        newest = resolve_revision(self.framework, config.framework_version).transformer_engine
+        release = config.transformer_engine_version or newest
+        return model, replace(
+            config, transformer_engine_version=release,
+            create_attention_mask=config.loads_attention_mask,
+        )  # fmt: skip
 
     def _check_variants(self, model: ModelSpec) -> None:
         """Refuse the blocks that only transformers has, or only Bridge and NeMo."""

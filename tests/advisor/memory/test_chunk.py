@@ -7,7 +7,7 @@ from advisor.frameworks.megatron.setting import NONE, Method, full, parse_settin
 from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.memory.chunk import ChunkFootprint, chunk_footprint
+from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
 from advisor.memory.liveness import footprint
 from advisor.models.layer_kind import DENSE
 from tests.advisor.toys import ACTIVATED, GPT, HIDDEN, SHARD, toy_shape
@@ -20,7 +20,7 @@ def chunk(
     last: bool = False, mask: int = 0,
 ) -> ChunkFootprint:  # fmt: skip
     plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * layers, shape.sequence_parallel)
-    return chunk_footprint(shape, plan, first, last, mask)
+    return chunk_footprint(shape, plan, first, last, AttentionMask(mask))
 
 
 LAYER = footprint(transformer_layer(toy_shape()), ())

@@ -88,7 +88,7 @@ def test_streams_keep_the_largest_group_and_the_shards() -> None:
 def test_a_chunk_is_raised_by_what_is_beside_it() -> None:
     plan = RecomputePlan((Segment((DENSE,), copies=2),))
     alone = chunk_footprint(SHAPE, plan, True, True)
-    beside = chunk_footprint(SHAPE, plan, True, True, 0, fsdp_working_set(SHAPE, EIGHT))
+    beside = chunk_footprint(SHAPE, plan, True, True, working_set=fsdp_working_set(SHAPE, EIGHT))
     assert beside.kept == alone.kept
     assert beside.forward.num_bytes > alone.forward.num_bytes
     found = fsdp_working_set(SHAPE, EIGHT)
@@ -96,4 +96,6 @@ def test_a_chunk_is_raised_by_what_is_beside_it() -> None:
     # nothing is gathered or reduced where there is nothing beside
     from advisor.memory.working_set import WorkingSet
 
-    assert chunk_footprint(SHAPE, plan, True, True, 0, WorkingSet()).forward == alone.forward
+    assert (
+        chunk_footprint(SHAPE, plan, True, True, working_set=WorkingSet()).forward == alone.forward
+    )

@@ -27,7 +27,8 @@ _ELSEWHERE = frozenset(
     {"recompute_activations", "checkpoint_activations", "expandable_segments",
      "use_transformer_engine_op_fuser", "mcore_gpt",
      "num_micro_batches_with_partial_activation_checkpoints",
-     "activations_checkpoint_layers_per_pipeline"}
+     "activations_checkpoint_layers_per_pipeline", "hierarchical_context_parallel_sizes",
+     "packed_sequences", "transformer_engine_version"}
 )  # fmt: skip
 # A gated delta net is described by more fields than any rule on recompute reads.
 _GATED_DELTA_NET = {
@@ -75,6 +76,10 @@ def _as_constructed(raw: RawSettings) -> dict[str, Any]:
     values = {f.name: getattr(raw, f.name) for f in fields(RawSettings)}
     for name in _LISTS:
         values[name] = None if values[name] is None else list(values[name])
+    if len(raw.cp_comm_type) < 2:  # as core_transformer_config_from_args hands it on
+        values["cp_comm_type"] = raw.cp_comm_type[0] if raw.cp_comm_type else None
+    else:
+        values["cp_comm_type"] = list(raw.cp_comm_type)
     values["cuda_graph_scope"] = values.pop("cuda_graph_modules")
     # TransformerConfig takes the enum or the default; the backend has no rule with recompute.
     del values["attention_backend"]

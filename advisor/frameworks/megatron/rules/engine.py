@@ -9,6 +9,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import (
     connections,
+    context_parallel,
     experts,
     fields,
     graphs,
@@ -42,6 +43,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *graphs_experts.RULES,
     *graphs_recompute.RULES,
     *overlap.RULES,
+    *context_parallel.RULES,
     *launchers.RULES,
     *nemo.RULES,
     *training.RULES,

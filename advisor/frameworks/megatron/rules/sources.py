@@ -53,6 +53,7 @@ _CONFIG_LINES: Final[dict[str, tuple[int, ...]]] = {
     "cuda_graph_attention_dropout": (0, 0, 0, 1805, 2047, 2321, 2545),
     "cuda_graph_hidden_dropout": (0, 0, 0, 1812, 2054, 2329, 2553),
     "cuda_graph_offload": (0, 0, 0, 0, 0, 2348, 2616),
+    "cp_comm_type_per_layer": (1203, 1350, 1493, 1930, 2172, 2485, 2780),
     "deferred_wgrad_needs_pipeline": (369, 372, 372, 424, 421, 439, 544),
     "gated_delta_net_context_parallel": (0, 0, 0, 983, 1115, 0, 0),
     "expert_parallel_needs_experts": (704, 739, 808, 1048, 1180, 1326, 1468),
@@ -97,6 +98,7 @@ _ARGUMENT_LINES: Final[dict[str, tuple[int, ...]]] = {
     "offload_needs_te_impl": (1548, 1723, 1855),
     "offload_environment": (1551, 1726, 1858),
     "graphs_with_expandable_segments": (1575, 1749, 1881),
+    "hierarchical_sizes": (473, 580, 564),
     "checkpoint_activations": (492, 599, 583),
     "recompute_activations": (498, 605, 589),
 }

@@ -1,0 +1,248 @@
+"""Attention over the ranks of context parallelism, as Transformer Engine runs it.
+
+Derived from its sources, 2.11.0 and 2.20.2, pytorch/attention/dot_product_attention/
+context_parallel.py (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather,
+AttnFuncWithCPAndQKVOA2A), and from the releases between where these differ; not measured. Every
+rank has one chunk from either end of the sequence, so that the causal mask gives all the same work.
+"""
+
+from dataclasses import dataclass, replace
+
+from advisor.layers.operators import Collective, CollectiveKind, Group, Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.models.attention import CpCommType
+
+_OUTPUT_BY_HEADS = (2, 15)
+"""From this release on a2a+p2p keeps its output as it was computed, before heads are given back,
+and all_gather the one that it hands on; before, a2a+p2p the one and all_gather its parts."""
+
+_TWO_STEPS = (2, 20)
+"""From this release on the forward of the ring holds two of its steps; before, all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """Bytes of one rank's tensors, the same before and after heads are exchanged.
+
+    keys_values: as the forward sends them, in 8 bits under 8-bit attention. statistics: of the
+    softmax. kernel: workspace of attention's own backward. ring: ranks that keys and values pass.
+    """
+
+    query: int
+    key: int
+    value: int
+    output: int
+    statistics: int
+    keys_values: int
+    kernel: int
+    ring: int
+
+    @property
+    def inputs(self) -> int:
+        """q, k and v, or their gradients."""
+        return self.query + self.key + self.value
+
+    @property
+    def pair(self) -> int:
+        """k and v, or their gradients."""
+        return self.key + self.value
+
+    @property
+    def gathered(self) -> int:
+        """k and v of all ranks."""
+        return self.ring * self.pair
+
+    @property
+    def reordered(self) -> int:
+        """The larger of k and v of all ranks: the second copy while chunks are put in order."""
+        return self.ring * max(self.key, self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What one kind sends, holds and moves.
+
+    forward_alive: the most bytes of its forward beside its inputs. backward_alive: of its backward
+    beside what was kept and the output's gradient. Traffic is beyond that of attention itself.
+    """
+
+    forward: tuple[Collective, ...]
+    backward: tuple[Collective, ...]
+    forward_alive: int = 0
+    backward_alive: int = 0
+    forward_traffic: int = 0
+    backward_traffic: int = 0
+
+
+def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
+    """`alone`, attention of one rank that keeps q, k, v, its output and the softmax statistics, as
+    it runs over all context-parallel ranks.
+
+    Megatron's own layers have no such attention: of theirs the ring's communication alone is told.
+    """
+    sizes = _sizes(shape, alone)
+    if shape.is_local:
+        run = _ring_traffic(sizes)
+        return replace(
+            alone, forward_collectives=run.forward, backward_collectives=run.backward
+        )  # fmt: skip
+    saved = _kept(shape, alone)
+    run = _run(shape, sizes)
+    fresh = {t.name: t.num_bytes for t in (*alone.outputs, *saved) if t not in alone.inputs}
+    return replace(
+        alone,
+        saved=saved,
+        forward_collectives=run.forward,
+        backward_collectives=run.backward,
+        forward_workspace=max(0, run.forward_alive - sum(fresh.values())),
+        backward_workspace=max(alone.backward_workspace, run.backward_alive - sizes.inputs),
+        extra_forward_bytes=run.forward_traffic,
+        extra_backward_bytes=run.backward_traffic,
+    )
+
+
+def _kind(shape: RankShape) -> CpCommType:
+    """a2a+p2p with one rank on either level is the other level alone."""
+    if shape.cp_comm_type is not CpCommType.A2A_P2P:
+        return shape.cp_comm_type
+    if shape.cp_all_to_all_size == 1:
+        return CpCommType.P2P
+    whole = shape.cp_all_to_all_size == shape.context_parallel_size
+    return CpCommType.A2A if whole else CpCommType.A2A_P2P
+
+
+def _sizes(shape: RankShape, alone: Operator) -> _Sizes:
+    query, key, value = (tensor.num_bytes for tensor in alone.inputs)
+    _, sent_key, sent_value, _, statistics = (tensor.num_bytes for tensor in alone.saved)
+    return _Sizes(
+        query=query, key=key, value=value, output=alone.outputs[0].num_bytes,
+        statistics=statistics, keys_values=sent_key + sent_value,
+        kernel=alone.backward_workspace,
+        ring=shape.context_parallel_size // shape.cp_all_to_all_size,
+    )  # fmt: skip
+
+
+def _kept(shape: RankShape, alone: Operator) -> tuple[Tensor, ...]:
+    """For the backward: [s, b, heads / ranks, channels] where heads are exchanged; of a ring the
+    keys and values that came last."""
+    query, key, value, output, statistics = alone.saved
+    kind, new = _kind(shape), shape.transformer_engine >= _OUTPUT_BY_HEADS
+    if kind is CpCommType.ALL_GATHER:
+        if new:
+            return alone.saved
+        parts = replace(alone.outputs[0], name="core_attn_out_parts")  # 16 bit, whatever the job's
+        return (*alone.inputs, parts, statistics)
+    if kind is not CpCommType.P2P:
+        query, key, value = (_by_heads(shape, tensor) for tensor in (query, key, value))
+        if kind is CpCommType.A2A or new:
+            output = _by_heads(shape, output)
+    if kind is CpCommType.A2A:
+        return query, key, value, output, statistics
+    elements = key.num_elements + value.num_elements
+    return query, Tensor("key_value_received", (elements,), key.dtype), output, statistics
+
+
+def _by_heads(shape: RankShape, tensor: Tensor) -> Tensor:
+    ranks = shape.cp_all_to_all_size
+    sequence, batch, heads, channels = tensor.shape
+    return Tensor(
+        f"{tensor.name}_by_heads", (sequence * ranks, batch, heads // ranks, channels), tensor.dtype
+    )
+
+
+def _run(shape: RankShape, sizes: _Sizes) -> _Run:
+    two_steps = shape.transformer_engine >= _TWO_STEPS
+    match _kind(shape):
+        case CpCommType.P2P:
+            return _ring(sizes, two_steps)
+        case CpCommType.ALL_GATHER:
+            return _gather(sizes)
+        case CpCommType.A2A:
+            return _exchange(sizes)
+        case _:
+            return _exchange_and_ring(sizes, two_steps)
+
+
+def _send(kind: CollectiveKind, num_bytes: int, *, overlapped: bool = False) -> Collective:
+    return Collective(kind, Group.CONTEXT, num_bytes, overlapped)
+
+
+def _ring_traffic(sizes: _Sizes) -> _Run:
+    """Keys and values pass on beside every step but the last; back, their gradients as well."""
+    passes, ring = sizes.ring - 1, CollectiveKind.RING
+    there = _send(ring, passes * sizes.keys_values, overlapped=True)
+    back = _send(ring, passes * sizes.pair, overlapped=True)
+    return _Run(forward=(there,), backward=(there, back))
+
+
+def _ring(sizes: _Sizes, two_steps: bool) -> _Run:
+    """Partial outputs and statistics of every step are merged into the first one's.
+
+    The last rank's steps are whole outputs, the most of all ranks. Back, keys, values and their
+    gradients have a buffer to send from and one to receive in, and a step gradients of its own.
+    """
+    traffic = _ring_traffic(sizes)
+    held = min(2, sizes.ring) if two_steps else sizes.ring
+    parts = sizes.keys_values + sizes.output + sizes.statistics
+    merged = sizes.output + (2 if two_steps else 1) * sizes.statistics
+    return replace(
+        traffic,
+        forward_alive=held * parts + merged,
+        backward_alive=4 * sizes.pair + sizes.query + sizes.inputs + sizes.kernel,
+        forward_traffic=2 * sizes.keys_values + 3 * (sizes.ring - 1) * sizes.output,
+        backward_traffic=2 * sizes.pair + 3 * (sizes.ring - 1) * sizes.inputs,
+    )
+
+
+def _gather(sizes: _Sizes) -> _Run:
+    """Keys and values of all ranks, in the order of their ranks and then in that of the sequence.
+
+    Either chunk's queries attend to the keys before its end: 2 CP + 1 of 2 CP chunks together, and
+    so many gradients, which are added up over the whole sequence. Nothing hides the communication.
+    """
+    steps = sizes.pair * (2 * sizes.ring + 1) // 2
+    forward = _send(CollectiveKind.ALL_GATHER, sizes.gathered)
+    backward = forward, _send(CollectiveKind.REDUCE_SCATTER, sizes.gathered)
+    attention = sizes.gathered + 2 * sizes.output + sizes.statistics
+    gradients = 2 * sizes.gathered + steps + 2 * sizes.query
+    return _Run(
+        forward=(forward,),
+        backward=backward,
+        forward_alive=max(sizes.gathered + sizes.reordered, attention),
+        backward_alive=gradients + max(sizes.kernel, sizes.reordered),
+        forward_traffic=2 * sizes.gathered + 2 * sizes.output,
+        backward_traffic=5 * sizes.gathered + 3 * steps + 2 * sizes.query,
+    )
+
+
+def _exchange(sizes: _Sizes) -> _Run:
+    """Each tensor is put together for sending, received and put in order: three copies at once of
+    the last. Nothing but the copies hides the communication."""
+    there, back = (
+        _send(CollectiveKind.ALL_TO_ALL, num_bytes) for num_bytes in (sizes.inputs, sizes.output)
+    )
+    after = sizes.inputs + sizes.statistics + 4 * sizes.output
+    computed = sizes.output + sizes.inputs
+    return _Run(
+        forward=(there, back),
+        backward=(back, there),
+        forward_alive=max(2 * sizes.inputs + sizes.value, after),
+        backward_alive=computed + max(sizes.kernel, 2 * sizes.inputs + sizes.value),
+        forward_traffic=4 * (sizes.inputs + sizes.output),
+        backward_traffic=4 * (sizes.inputs + sizes.output),
+    )
+
+
+def _exchange_and_ring(sizes: _Sizes, two_steps: bool) -> _Run:
+    """The ring on exchanged heads; its buffers are there until heads are given back."""
+    outer, ring = _exchange(sizes), _ring(sizes, two_steps)
+    given_back = 2 * sizes.inputs + sizes.value
+    return _Run(
+        forward=(outer.forward[0], *ring.forward, outer.forward[1]),
+        backward=(outer.backward[0], *ring.backward, outer.backward[1]),
+        forward_alive=sizes.inputs + ring.forward_alive + 3 * sizes.output,
+        backward_alive=2 * sizes.output
+        + max(ring.backward_alive, ring.backward_alive - sizes.kernel + given_back),
+        forward_traffic=outer.forward_traffic + ring.forward_traffic,
+        backward_traffic=outer.backward_traffic + ring.backward_traffic,
+    )
