@@ -16,6 +16,9 @@ _OUTPUT_BY_HEADS = (2, 15)
 """From this release on a2a+p2p keeps its output as it was computed, before heads are given back,
 and all_gather the one that it hands on; before, a2a+p2p the one and all_gather its parts."""
 
+_PACKED_GATHER = (2, 18)
+"""From this release on all_gather has a zeroed output for packed sequences beside the other."""
+
 _TWO_STEPS = (2, 20)
 """From this release on the forward of the ring holds two of its steps; before, all of them."""
 
@@ -26,6 +29,7 @@ class _Sizes:
 
     keys_values: as the forward sends them, in 8 bits under 8-bit attention. statistics: of the
     softmax. kernel: workspace of attention's own backward. ring: ranks that keys and values pass.
+    release: Transformer Engine's.
     """
 
     query: int
@@ -36,6 +40,7 @@ class _Sizes:
     keys_values: int
     kernel: int
     ring: int
+    release: tuple[int, int]
 
     @property
     def inputs(self) -> int:
@@ -46,6 +51,19 @@ class _Sizes:
     def pair(self) -> int:
         """k and v, or their gradients."""
         return self.key + self.value
+
+    @property
+    def sent_out(self) -> int:
+        """q, k and v on their way to other ranks, at most: each is copied to be sent and received,
+        and put in order while the next ones travel."""
+        last = 2 * self.inputs + max(self.key, self.value)
+        return max(last, 3 * self.query + 2 * self.key)
+
+    @property
+    def given_back(self) -> int:
+        """As sent_out, of their gradients, which are all copied before the first is in order."""
+        last = 2 * self.inputs + max(self.key, self.value)
+        return max(last, self.inputs + 2 * self.query + self.key)
 
     @property
     def gathered(self) -> int:
@@ -119,6 +137,7 @@ def _sizes(shape: RankShape, alone: Operator) -> _Sizes:
         statistics=statistics, keys_values=sent_key + sent_value,
         kernel=alone.backward_workspace,
         ring=shape.context_parallel_size // shape.cp_all_to_all_size,
+        release=shape.transformer_engine,
     )  # fmt: skip
 
 
@@ -151,16 +170,15 @@ def _by_heads(shape: RankShape, tensor: Tensor) -> Tensor:
 
 
 def _run(shape: RankShape, sizes: _Sizes) -> _Run:
-    two_steps = shape.transformer_engine >= _TWO_STEPS
     match _kind(shape):
         case CpCommType.P2P:
-            return _ring(sizes, two_steps)
+            return _ring(sizes)
         case CpCommType.ALL_GATHER:
             return _gather(sizes)
         case CpCommType.A2A:
             return _exchange(sizes)
         case _:
-            return _exchange_and_ring(sizes, two_steps)
+            return _exchange_and_ring(sizes)
 
 
 def _send(kind: CollectiveKind, num_bytes: int, *, overlapped: bool = False) -> Collective:
@@ -175,23 +193,39 @@ def _ring_traffic(sizes: _Sizes) -> _Run:
     return _Run(forward=(there,), backward=(there, back))
 
 
-def _ring(sizes: _Sizes, two_steps: bool) -> _Run:
+def _ring(sizes: _Sizes) -> _Run:
     """Partial outputs and statistics of every step are merged into the first one's.
 
     The last rank's steps are whole outputs, the most of all ranks. Back, keys, values and their
     gradients have a buffer to send from and one to receive in, and a step gradients of its own.
     """
     traffic = _ring_traffic(sizes)
-    held = min(2, sizes.ring) if two_steps else sizes.ring
-    parts = sizes.keys_values + sizes.output + sizes.statistics
-    merged = sizes.output + (2 if two_steps else 1) * sizes.statistics
     return replace(
         traffic,
-        forward_alive=held * parts + merged,
+        forward_alive=max(_ring_steps(sizes), _ring_end(sizes)),
         backward_alive=4 * sizes.pair + sizes.query + sizes.inputs + sizes.kernel,
         forward_traffic=2 * sizes.keys_values + 3 * (sizes.ring - 1) * sizes.output,
         backward_traffic=2 * sizes.pair + 3 * (sizes.ring - 1) * sizes.inputs,
     )
+
+
+def _ring_end(sizes: _Sizes) -> int:
+    """Bytes behind the last step: of all of them, or of the last two, and what they made."""
+    new = sizes.release >= _TWO_STEPS
+    steps = min(2, sizes.ring) if new else sizes.ring
+    parts = sizes.keys_values + sizes.output + sizes.statistics
+    return steps * parts + sizes.output + (2 if new else 1) * sizes.statistics
+
+
+def _ring_steps(sizes: _Sizes) -> int:
+    """Bytes in the middle of the ring where it holds two steps: a buffer that comes takes the place
+    of one that is still read, and so does a step's output."""
+    if sizes.release < _TWO_STEPS:
+        return 0
+    receives = min(sizes.ring, 4) * sizes.keys_values + 3 * (sizes.output + sizes.statistics)
+    buffers, outputs, merged = min(sizes.ring - 1, 3), min(sizes.ring + 1, 4), min(sizes.ring, 5)
+    computes = buffers * sizes.keys_values + outputs * sizes.output + merged * sizes.statistics
+    return max(receives, computes)
 
 
 def _gather(sizes: _Sizes) -> _Run:
@@ -203,7 +237,8 @@ def _gather(sizes: _Sizes) -> _Run:
     steps = sizes.pair * (2 * sizes.ring + 1) // 2
     forward = _send(CollectiveKind.ALL_GATHER, sizes.gathered)
     backward = forward, _send(CollectiveKind.REDUCE_SCATTER, sizes.gathered)
-    attention = sizes.gathered + 2 * sizes.output + sizes.statistics
+    outputs = 3 if sizes.release >= _PACKED_GATHER else 2
+    attention = sizes.gathered + outputs * sizes.output + sizes.statistics
     gradients = 2 * sizes.gathered + steps + 2 * sizes.query
     return _Run(
         forward=(forward,),
@@ -216,8 +251,8 @@ def _gather(sizes: _Sizes) -> _Run:
 
 
 def _exchange(sizes: _Sizes) -> _Run:
-    """Each tensor is put together for sending, received and put in order: three copies at once of
-    the last. Nothing but the copies hides the communication."""
+    """Heads are exchanged for positions before attention and back after it. Nothing but the copies
+    hides the communication."""
     there, back = (
         _send(CollectiveKind.ALL_TO_ALL, num_bytes) for num_bytes in (sizes.inputs, sizes.output)
     )
@@ -226,23 +261,24 @@ def _exchange(sizes: _Sizes) -> _Run:
     return _Run(
         forward=(there, back),
         backward=(back, there),
-        forward_alive=max(2 * sizes.inputs + sizes.value, after),
-        backward_alive=computed + max(sizes.kernel, 2 * sizes.inputs + sizes.value),
+        forward_alive=max(sizes.sent_out, after),
+        backward_alive=computed + max(sizes.kernel, sizes.given_back),
         forward_traffic=4 * (sizes.inputs + sizes.output),
         backward_traffic=4 * (sizes.inputs + sizes.output),
     )
 
 
-def _exchange_and_ring(sizes: _Sizes, two_steps: bool) -> _Run:
+def _exchange_and_ring(sizes: _Sizes) -> _Run:
     """The ring on exchanged heads; its buffers are there until heads are given back."""
-    outer, ring = _exchange(sizes), _ring(sizes, two_steps)
-    given_back = 2 * sizes.inputs + sizes.value
+    outer, ring = _exchange(sizes), _ring(sizes)
+    exchanged = 1 if sizes.release >= _OUTPUT_BY_HEADS else 2  # output's gradient, and the output
+    forward = max(ring.forward_alive, _ring_end(sizes) + 3 * sizes.output)
+    given_back = ring.backward_alive - sizes.kernel + sizes.given_back
     return _Run(
         forward=(outer.forward[0], *ring.forward, outer.forward[1]),
         backward=(outer.backward[0], *ring.backward, outer.backward[1]),
-        forward_alive=sizes.inputs + ring.forward_alive + 3 * sizes.output,
-        backward_alive=2 * sizes.output
-        + max(ring.backward_alive, ring.backward_alive - sizes.kernel + given_back),
+        forward_alive=sizes.inputs + forward,
+        backward_alive=exchanged * sizes.output + max(ring.backward_alive, given_back),
         forward_traffic=outer.forward_traffic + ring.forward_traffic,
         backward_traffic=outer.backward_traffic + ring.backward_traffic,
     )
