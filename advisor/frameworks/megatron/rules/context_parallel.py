@@ -47,9 +47,12 @@ def cp_comm_type_per_layer(raw: RawSettings, revision: Revision) -> Problem | No
 
 
 def cp_comm_type_known(raw: RawSettings, revision: Revision) -> Problem | None:
-    """cp_comm_type is p2p, all_gather, a2a or a2a+p2p."""
+    """cp_comm_type is p2p, all_gather, a2a or a2a+p2p, whatever the help of Megatron-LM says.
+
+    Its help spells allgather, which sparse attention alone understands.
+    """
     unknown = [kind for kind in _kinds(raw) if kind not in _KINDS]
-    if not unknown:
+    if not unknown or raw.experimental_attention_variant == "dsa":
         return None
     return Problem(
         f"cp_comm_type = {unknown[0]} is none of {names(_KINDS)}", f"use one of {names(_KINDS)}",

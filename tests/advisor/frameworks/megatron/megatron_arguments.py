@@ -33,6 +33,12 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
                  "recompute-activations", "distribute-saved-activations",
                  "fine-grained-activation-offloading"):  # fmt: skip
         new.add_argument(f"--{name}", action="store_true")
+    new.add_argument("--cp-comm-type", nargs="+", type=str, default=["p2p"])
+    new.add_argument("--hierarchical-context-parallel-sizes", nargs="+", type=int)
+    new.add_argument(
+        "--no-create-attention-mask-in-dataloader", action="store_false",
+        dest="create_attention_mask_in_dataloader",
+    )  # fmt: skip
     new.add_argument("--recompute-granularity", type=str, choices=("full", "selective"))
     new.add_argument("--recompute-method", type=str, choices=("uniform", "block"))
     new.add_argument("--recompute-modules", type=str, nargs="+")
