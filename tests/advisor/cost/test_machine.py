@@ -6,11 +6,13 @@ import pytest
 
 from advisor.cost.calibration import Calibration, Provenance
 from advisor.cost.gpus import load_gpu
+from advisor.cost.groups import network
 from advisor.cost.hardware import Gpu
 from advisor.cost.machine import data_parallel_link, group_span, link, machine
 from advisor.dtypes import Precision
-from advisor.layers.operators import Group
+from advisor.layers.operators import Collective, CollectiveKind, Group
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 
 GPU = Gpu(
     name="toy", memory_bytes=10, memory_bandwidth_bytes_per_second=1000.0, bf16_flops=400.0,
@@ -91,6 +93,28 @@ def test_spans_count_consecutive_gpus() -> None:
     layout = ParallelLayout(tensor_model_parallel_size=4, context_parallel_size=2)
     assert group_span(layout, Group.TENSOR) == 4
     assert group_span(layout, Group.CONTEXT) == 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "collective", "seconds"),
+    [
+        # 16 ranks on two nodes, 90 bytes; NVLink 45 a second, an adapter 5, 2 ms a collective.
+        (CpCommType.P2P, None, CollectiveKind.RING, 90 / 5 + 15 * 0.002),
+        (CpCommType.ALL_GATHER, None, CollectiveKind.ALL_GATHER, 90 * 15 / 16 / 40 + 0.002),
+        (CpCommType.A2A, None, CollectiveKind.ALL_TO_ALL, 90 * 8 / 16 / 5 + 0.002),
+        (CpCommType.A2A_P2P, (8, 2), CollectiveKind.ALL_TO_ALL, 90 * 7 / 8 / 45 + 0.002),
+        (CpCommType.A2A_P2P, (8, 2), CollectiveKind.RING, 90 / 5 + 0.002),
+    ],
+)
+def test_each_kind_of_context_parallelism_has_its_way(
+    kind: CpCommType, sizes: tuple[int, int] | None, collective: CollectiveKind, seconds: float
+) -> None:
+    layout = ParallelLayout(
+        context_parallel_size=16, cp_comm_type=kind, hierarchical_context_parallel_sizes=sizes
+    )
+    joined = network(layout, GPU, CALIBRATION, experts=False)
+    found = joined.seconds(Collective(collective, Group.CONTEXT, 90))
+    assert found == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
