@@ -128,7 +128,7 @@ class Evaluation:
     @property
     def hfu(self) -> float:
         """Hardware FLOPs, replays included, over the dense peak of the precision."""
-        return self.mfu * self.hardware_flops_per_step / self.model_flops_per_step
+        return self.mfu * (self.hardware_flops_per_step / self.model_flops_per_step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
