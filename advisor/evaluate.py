@@ -32,6 +32,7 @@ from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, kept_bytes
 from advisor.models.attention import SoftmaxType
+from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 from advisor.pipeline import ModelChunk, Pipeline, pipeline_stages
@@ -65,6 +66,8 @@ class Evaluator:
         self.stages = pipeline_stages(job.model, layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
+        linear = any(kind.mixer in LINEAR_MIXERS for kind in self._kinds)
+        self._derived = linear or config.precision.is_quantized
         self._machine = machine(job.gpu, calibration, config.precision)
         experts = job.model.num_moe_experts is not None
         self._network = network(layout, job.gpu, calibration, experts=experts)
@@ -158,7 +161,7 @@ class Evaluator:
             peak.total,
             self.job.layout,
             expandable_segments=self.job.config.expandable_segments,
-            quantized=self.job.config.precision.is_quantized,
+            derived=self._derived,
             pools=fixed.pools,
         )
         return StageDetail(

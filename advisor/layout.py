@@ -8,6 +8,7 @@ from math import prod
 from advisor.errors import UserError
 from advisor.models.attention import CpCommType
 from advisor.models.experts import TokenDispatcher
+from advisor.models.hybrid import sharded_heads
 from advisor.models.spec import ModelSpec, TransformerImpl, divisors
 
 
@@ -187,6 +188,13 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
         raise UserError("layout.context_parallel_size", cp, "capped scores are not computed under "
                         "it (Megatron Bridge gemma2_provider.py)", "use 1")  # fmt: skip
     _check_exchanged_heads(model, layout)
+    for name, heads in sharded_heads(model):
+        ways = tp * cp
+        if heads % ways:
+            raise UserError(
+                "layout TP x CP", ways, f"must divide {name} = {heads}",
+                f"nearest: {_nearest(divisors(heads), ways)}",
+            )  # fmt: skip
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
         raise UserError(
@@ -260,7 +268,8 @@ def _nearest(legal: tuple[int, ...], wanted: int) -> str:
 def legal_tensor_parallel_sizes(model: ModelSpec) -> tuple[int, ...]:
     """TP degrees that the model's shape allows, ascending (TransformerConfig.__post_init__)."""
     groups = model.num_query_groups
-    widths = (model.ffn_hidden_size, *_widths_cut_by_local_mla(model))
+    linear = (heads for _, heads in sharded_heads(model))
+    widths = (model.ffn_hidden_size, *linear, *_widths_cut_by_local_mla(model))
     return tuple(
         tp
         for tp in divisors(model.num_attention_heads)

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout
+from advisor.models.hybrid import hybrid_segments
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.spec import ModelSpec, nearest_divisors
 
@@ -129,6 +130,11 @@ def most_layers_of_chunk(model: ModelSpec, layout: ParallelLayout) -> int:
 
 def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     """Layers of every chunk in the order in which they run."""
+    pattern = model.hybrid_layer_pattern
+    if pattern is not None and "|" in pattern:
+        return _from_pattern(pattern, layout)
+    if pattern is not None:
+        _check_even_pattern(layout)
     if layout.pipeline_model_parallel_layout:
         return _from_text(model, layout)
     _check_ways(layout)
@@ -145,6 +151,37 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     counts[0] -= layout.account_for_embedding_in_pipeline_split
     counts[-1] -= layout.account_for_loss_in_pipeline_split
     return counts
+
+
+def _check_even_pattern(layout: ParallelLayout) -> None:
+    """A hybrid pattern's | alone make virtual stages and layouts (0.19.0 training/arguments.py)."""
+    for field in _NOT_OF_HYBRID:
+        value = getattr(layout, field)
+        if value not in (1, False, None, ""):
+            raise UserError(
+                f"layout.{field}", value, "is no option of a model with hybrid_layer_pattern",
+                "write | into the pattern where a stage ends",
+            )  # fmt: skip
+
+
+_NOT_OF_HYBRID = (
+    "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+)  # fmt: skip
+
+
+def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
+    """Layers between the | of a hybrid pattern (megatron-core 0.19.0 hybrid_layer_allocation.py)."""
+    segments = hybrid_segments(pattern)
+    if not layout.splits_evenly:
+        raise UserError("model.hybrid_layer_pattern", pattern,
+                        "excludes every other way of an uneven split")  # fmt: skip
+    if len(segments) != layout.num_model_chunks:
+        raise UserError(
+            "model.hybrid_layer_pattern", pattern,
+            f"has {len(segments)} segments, and PP x VPP is {layout.num_model_chunks}",
+        )  # fmt: skip
+    return [len(segment) for segment in segments]
 
 
 def _layers_of_stages(model: ModelSpec, layout: ParallelLayout) -> list[int]:

@@ -12,6 +12,7 @@ from advisor.frameworks.base import Stack
 from advisor.frameworks.registry import stack_of
 from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precision
 from advisor.layout import ParallelLayout
+from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
 from advisor.models.variants import of_providers
@@ -307,6 +308,9 @@ def _assumptions(
         busiest = f"{config.moe_load_imbalance:g} x the mean"
         said.append(f"busiest expert rank {busiest}")
         said.append("times of experts not checked against measured runs")
+    linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
+    if linear:
+        said.append(f"{' and '.join(linear)} layers read in their kernels' sources, not measured")
     if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
         said.append(f"fused cross entropy ({model.cross_entropy_fusion})")
     return tuple(said)

@@ -1,10 +1,12 @@
 """Model FLOPs by Megatron's convention, and hardware FLOPs with replays."""
 
+from collections import Counter
 from functools import lru_cache
 
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.models.hybrid import mamba_heads
+from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
 from advisor.recompute import RecomputePlan, Segment, replayed_operators
 
@@ -23,16 +25,44 @@ def model_flops(
     Linear layers, output layer and the two attention matmuls over the causal half; recompute,
     norms, softmax, routers and embeddings are not counted, but for one a channel of the three norms
     of multi-token prediction. Of the routed experts, topk a token. A window changes nothing; of
-    packed sequences it takes the lengths that attention sees.
+    packed sequences it takes the lengths that attention sees. A depth of multi-token prediction is
+    counted with the attention that it has, where Megatron goes on with linear_attention_freq.
     """
     tokens = global_batch_size * seq_length
     h, depths = model.hidden_size, model.mtp_num_layers or 0
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * depths)
-    weights = len(kinds) * _projection_weights(model) + h * _feed_forward_width(model, kinds)
+    mixers = Counter(kind.mixer for kind in kinds)
+    weights = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
+    weights += h * _feed_forward_width(model, kinds)
     weights += depths * (3 * h + 2 * h * h) + h * padded_vocab_size * (1 + depths)
     channels = model.num_attention_heads * (model.qk_channels + model.v_channels)
-    core = _PASSES * tokens * (attended_length or seq_length) * channels * len(kinds)
+    scored = sum(mixers[mixer] for mixer in SOFTMAX_MIXERS)
+    core = _PASSES * tokens * (attended_length or seq_length) * channels * scored
     return 2 * _PASSES * tokens * weights + core
+
+
+def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
+    """Multiply-adds of one layer's mixer a token, but for attention over other tokens (0.19.0
+    training.py transformer_flops, mamba_layer_flops).
+
+    Megatron takes twice the hidden size for Mamba's inner width, whatever its heads are, and seven
+    operations a channel and state for its scan.
+    """
+    h = model.hidden_size
+    match mixer:
+        case Mixer.NONE:
+            return 0
+        case Mixer.GATED_DELTA_NET:
+            heads, channels = model.linear_num_value_heads, model.linear_value_head_dim
+            keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
+            values = heads * channels
+            conv = model.linear_conv_kernel_dim * (keys + values)
+            return h * (keys + 3 * values + 2 * heads) + conv + 4 * heads * channels**2
+        case Mixer.MAMBA:
+            states = model.mamba_num_groups * model.mamba_state_dim
+            scan = 7 * h * model.mamba_state_dim
+            return h * (4 * h + 2 * states + mamba_heads(model)) + scan + 2 * h * h
+    return _projection_weights(model)
 
 
 def _projection_weights(model: ModelSpec) -> int:
@@ -43,7 +73,8 @@ def _projection_weights(model: ModelSpec) -> int:
     h, heads = model.hidden_size, model.num_attention_heads
     output = heads * model.v_channels * h
     if not model.multi_latent_attention:
-        return h * (model.query_projection_size + 2 * model.kv_projection_size) + output
+        queries = model.query_projection_size * (2 if model.attention_output_gate else 1)
+        return h * (queries + 2 * model.kv_projection_size) + output
     rank, queries = model.q_lora_rank, heads * model.qk_channels
     query = h * queries if rank is None else rank * (h + queries + 1)
     keys_values = model.kv_lora_rank * (h + heads * (model.qk_head_dim + model.v_head_dim) + 1)
@@ -53,11 +84,11 @@ def _projection_weights(model: ModelSpec) -> int:
 def _feed_forward_width(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
     """Width of all linear layers of the MLPs that a token goes through, in units of hidden_size."""
     matrices = 3 if model.activation.gated else 2
-    moe = sum(kind.feed_forward is FeedForward.MOE for kind in kinds)
+    parts = Counter(kind.feed_forward for kind in kinds)
     routed = model.moe_router_topk * model.expert_ffn_hidden_size
     shared = model.moe_shared_expert_intermediate_size or 0
-    dense = (len(kinds) - moe) * model.ffn_hidden_size
-    return matrices * (dense + moe * (routed + shared))
+    dense = parts[FeedForward.DENSE] * model.ffn_hidden_size
+    return matrices * (dense + parts[FeedForward.MOE] * (routed + shared))
 
 
 @lru_cache(maxsize=8192)

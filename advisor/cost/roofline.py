@@ -14,6 +14,7 @@ from advisor.layers.operators import (
 
 _ATTENTION_BACKWARD_MATMULS = 2.5  # five matmuls against two, scores replayed (arXiv 2307.08691)
 _UNFUSED_BACKWARD_MATMULS = 2.0
+_SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
 _GEMM_BACKWARD_PASSES = 2
 
 
@@ -101,6 +102,7 @@ def bound_by(operator: Operator) -> str:
         ComputeUnit.GEMM: "tensor cores",
         ComputeUnit.ATTENTION: "attention kernel",
         ComputeUnit.BANDWIDTH: "memory bandwidth",
+        ComputeUnit.SCAN: "scan kernels",
     }[operator.unit]
 
 
@@ -115,7 +117,11 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)
-    return traffic / machine.memory_bytes_per_second + machine.kernel_seconds
+    seconds = traffic / machine.memory_bytes_per_second
+    if operator.unit is ComputeUnit.SCAN:
+        factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
+        seconds = max(seconds, factor * operator.attention_flops / machine.bf16_flops)
+    return seconds + machine.kernel_seconds
 
 
 def _linear_seconds(operator: Operator, gemm: Gemm, machine: Machine, backward: bool) -> float:

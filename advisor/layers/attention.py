@@ -30,6 +30,8 @@ def attention_operators(
     mixed, projection = _linear_qkv(shape, source)
     query, key, value, middle = _query_key_value(shape, mixed, kind)
     core = _core_attention(shape, query, key, value, kind)
+    if shape.model.attention_output_gate:
+        core = (*core, _output_gate(shape, core[-1].outputs[0], middle))
     variables = tuple(t.storage for operator in middle for t in operator.outputs)
     return (projection, *middle, *core, linear_proj(shape, core[-1].outputs[0], variables))
 
@@ -58,6 +60,19 @@ def _cuts_chunks(shape: RankShape, kind: LayerKind) -> bool:
     return kind.rotary and chunk is not None and shape.local_seq > chunk
 
 
+def _output_gate(shape: RankShape, source: Tensor, middle: tuple[Operator, ...]) -> Operator:
+    """source x sigmoid(gate), one compiled kernel: keeps both as they come (_apply_output_gate)."""
+    gate = next(t for operator in middle for t in operator.outputs if t.name == _GATE)
+    return Operator(
+        name="output_gate",
+        module=Module.OUTPUT_GATE,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(source, gate),
+        outputs=(Tensor("core_attn_gated", source.shape, shape.dtype),),
+        saved=(source, gate),
+    )
+
+
 def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
     """Column-parallel QKV projection; saves its input as the SP shard.
 
@@ -73,9 +88,10 @@ def _linear_qkv(shape: RankShape, source: Tensor) -> tuple[Tensor, Operator]:
 
 
 def _mixed_width(shape: RankShape) -> int:
-    """Width of q, k and v of all heads together."""
+    """Width of q, k and v of all heads together, and of the output's gate, as wide as q."""
     model = shape.model
-    return model.query_projection_size + 2 * model.kv_projection_size
+    queries = 2 if model.attention_output_gate else 1
+    return queries * model.query_projection_size + 2 * model.kv_projection_size
 
 
 def _shares_groups(shape: RankShape) -> bool:
@@ -118,9 +134,9 @@ def _query_key_value(
     if _shares_groups(shape):
         mixed, gather = _gather_mixed(shape, mixed)
         operators.append(gather)
-    query, key, value = _split(shape, mixed)
+    query, key, value, *gate = _split(shape, mixed)
     operators.append(
-        copy_operator(shape, "split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value))
+        copy_operator(shape, "split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value, *gate))
     )
     if model.qk_layernorm or (model.qk_l2_norm and kind.rotary):
         query, query_norm = _head_norm(shape, query, "query_norm")
@@ -138,7 +154,8 @@ def _query_key_value(
     return query, key, value, tuple(operators)
 
 
-def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, ...]:
+    """q, k, v, and the gate where there is one: copied where the query is."""
     query, key, value = (
         heads_tensor(shape, name, heads)
         for name, heads in (
@@ -146,9 +163,15 @@ def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         )
     )  # fmt: skip
     key, value = (mixed.view(view.name, view.shape) for view in (key, value))
+    names = ("query", _GATE) if shape.model.attention_output_gate else ("query",)
     if shape.local_heads > shape.local_groups > 1:
-        return query, key, value
-    return mixed.view("query", query.shape), key, value
+        query, *gate = (Tensor(name, query.shape, shape.dtype) for name in names)
+    else:
+        query, *gate = (mixed.view(name, query.shape) for name in names)
+    return query, key, value, *gate
+
+
+_GATE = "output_gate"
 
 
 def _head_norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator]:

@@ -53,3 +53,26 @@ def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
         name=f"gather_{part.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(part,),
         outputs=(whole,), forward_collectives=(forward,), backward_collectives=(backward,),
     )  # fmt: skip
+
+
+def exchange_sequence_for_heads(
+    shape: RankShape, module: Module, source: Tensor
+) -> tuple[tuple[Operator, ...], Tensor]:
+    """All-to-all over context-parallel ranks: part of the sequence with all channels becomes the
+    whole sequence with part of them, or the reverse; nothing where there is one rank.
+
+    One copy puts the pieces in order before, and one behind (ssm/mamba_context_parallel.py,
+    _all_to_all_cp2hp, _all_to_all_hp2cp and the load balancing of attention undone).
+    """
+    if shape.context_parallel_size == 1:
+        return (), source
+    output = Tensor(f"{source.name}_exchanged", source.shape, source.dtype)
+    exchange = Collective(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, source.num_bytes)
+    copies = 4 * source.num_bytes
+    operator = Operator(
+        name=f"exchange_{source.name}", module=module, unit=ComputeUnit.BANDWIDTH,
+        inputs=(source,), outputs=(output,), forward_collectives=(exchange,),
+        backward_collectives=(exchange,), forward_workspace=source.num_bytes,
+        backward_workspace=source.num_bytes, extra_forward_bytes=copies, extra_backward_bytes=copies,
+    )  # fmt: skip
+    return (operator,), output

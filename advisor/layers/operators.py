@@ -25,8 +25,19 @@ class Module(StrEnum):
     QK_LAYERNORM = "self_attention.qk_layernorm"
     ROTARY = "self_attention.rotary_pos_emb"
     CORE_ATTENTION = "self_attention.core_attention"
+    OUTPUT_GATE = "self_attention.output_gate"
     LINEAR_PROJ = "self_attention.linear_proj"
     POST_ATTENTION_LAYERNORM = "self_attention.linear_proj.post_layernorm"
+    GDN_IN_PROJ = "self_attention.in_proj"
+    GDN_CONV = "self_attention.conv1d"
+    GDN_RULE = "self_attention.gated_delta_rule"
+    GDN_NORM_OUT = "self_attention.norm_out"
+    GDN_OUT_PROJ = "self_attention.out_proj"
+    MAMBA_IN_PROJ = "mixer.in_proj"
+    MAMBA_SCAN = "mixer.ssm"
+    MAMBA_NORM = "mixer.norm"
+    MAMBA_OUT_PROJ = "mixer.out_proj"
+    MAMBA_BDA = "mamba_bda"
     SELF_ATTN_BDA = "self_attn_bda"
     PRE_MLP_LAYERNORM = "pre_mlp_layernorm"
     LINEAR_FC1 = "mlp.linear_fc1"
@@ -53,10 +64,12 @@ class Module(StrEnum):
 
 
 class ComputeUnit(StrEnum):
-    """What bounds an operator: tensor cores in the linear layers, attention, or memory traffic."""
+    """What bounds an operator: tensor cores in the linear layers, attention, memory traffic, or in
+    the scan of linear attention whichever of the two last takes longer."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
+    SCAN = "scan"
     BANDWIDTH = "bandwidth"
 
 
@@ -176,7 +189,8 @@ class Operator:
 
     inputs, outputs: activations read and written; those in `outputs` get a gradient.
     saved: storages kept for the backward beyond the module's weights.
-    attention_flops: forward FLOPs of the two attention matmuls over the causal half.
+    attention_flops: forward FLOPs of the two attention matmuls over the causal half, or of the
+        chunked scan of linear attention.
     gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
         is (the two sides of an addition): they share its storage.
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is

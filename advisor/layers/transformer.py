@@ -8,6 +8,8 @@ from advisor.layers.attention import attention_operators
 from advisor.layers.eager.plain import plain_layer
 from advisor.layers.eager.transformers import transformers_layer
 from advisor.layers.ends import final_layernorm
+from advisor.layers.gated_delta_net import gated_delta_net_operators
+from advisor.layers.mamba import mamba_operators
 from advisor.layers.mla import latent_attention_operators
 from advisor.layers.mlp import mlp_operators
 from advisor.layers.moe.layer import moe_operators
@@ -15,7 +17,7 @@ from advisor.layers.mtp import mtp_final_layernorm, mtp_projection
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import LAYER_INPUT, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import TransformerImpl
 
 __all__ = ["LAYER_INPUT", "transformer_layer"]
@@ -46,33 +48,58 @@ def _megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
 
 
 def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tuple[Operator, ...]:
-    """Norm, attention, residual, norm, feed-forward, residual.
+    """Norm, mixer, residual, norm, feed-forward, residual; a layer of a hybrid pattern has one half.
 
-    Source: megatron-core 0.16.1 transformer/transformer_layer.py.
+    Source: megatron-core 0.16.1 transformer/transformer_layer.py, ssm/mamba_layer.py,
+    ssm/mlp_layer.py.
     """
+    output = shape.hidden("layer_output")
+    if kind.mixer is Mixer.NONE:
+        return _feed_forward(shape, kind, layer_input, output)
+    if kind.feed_forward is FeedForward.NONE:
+        return _mixer(shape, kind, layer_input, output)
+    between = shape.hidden("after_attention")
+    return (
+        *_mixer(shape, kind, layer_input, between),
+        *_feed_forward(shape, kind, between, output),
+    )
+
+
+def _mixer(
+    shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
+) -> tuple[Operator, ...]:
     normed = shape.hidden("input_layernorm_out")
-    after_attention = shape.hidden("after_attention")
-    mlp_input = shape.hidden("pre_mlp_layernorm_out")
-    if shape.model.multi_latent_attention:
-        attention = latent_attention_operators(shape, normed)
-    else:
-        attention = attention_operators(shape, normed, kind)
-    has_experts = kind.feed_forward is FeedForward.MOE
-    mlp = (moe_operators if has_experts else mlp_operators)(shape, mlp_input)
+    match kind.mixer:
+        case Mixer.GATED_DELTA_NET:
+            mixer = gated_delta_net_operators(shape, normed)
+        case Mixer.MAMBA:
+            mixer = mamba_operators(shape, normed)
+        case _ if shape.model.multi_latent_attention:
+            mixer = latent_attention_operators(shape, normed)
+        case _:
+            mixer = attention_operators(shape, normed, kind)
     if shape.model.norm_placement.behind:
-        attention = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, attention)
+        mixer = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, mixer)
+    residual = Module.MAMBA_BDA if kind.mixer is Mixer.MAMBA else Module.SELF_ATTN_BDA
+    return (
+        norm_operator(shape, Module.INPUT_LAYERNORM, source, normed),
+        *mixer,
+        _bias_dropout_add(shape, residual, mixer[-1].outputs[0], source, output),
+    )
+
+
+def _feed_forward(
+    shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
+) -> tuple[Operator, ...]:
+    normed = shape.hidden("pre_mlp_layernorm_out")
+    has_experts = kind.feed_forward is FeedForward.MOE
+    mlp = (moe_operators if has_experts else mlp_operators)(shape, normed)
+    if shape.model.norm_placement.behind:
         mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
     return (
-        norm_operator(shape, Module.INPUT_LAYERNORM, layer_input, normed),
-        *attention,
-        _bias_dropout_add(
-            shape, Module.SELF_ATTN_BDA, attention[-1].outputs[0], layer_input, after_attention
-        ),
-        norm_operator(shape, Module.PRE_MLP_LAYERNORM, after_attention, mlp_input),
+        norm_operator(shape, Module.PRE_MLP_LAYERNORM, source, normed),
         *mlp,
-        _bias_dropout_add(
-            shape, Module.MLP_BDA, mlp[-1].outputs[0], after_attention, shape.hidden("layer_output")
-        ),
+        _bias_dropout_add(shape, Module.MLP_BDA, mlp[-1].outputs[0], source, output),
     )
 
 

@@ -22,7 +22,7 @@ TP2 PP2 DP2 (H100, NCCL 2.29)."""
 
 _MODEL_ERROR = 0.005  # of allocated: worst known rows, tests/published/test_measured_memory.py
 _POOLS_MODEL_ERROR = 0.05  # published torchtitan runs: tests/published/test_torchtitan.py
-_QUANTIZED_MODEL_ERROR = 0.05  # a judgement: no measured peak of an FP8 run with its settings
+_DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of FP8 or of linear attention
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
 _CONTEXT_SPREAD = 100 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
@@ -73,12 +73,13 @@ def reserved_memory(
     layout: ParallelLayout,
     *,
     expandable_segments: bool,
-    quantized: bool = False,
+    derived: bool = False,
     pools: tuple[NamedBytes, ...] = (),
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go.
 
-    quantized: FP8 or FP4 training, whose tensors are derived from source alone: a wider spread.
+    derived: FP8 or FP4 training, or layers of linear attention or Mamba, whose tensors are derived
+        from source alone: a wider spread.
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     """
     fragmentation = min(
@@ -87,7 +88,7 @@ def reserved_memory(
     if expandable_segments:
         fragmentation *= _EXPANDABLE_SHARE
     communicators, joined = _communicators(layout)
-    error = _QUANTIZED_MODEL_ERROR if quantized else _POOLS_MODEL_ERROR if pools else _MODEL_ERROR
+    error = _DERIVED_MODEL_ERROR if derived else _POOLS_MODEL_ERROR if pools else _MODEL_ERROR
     spread = sqrt(
         (error * allocated) ** 2
         + (_FRAGMENTATION_SPREAD * fragmentation) ** 2

@@ -5,19 +5,27 @@ from typing import NamedTuple
 
 
 class Mixer(StrEnum):
-    """How the tokens of a layer see each other."""
+    """How the tokens of a layer see each other; none: not at all, the layer is a feed-forward."""
 
     FULL = "full_attention"
     SLIDING_WINDOW = "sliding_window_attention"
+    GATED_DELTA_NET = "gated_delta_net"
+    MAMBA = "mamba"
+    NONE = "none"
 
     __hash__ = str.__hash__
 
 
+SOFTMAX_MIXERS = frozenset({Mixer.FULL, Mixer.SLIDING_WINDOW})
+"""Those with scores, whatever their projections are."""
+
+
 class FeedForward(StrEnum):
-    """What follows the mixer."""
+    """What follows the mixer; none: nothing, as in the layers of a hybrid pattern."""
 
     DENSE = "mlp"
     MOE = "moe"
+    NONE = "none"
 
     __hash__ = str.__hash__
 

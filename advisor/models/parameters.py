@@ -8,7 +8,7 @@ from advisor.layers.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import FeedForward, LayerKind, Role
+from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec
 
 
@@ -42,7 +42,7 @@ def active_parameters(spec: ModelSpec) -> int:
     shape = RankShape(model=spec, seq_length=1, micro_batch_size=1)
     experts = sum(
         weight.num_elements
-        for operator in transformer_layer(shape, LayerKind(feed_forward=FeedForward.MOE))
+        for operator in transformer_layer(shape, LayerKind(Mixer.NONE, FeedForward.MOE))
         for weight in operator.weights
         if weight.expert
     )

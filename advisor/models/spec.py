@@ -15,6 +15,12 @@ from advisor.models.experts import (
     TokenDispatcher,
     check_experts,
 )
+from advisor.models.hybrid import (
+    AttentionVariant,
+    check_hybrid,
+    hybrid_kinds,
+    with_linear_attention,
+)
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.variants import NormPlacement, check_variants
@@ -104,6 +110,11 @@ class ModelSpec:
     Bridge's providers. Layers that ``no_rope_freq`` names (of a number, every Nth) have no rotary
     positions; ``qk_l2_norm`` and ``attention_chunk_size`` act on the others alone (Llama 4).
     ``qk_layernorm_across_heads``: one norm over all heads of q or k, and none of each.
+
+    Where ``linear_attention_freq`` is set, the layers that it names have a gated delta net of the
+    ``linear_`` heads in place of softmax attention. ``hybrid_layer_pattern`` (0.16.1:
+    hybrid_override_pattern) names the kind of every layer by a letter: each has a mixer alone, or
+    a feed-forward part alone; the ``mamba_`` fields shape its Mamba-2 layers.
     """
 
     name: str
@@ -185,6 +196,19 @@ class ModelSpec:
     moe_shared_expert_intermediate_size: int | None = None
     moe_shared_expert_gate: bool = False
     moe_shared_expert_overlap: bool = False
+    attention_output_gate: bool = False
+    experimental_attention_variant: AttentionVariant | None = None
+    linear_attention_freq: LayerPattern | None = None
+    linear_conv_kernel_dim: int = 4
+    linear_key_head_dim: int = 128
+    linear_value_head_dim: int = 128
+    linear_num_key_heads: int = 16
+    linear_num_value_heads: int = 32
+    hybrid_layer_pattern: str | None = None
+    mamba_state_dim: int = 128
+    mamba_head_dim: int = 64
+    mamba_num_groups: int = 8
+    mamba_num_heads: int | None = None
 
     def __post_init__(self) -> None:
         for field in _POSITIVE:
@@ -211,6 +235,7 @@ class ModelSpec:
         check_experts(self)
         check_variants(self)
         self.moe_layer_freq.expand(self.num_layers, "model.moe_layer_freq")
+        check_hybrid(self)
 
     def __hash__(self) -> int:
         """Cheap: models of one name and depth rarely differ."""
@@ -257,7 +282,12 @@ class ModelSpec:
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """The kind of every layer, in order."""
-        kinds = _layer_kinds(self.num_layers, self.num_moe_experts, self.moe_layer_freq)
+        if self.hybrid_layer_pattern is not None:
+            kinds = hybrid_kinds(self.hybrid_layer_pattern)
+        else:
+            kinds = _layer_kinds(self.num_layers, self.num_moe_experts, self.moe_layer_freq)
+        if self.linear_attention_freq is not None:
+            kinds = with_linear_attention(kinds, self.linear_attention_freq)
         if self.window_size is not None:
             kinds = _with_windows(kinds, self.window_attn_skip_freq)
         if self.no_rope_freq is not None:

@@ -9,6 +9,7 @@ from advisor.answer import Rejection
 from advisor.frameworks.megatron.plan import has_effect
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect
+from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
@@ -69,6 +70,8 @@ def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, 
     layers = most_layers_of_chunk(job.model, layout)
     labels = acting_labels(job.model)
     settings = _settings(layers, labels, shardable, revision.uniform_must_divide)
+    if not reads_full_recompute(job.model.hybrid_layer_pattern, revision):
+        settings = tuple(s for s in settings if s.granularity is not Granularity.FULL)
     return tuple(setting for setting in settings if not check(setting, job, revision))
 
 

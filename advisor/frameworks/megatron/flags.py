@@ -12,6 +12,7 @@ from advisor.dtypes import DType, Precision
 from advisor.frameworks.megatron.attention_flags import attention_flags
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.expert_flags import expert_flags
+from advisor.frameworks.megatron.hybrid_flags import hybrid_flags
 from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
@@ -67,6 +68,7 @@ def layout_flags(job: Job, revision: Revision) -> str:
     """
     parts = (
         *_degrees(job),
+        *hybrid_flags(job.model, revision),
         *_optimizer(job),
         *_batch(job),
         *_precision(job),
@@ -89,7 +91,7 @@ def _degrees(job: Job) -> Iterator[str]:
         sizes = map(str, layout.hierarchical_context_parallel_sizes)
         yield from ("--hierarchical-context-parallel-sizes", *sizes)
     yield from ("--pipeline-model-parallel-size", str(layout.pipeline_model_parallel_size))
-    if layout.virtual_pipeline_model_parallel_size > 1:
+    if layout.virtual_pipeline_model_parallel_size > 1 and not job.model.hybrid_layer_pattern:
         yield from _virtual_stages(job)
     yield from _uneven_split(layout)
     yield from expert_flags(job.model, layout)

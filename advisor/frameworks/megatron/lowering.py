@@ -10,6 +10,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
 from advisor.models.attention import CpCommType
+from advisor.models.hybrid import AttentionVariant
 from advisor.models.spec import ModelSpec
 
 
@@ -93,7 +94,7 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
         transformer_engine_version=facts.transformer_engine_version,
         expert_model_parallel_size=facts.expert_model_parallel_size,
         expert_tensor_parallel_size=facts.expert_tensor_parallel_size,
-        **_model_fields(facts.model),
+        **_model_fields(facts.model, revision),
     )
 
 
@@ -102,9 +103,17 @@ _SHARED: Final = tuple(f.name for f in fields(RawSettings) if f.name in ModelSpe
 
 
 @lru_cache(maxsize=256)
-def _model_fields(model: ModelSpec) -> dict[str, Any]:
+def _model_fields(model: ModelSpec, revision: Revision) -> dict[str, Any]:
     window = None if model.window_size is None else f"{model.window_size},0"
-    return {name: getattr(model, name) for name in _SHARED} | {"window_size": window}
+    values = {name: getattr(model, name) for name in _SHARED} | {"window_size": window}
+    if model.experimental_attention_variant is not None and revision.at_least(0, 20):
+        values["experimental_attention_variant"] = _VARIANTS_OF_MAIN[
+            model.experimental_attention_variant
+        ]
+    return values
+
+
+_VARIANTS_OF_MAIN: Final = {AttentionVariant.GATED_DELTA_NET: "gdn"}
 
 
 def _modules(setting: RecomputeSetting, revision: Revision) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.layers.operators import Module
-from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind
 from advisor.models.spec import ModelSpec, TransformerImpl
 
 EVERYTHING = frozenset(Module)
@@ -24,6 +24,7 @@ _REGIONS: dict[str, frozenset[Module]] = {
 }
 
 
+_OF_ATTENTION = frozenset({"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
 _LATENT_QKV = frozenset({Module.QKV_DOWN_PROJ, Module.QK_LAYERNORM, Module.QKV_UP_PROJ})
 
 
@@ -47,4 +48,6 @@ def offloaded_modules(
             regions.pop("mlp_norm", None)
         if "qkv_linear" in regions and not model.multi_latent_attention:
             regions["qkv_linear"] |= _REGIONS["attn_norm"]
+    if kind.mixer not in SOFTMAX_MIXERS:  # the regions of attention are SelfAttention's
+        regions = {name: regions[name] for name in regions if name not in _OF_ATTENTION}
     return frozenset().union(*regions.values())

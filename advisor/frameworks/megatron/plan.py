@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSe
 from advisor.layers.moe.layer import MOE_MODULES
 from advisor.layers.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Role
+from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
 
@@ -83,8 +83,9 @@ def selective_runs(
 ) -> tuple[ReplayRun, ...]:
     """Runs of one layer; labels that act on nothing in it give none.
 
-    core_attn, mlp, moe and shared_experts are plain checkpoints; layernorm, mla_up_proj and moe_act
-    discard their outputs. Under Transformer Engine the norms of dense layers are fused into the
+    core_attn, mlp, moe and shared_experts are plain checkpoints; layernorm, mla_up_proj, moe_act
+    and gdn_norm_out (0.19.0 ssm/gated_delta_net/gdn.py) discard their outputs. Mamba has no label
+    of its own, and where a label's part is missing in a layer it does nothing there. Under Transformer Engine the norms of dense layers are fused into the
     linear layers, so that layernorm finds but the input norm of multi-latent attention and the norm
     before experts, and a checkpoint around the MLP or the up-projections replays their norms too.
     """
@@ -92,7 +93,8 @@ def selective_runs(
         return ()
     runs: list[ReplayRun] = []
     modules = setting.effective_modules
-    if "core_attn" in modules:
+    has_scores = kind.mixer in SOFTMAX_MIXERS
+    if "core_attn" in modules and has_scores:
         runs.append(
             ReplayRun(
                 frozenset({Module.CORE_ATTENTION}), extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES
@@ -102,10 +104,13 @@ def selective_runs(
     has_experts = kind.feed_forward is FeedForward.MOE
     if has_experts:
         runs += _expert_runs(modules, model)
-    elif "mlp" in modules:
+    elif "mlp" in modules and kind.feed_forward is FeedForward.DENSE:
         fused_norm = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
         runs.append(ReplayRun(_MLP_MODULES | fused_norm))
-    latent = model.multi_latent_attention
+    if "gdn_norm_out" in modules and kind.mixer is Mixer.GATED_DELTA_NET:
+        norm = frozenset({Module.GDN_NORM_OUT})
+        runs.append(_discarding(norm, replayed_before=Module.GDN_OUT_PROJ))
+    latent = model.multi_latent_attention and has_scores
     if "mla_up_proj" in modules and latent:
         fused_norm = frozenset() if local else frozenset({Module.QK_LAYERNORM})
         up_projections = fused_norm | {Module.QKV_UP_PROJ}

@@ -80,6 +80,7 @@ class RawSettings:
     fp8_dot_product_attention: bool = False
     multi_latent_attention: bool = False
     experimental_attention_variant: str | None = None
+    hybrid_layer_pattern: str | None = None
     enable_mhc_connections: bool = False
     mhc_recompute_layer_num: int | None = None
     num_moe_experts: int | None = None

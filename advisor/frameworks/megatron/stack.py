@@ -24,7 +24,13 @@ from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrid
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
+from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
+from advisor.frameworks.megatron.setting import (
+    NONE,
+    Granularity,
+    RecomputeSetting,
+    parse_setting,
+)
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import ParallelLayout
@@ -36,6 +42,7 @@ from advisor.memory.static import (
     stage_expert_elements,
     static_memory,
 )
+from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 from advisor.models.variants import of_providers
@@ -103,6 +110,13 @@ class Megatron:
                 "has a core attention that takes no head dimensions of latent attention "
                 "(dot_product_attention.py)", "use transformer_engine",
             )  # fmt: skip
+        linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+        if local and linear:
+            raise UserError(
+                "model.transformer_impl", model.transformer_impl,
+                f"has no {' or '.join(sorted(linear))} layers (their specs are Transformer "
+                "Engine's)", "use transformer_engine",
+            )  # fmt: skip
         newest = resolve_revision(self.framework, config.framework_version).transformer_engine
         release = config.transformer_engine_version or newest
         return model, replace(
@@ -157,8 +171,11 @@ class Megatron:
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
-        """See plan.chunk_plan."""
-        return chunk_plan(_own(setting), shape.model, layers, job.layout.sequence_parallel)
+        """See plan.chunk_plan; full recompute that a release does not read is none."""
+        own, pattern = _own(setting), shape.model.hybrid_layer_pattern
+        if own.granularity is Granularity.FULL and pattern is not None:
+            own = own if reads_full_recompute(pattern, self._revision(job)) else NONE
+        return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel)
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]

@@ -42,6 +42,8 @@ _MEGATRON_ATTENTION: Final = (
     ("multi_latent_attention", False), ("mtp_num_layers", None),
     ("softmax_type", SoftmaxType.VANILLA), ("qk_l2_norm", False), ("no_rope_freq", None),
     ("attention_chunk_size", None),
+    ("attention_output_gate", False), ("experimental_attention_variant", None),
+    ("hybrid_layer_pattern", None),
 )  # fmt: skip
 """Options of a model that only Megatron's layers have here, with their defaults."""
 

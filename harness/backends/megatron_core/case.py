@@ -58,6 +58,7 @@ class MegatronCase:
     add_bias_linear: bool = False
     add_qkv_bias: bool = False
     qk_layernorm: bool = False
+    attention_output_gate: bool = False
     multi_latent_attention: bool = False
     q_lora_rank: int | None = None
     kv_lora_rank: int = 512

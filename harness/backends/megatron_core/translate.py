@@ -158,7 +158,10 @@ def _recompute(setting: RecomputeSetting) -> dict[str, Any]:
     }
 
 
-_NOT_RUN: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILLA))
+_NOT_RUN: Final = (
+    ("window_size", None), ("softmax_type", SoftmaxType.VANILLA),
+    ("experimental_attention_variant", None), ("hybrid_layer_pattern", None),
+)  # fmt: skip
 
 
 def _check(workload: Workload) -> None:

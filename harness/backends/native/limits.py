@@ -54,6 +54,9 @@ _MISSING = (
     ("mtp_num_layers", None, "multi-token prediction"),
     ("window_size", None, "sliding windows"),
     ("softmax_type", SoftmaxType.VANILLA, "sinks"),
+    ("attention_output_gate", False, "gate of attention's output"),
+    ("experimental_attention_variant", None, "linear attention"),
+    ("hybrid_layer_pattern", None, "layers of a hybrid pattern"),
 )
 
 

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.rules import (
     graphs,
     graphs_experts,
     graphs_recompute,
+    hybrid,
     inert,
     labels,
     launchers,
@@ -48,6 +49,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *nemo.RULES,
     *training.RULES,
     *inert.RULES,
+    *hybrid.RULES,
     *labels.RULES,
 )
 """Every rule; TransformerConfig's come first and in its own order."""
