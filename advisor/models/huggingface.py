@@ -12,6 +12,7 @@ from advisor.errors import UserError
 from advisor.models.huggingface_config import HuggingFaceConfig, read_config
 from advisor.models.huggingface_deepseek import DEEPSEEK_TYPES, read_deepseek
 from advisor.models.huggingface_experts import EXPERT_KEYS, ExpertKeys, expert_fields
+from advisor.models.huggingface_hybrid import HYBRID_TYPES, read_hybrid
 from advisor.models.huggingface_variants import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
 from advisor.models.huggingface_windows import Windows, window_fields
 from advisor.models.spec import (
@@ -116,10 +117,8 @@ _GPT2_KEYS = frozenset(
         "summary_first_dropout",
     }
 )  # fmt: skip
-MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, "gpt2")
+MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
-    "qwen3_next": "gated delta net layers are not modelled",
-    "nemotron_h": "Mamba layers are not modelled",
     "falcon": "attention and MLP run side by side, as in no layer of Megatron Core 0.16.1",
     "gpt_oss": "is read as a preset alone",
 }
@@ -142,6 +141,8 @@ def load_huggingface(path: Path) -> ModelSpec:
             return _read_gpt2(config)
         if model_type in DEEPSEEK_TYPES:
             return read_deepseek(config)
+        if model_type in HYBRID_TYPES:
+            return read_hybrid(config)
         return _read_decoder(config, _DECODERS[model_type])
     except UserError as error:
         if not error.field.startswith("model."):

@@ -17,6 +17,7 @@ class ExpertKeys:
 
     width: the key of an expert's width; None where experts are as wide as intermediate_size.
     sparse_steps: decoder_sparse_step and mlp_only_layers say which layers have experts.
+    normalized: what an absent norm_topk_prob means.
     always_normalized: the chosen probabilities sum to one whatever norm_topk_prob says.
     """
 
@@ -27,6 +28,7 @@ class ExpertKeys:
     default_width: int = 0
     aux_loss: float
     sparse_steps: bool = False
+    normalized: bool = False
     always_normalized: bool = False
 
     @property
@@ -54,7 +56,9 @@ def expert_fields(config: HuggingFaceConfig, names: ExpertKeys) -> dict[str, Any
     """Fields of ModelSpec about experts. How they are run is not in the file: alltoall, grouped
     GEMM and fused permutation, as Megatron Bridge sets them for its models with experts."""
     width = "intermediate_size" if names.width is None else names.width
-    normalized = names.always_normalized or config.get("norm_topk_prob", bool, False)
+    normalized = names.always_normalized or config.get(
+        "norm_topk_prob", bool, names.normalized
+    )
     return {
         "num_moe_experts": config.positive(names.number, names.default_number),
         "moe_router_topk": config.positive("num_experts_per_tok", names.topk),

@@ -100,6 +100,7 @@ def model_spec(case: OracleCase) -> ModelSpec:
         add_bias_linear=case.add_bias_linear,
         add_qkv_bias=case.add_qkv_bias,
         qk_layernorm=case.qk_layernorm,
+        attention_output_gate=case.attention_output_gate,
         multi_latent_attention=case.multi_latent_attention,
         q_lora_rank=case.q_lora_rank,
         kv_lora_rank=case.kv_lora_rank,

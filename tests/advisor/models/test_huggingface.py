@@ -14,6 +14,7 @@ from advisor.models.huggingface import MODEL_TYPES, load_huggingface
 from advisor.models.huggingface_config import NEUTRAL_KEYS, HuggingFaceConfig
 from advisor.models.huggingface_deepseek import DEEPSEEK_TYPES
 from advisor.models.huggingface_experts import EXPERT_KEYS
+from advisor.models.huggingface_hybrid import HYBRID_TYPES
 from advisor.models.parameters import count_parameters
 from advisor.models.presets import load_model
 from advisor.models.spec import Activation, ModelSpec
@@ -107,7 +108,7 @@ def test_gpt2_has_its_published_size(tmp_path: Path) -> None:
 
 def test_all_families_are_tested() -> None:
     read = {str(config["model_type"]) for config in (*FAMILIES.values(), GPT2)}
-    elsewhere = {*EXPERT_KEYS, *DEEPSEEK_TYPES, "phi3"}  # test_huggingface_experts, _deepseek
+    elsewhere = {*EXPERT_KEYS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "phi3"}  # files beside this one
     elsewhere |= {"gemma2", "gemma3_text", "llama4_text", "olmo2"}  # tests/oracles
     assert read | elsewhere == set(MODEL_TYPES)
 
