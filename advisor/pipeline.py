@@ -171,7 +171,7 @@ _NOT_OF_HYBRID = (
 
 
 def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
-    """Layers between the | of a hybrid pattern (megatron-core 0.19.0 hybrid_layer_allocation.py)."""
+    """Layers between the | of a hybrid pattern (0.19.0 hybrid_layer_allocation.py)."""
     segments = hybrid_segments(pattern)
     if not layout.splits_evenly:
         raise UserError("model.hybrid_layer_pattern", pattern,

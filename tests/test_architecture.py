@@ -16,7 +16,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "units"}),
     frozenset({"reader", "dtypes", "configuration", "request", "outcome"}),
     frozenset({"models.layer_kind", "models.layer_pattern"}),
-    frozenset({"models.spec", "models.experts", "models.attention", "models.variants"}),
+    frozenset(
+        {"models.spec", "models.experts", "models.attention", "models.variants", "models.hybrid"}
+    ),
     frozenset({"layout"}),
     frozenset({"pipeline"}),
     frozenset({"layers"}),

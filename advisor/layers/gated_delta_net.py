@@ -1,9 +1,10 @@
 """Gated delta net: linear attention by the gated delta rule (arXiv 2412.06464), in chunks.
 
-Source, by releases that keep the same bytes: megatron-core 0.16.1 and 0.18.0 ssm/gated_delta_net.py,
-0.19.0 ssm/gated_delta_net/{common,gdn}.py; kernels of flash-linear-attention 0.4.1, the release
-line that 0.19.0 asks for (ops/gated_delta_rule/chunk.py, modules/{convolution,l2norm}.py). Its
-later 0.6.0 keeps in_proj's whole output in place of the convolution's copied input.
+Source: megatron-core 0.16.1 ssm/gated_delta_net.py, run in tests/oracles, and 0.19.0
+ssm/gated_delta_net/{common,gdn}.py, which keep the same; kernels of flash-linear-attention 0.4.1,
+the release line that 0.19.0 asks for (ops/gated_delta_rule/chunk.py,
+modules/{convolution,l2norm}.py). Its later 0.6.0 keeps in_proj's whole output in place of the
+convolution's copied input.
 """
 
 from advisor.dtypes import DType

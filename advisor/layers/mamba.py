@@ -48,9 +48,7 @@ def _widths(shape: RankShape) -> tuple[int, int, int]:
     return heads * model.mamba_head_dim, groups * model.mamba_state_dim, heads
 
 
-def _transposed(
-    shape: RankShape, name: str, source: Tensor
-) -> tuple[tuple[Operator, ...], Tensor]:
+def _transposed(shape: RankShape, name: str, source: Tensor) -> tuple[tuple[Operator, ...], Tensor]:
     """Sequence and batch exchanged: a copy where there are several sequences."""
     if shape.micro_batch_size == 1:
         return (), source

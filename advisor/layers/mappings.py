@@ -73,6 +73,7 @@ def exchange_sequence_for_heads(
         name=f"exchange_{source.name}", module=module, unit=ComputeUnit.BANDWIDTH,
         inputs=(source,), outputs=(output,), forward_collectives=(exchange,),
         backward_collectives=(exchange,), forward_workspace=source.num_bytes,
-        backward_workspace=source.num_bytes, extra_forward_bytes=copies, extra_backward_bytes=copies,
+        backward_workspace=source.num_bytes, extra_forward_bytes=copies,
+        extra_backward_bytes=copies,
     )  # fmt: skip
     return (operator,), output

@@ -48,7 +48,7 @@ def _megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
 
 
 def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tuple[Operator, ...]:
-    """Norm, mixer, residual, norm, feed-forward, residual; a layer of a hybrid pattern has one half.
+    """Norm, mixer, residual, norm, feed-forward, residual; in a hybrid pattern, one half of it.
 
     Source: megatron-core 0.16.1 transformer/transformer_layer.py, ssm/mamba_layer.py,
     ssm/mlp_layer.py.

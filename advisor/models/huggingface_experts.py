@@ -56,9 +56,7 @@ def expert_fields(config: HuggingFaceConfig, names: ExpertKeys) -> dict[str, Any
     """Fields of ModelSpec about experts. How they are run is not in the file: alltoall, grouped
     GEMM and fused permutation, as Megatron Bridge sets them for its models with experts."""
     width = "intermediate_size" if names.width is None else names.width
-    normalized = names.always_normalized or config.get(
-        "norm_topk_prob", bool, names.normalized
-    )
+    normalized = names.always_normalized or config.get("norm_topk_prob", bool, names.normalized)
     return {
         "num_moe_experts": config.positive(names.number, names.default_number),
         "moe_router_topk": config.positive("num_experts_per_tok", names.topk),

@@ -75,6 +75,9 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
         raise config.refuse("hidden_act", "is not an activation that is modelled here", "silu")
     heads = config.positive("num_attention_heads", 16)
     shared = config.get("shared_expert_intermediate_size", int, 512)
+    linear: dict[str, Any] = {
+        name: config.positive(name, default) for name, default in _LINEAR.items()
+    }
     return ModelSpec(
         **_common(config, heads, num_key_value_heads=2, head_dim=256),
         ffn_hidden_size=config.positive("intermediate_size", 5632),
@@ -87,7 +90,7 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
         linear_attention_freq=_linear_layers(config),
         moe_shared_expert_intermediate_size=shared,
         moe_shared_expert_gate=True,
-        **{name: config.positive(name, default) for name, default in _LINEAR.items()},
+        **linear,
         **expert_fields(config, _QWEN3_NEXT_EXPERTS),
     )
 

@@ -208,8 +208,8 @@ def test_a_model_without_a_table_has_no_recipes() -> None:
     assert (packaged_configs() / Group.RECIPE).is_dir()
 
 
-EXPERTS = ("deepseek", "glm4.5", "gpt_oss", "kimi", "llama4", "mixtral", "moonlight", "qwen3_235b",
-           "qwen3_30b")  # fmt: skip
+EXPERTS = ("deepseek", "glm4.5", "gpt_oss", "kimi", "llama4", "mixtral", "moonlight",
+           "nemotron3_nano", "qwen3_235b", "qwen3_30b", "qwen3_next")  # fmt: skip
 LATENT = ("deepseek", "kimi", "moonlight")
 FIELDS = field_types(RawSettings)
 

@@ -1,4 +1,4 @@
-"""Parameters of hybrid models: as many as transformers makes on the meta device from the same file."""
+"""Parameters of hybrid models: as many as transformers makes on the meta device."""
 
 from pathlib import Path
 from typing import Any

@@ -84,10 +84,10 @@ def selective_runs(
     """Runs of one layer; labels that act on nothing in it give none.
 
     core_attn, mlp, moe and shared_experts are plain checkpoints; layernorm, mla_up_proj, moe_act
-    and gdn_norm_out (0.19.0 ssm/gated_delta_net/gdn.py) discard their outputs. Mamba has no label
-    of its own, and where a label's part is missing in a layer it does nothing there. Under Transformer Engine the norms of dense layers are fused into the
-    linear layers, so that layernorm finds but the input norm of multi-latent attention and the norm
-    before experts, and a checkpoint around the MLP or the up-projections replays their norms too.
+    and gdn_norm_out (0.19.0 ssm/gated_delta_net/gdn.py) discard their outputs. Mamba has no label.
+    Under Transformer Engine the norms of dense layers are fused into the linear layers, so that
+    layernorm finds but the input norm of multi-latent attention and the norm before experts, and a
+    checkpoint around the MLP or the up-projections replays their norms too.
     """
     if kind.role is Role.FINAL_LAYERNORM:
         return ()

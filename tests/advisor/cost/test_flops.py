@@ -70,3 +70,15 @@ def test_gpt3_175b_is_the_formula_of_the_paper_with_causal_attention() -> None:
 def test_replayed_flops_of_two_layers(setting: RecomputeSetting, flops: int) -> None:
     plan = chunk_plan(setting, TOY, (DENSE,) * 2, False)
     assert replayed_flops(SHAPE, plan) == flops
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [("qwen3_next_80b_a3b", 745_185_415_790_592), ("nemotron3_nano_30b_a3b", 721_311_303_204_864)],
+)
+def test_linear_attention_and_mamba_are_counted_as_megatron_counts_them(
+    name: str, flops: int
+) -> None:
+    """What num_floating_point_operations of megatron-core 0.19.0 training.py gives for the shapes:
+    8 sequences of 4096, vocabulary 152064."""
+    assert model_flops(load_model(name), 4096, 8, 152_064) == flops

@@ -66,6 +66,8 @@ EXACT = {
     "glm4.5": 352_797_814_784,
     "glm4.5_air": 106_852_245_504,
     "megatron_ci_deepseekv3_proxy": 38_972_595_200,
+    "qwen3_next_80b_a3b": 79_674_391_296,
+    "nemotron3_nano_30b_a3b": 31_577_937_344,
 }
 
 # Parameters that a token goes through, and those of multi-token prediction, from the same script.
@@ -75,7 +77,8 @@ ACTIVE = {
     "deepseek_v3": 37_552_282_624, "moonlight_16b_a3b": 2_914_782_720, "kimi_k2": 32_861_477_888,
     "llama4_scout_17b_16e": 17_172_894_720, "llama4_maverick_17b_128e": 17_184_691_200,
     "gpt_oss_20b": 4_187_440_704, "gpt_oss_120b": 5_711_982_912, "glm4.5": 33_632_251_904,
-    "glm4.5_air": 13_424_123_904,
+    "glm4.5_air": 13_424_123_904, "qwen3_next_80b_a3b": 3_874_929_408,
+    "nemotron3_nano_30b_a3b": 3_580_073_408,
 }  # fmt: skip
 PREDICTS = {
     "deepseek_v3": 11_610_067_968, "glm4.5": 3_988_069_632, "glm4.5_air": 2_375_059_456,

@@ -1,0 +1,115 @@
+"""Labels, rules, offload and flags of Megatron for linear attention and hybrid patterns."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from advisor.cli import main
+from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
+from advisor.frameworks.megatron.flags import layout_flags
+from advisor.frameworks.megatron.offload import offloaded_modules
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.setting import Granularity, parse_setting
+from advisor.job import CudaGraphImpl, Framework, Job
+from advisor.layers.operators import Module
+from advisor.models.presets import load_model
+from advisor.request import Request
+from advisor.resolve import resolve
+
+QWEN, NEMOTRON = load_model("qwen3_next_80b_a3b"), load_model("nemotron3_nano_30b_a3b")
+
+
+def lm(version: str) -> Revision:
+    return resolve_revision(Framework.MEGATRON_LM, version)
+
+
+def test_labels_that_act() -> None:
+    assert acting_labels(QWEN) == (
+        "core_attn", "layernorm", "moe_act", "shared_experts", "moe", "gdn_norm_out",
+    )  # fmt: skip
+    assert acting_labels(NEMOTRON) == ("core_attn", "layernorm", "moe_act", "shared_experts", "moe")
+    dense = replace(NEMOTRON, num_layers=3, hybrid_layer_pattern="M*-", num_moe_experts=None,
+                    moe_ffn_hidden_size=None)  # fmt: skip
+    assert acting_labels(dense) == ("core_attn", "mlp")
+
+
+def test_offload_of_attention_leaves_linear_layers_alone() -> None:
+    setting = parse_setting("none+offload=qkv_linear,core_attn,attn_proj,mlp_norm")
+    linear, softmax = (offloaded_modules(setting, QWEN, QWEN.layer_kinds[i]) for i in (0, 3))
+    assert linear == {Module.PRE_MLP_LAYERNORM}
+    assert {Module.LINEAR_QKV, Module.CORE_ATTENTION, Module.LINEAR_PROJ} < softmax
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[str, Job]:
+    made = {}
+    for name, gpus in (("qwen3_next_80b_a3b", "32xH100"), ("nemotron3_nano_30b_a3b", "16xH100")):
+        resolved = resolve(Request(model=name, gpus=gpus))
+        assert resolved.layout is not None
+        job = resolved.job(resolved.layout)
+        made[name] = replace(job, config=replace(job.config, cuda_graph_impl=CudaGraphImpl.NONE))
+    return made
+
+
+def test_gdn_norm_out_by_release(jobs: dict[str, Job]) -> None:
+    setting, job = parse_setting("selective:gdn_norm_out"), jobs["qwen3_next_80b_a3b"]
+    assert not check(setting, job, lm("0.19"))
+    assert not check(setting, job, lm("main"))  # there the variant is called gdn
+    assert check(setting, job, lm("0.18"))[0].rule == "recompute_modules"
+    assert check(setting, jobs["nemotron3_nano_30b_a3b"], lm("0.19"))
+
+
+def test_full_recompute_of_a_hybrid_pattern_came_with_0_18(jobs: dict[str, Job]) -> None:
+    job, setting = jobs["nemotron3_nano_30b_a3b"], parse_setting("full:uniform:1")
+    assert "is ignored by megatron-core 0.17" in "".join(notes(setting, job, lm("0.17")))
+    assert "is ignored" not in "".join(notes(setting, job, lm("0.18")))
+    full = [[s.granularity is Granularity.FULL for s in enumerate_settings(job, lm(version))]
+            for version in ("0.17", "0.18")]  # fmt: skip
+    assert [any(each) for each in full] == [False, True]
+
+
+def test_segments_came_with_0_17(jobs: dict[str, Job]) -> None:
+    job = jobs["nemotron3_nano_30b_a3b"]
+    pattern = job.model.hybrid_layer_pattern or ""
+    split = replace(job.model, hybrid_layer_pattern=f"{pattern[:26]}|{pattern[26:]}")
+    layout = replace(job.layout, pipeline_model_parallel_size=2,
+                     data_parallel_size=job.layout.data_parallel_size // 2)  # fmt: skip
+    job = replace(job, model=split, layout=layout)
+    none = parse_setting("none")
+    assert [found.rule for found in check(none, job, lm("0.16"))] == ["hybrid_segments"]
+    assert not check(none, job, lm("0.17"))
+
+
+def test_flags(jobs: dict[str, Job]) -> None:
+    qwen = layout_flags(jobs["qwen3_next_80b_a3b"], lm("0.19"))
+    assert (
+        "--attention-output-gate --experimental-attention-variant gated_delta_net "
+        "--linear-attention-freq 4" in qwen
+    )
+    assert "--linear-key-head-dim" not in qwen  # 128 is Megatron's default
+    nemotron = jobs["nemotron3_nano_30b_a3b"]
+    options = {"0.19": "--hybrid-layer-pattern", "0.16": "--hybrid-override-pattern"}
+    for version, option in options.items():
+        words = shlex.split(layout_flags(nemotron, lm(version)))
+        assert words[words.index(option) + 1] == NEMOTRON.hybrid_layer_pattern
+        assert words[words.index("--mamba-num-heads") + 1] == "64"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("--model qwen3_next_80b_a3b model.transformer_impl=local", "has no gated_delta_net"),
+        ("--model nemotron3_nano_30b_a3b --framework huggingface", "has no model of layers with"),
+        ("--model llama3_8b --framework fsdp2 model.attention_output_gate=true",
+         "has no model of attention_output_gate here"),
+        ("--model llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
+         "has no model of hybrid_layer_pattern here"),
+    ],
+)  # fmt: skip
+def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
+    assert main([*arguments.split(), "--gpus", "8xH100"]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
