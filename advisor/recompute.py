@@ -147,6 +147,17 @@ class RecomputePlan:
 
 
 @lru_cache(maxsize=8192)
+def tallied(plan: RecomputePlan) -> tuple[Segment, ...]:
+    """The segments of `plan` with equal ones counted as copies wherever they stand: all that a sum
+    over a chunk needs, and few where kinds of layers alternate."""
+    tally: Counter[Segment] = Counter()
+    for segment in plan.segments:
+        single = segment if segment.copies == 1 else replace(segment, copies=1)
+        tally[single] += segment.copies
+    return tuple(replace(segment, copies=copies) for segment, copies in tally.items())
+
+
+@lru_cache(maxsize=8192)
 def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> dict[str, Tensor]:
     """Storages of one layer that stay alive from forward to backward under `runs`, by name.
 

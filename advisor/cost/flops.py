@@ -8,7 +8,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.hybrid import mamba_heads
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
-from advisor.recompute import RecomputePlan, Segment, replayed_operators
+from advisor.recompute import RecomputePlan, Segment, replayed_operators, tallied
 
 _PASSES = 3  # forward, and twice that in the backward
 
@@ -96,7 +96,7 @@ def replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
     """Forward FLOPs that the backward of one microbatch of one chunk runs again on one rank."""
     return sum(
         count * _replayed_in_layer(shape, kind, segment)
-        for segment in plan.segments
+        for segment in tallied(plan)
         for kind, count in segment.kinds()
     )
 

@@ -17,7 +17,13 @@ from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.recompute import RecomputePlan, Segment, offloaded_bytes, replayed_operators
+from advisor.recompute import (
+    RecomputePlan,
+    Segment,
+    offloaded_bytes,
+    replayed_operators,
+    tallied,
+)
 
 _OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
 """fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
@@ -147,7 +153,7 @@ def chunk_times(
     """One microbatch through the layers of one model chunk under `plan`."""
     total = PassTimes()
     replay = 0.0
-    for segment in plan.segments:
+    for segment in tallied(plan):
         work = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)

@@ -132,6 +132,7 @@ def mamba_heads(model: "ModelSpec") -> int:
     return model.mamba_num_heads or 2 * model.hidden_size // model.mamba_head_dim
 
 
+@lru_cache(maxsize=256)
 def sharded_heads(model: "ModelSpec") -> tuple[tuple[str, int], ...]:
     """Names and numbers that TP x CP must divide: both cut these mixers by heads and groups."""
     mixers = {kind.mixer for kind in model.layer_kinds}

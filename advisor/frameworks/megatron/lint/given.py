@@ -36,6 +36,7 @@ RENAMED: Final = {
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+    "hybrid_override_pattern": "hybrid_layer_pattern",
 }  # fmt: skip
 """Options and fields of other releases whose name is not the field's."""
 

@@ -8,13 +8,16 @@ import pytest
 from advisor.cli import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
+from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.offload import offloaded_modules
+from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.job import CudaGraphImpl, Framework, Job
 from advisor.layers.operators import Module
 from advisor.models.presets import load_model
+from advisor.recompute import tallied
 from advisor.request import Request
 from advisor.resolve import resolve
 
@@ -70,6 +73,13 @@ def test_full_recompute_of_a_hybrid_pattern_came_with_0_18(jobs: dict[str, Job])
     assert [any(each) for each in full] == [False, True]
 
 
+@pytest.mark.parametrize("option", ["--hybrid-layer-pattern", "--hybrid-override-pattern"])
+def test_lint_reads_both_spellings(option: str) -> None:
+    flags = f"{option} M*- --recompute-granularity full --recompute-method uniform"
+    report = lint_target(f"{flags} --recompute-num-layers 1", "0.16")
+    assert [finding.rule for finding in report.findings] == ["hybrid_ignores_full"]
+
+
 def test_segments_came_with_0_17(jobs: dict[str, Job]) -> None:
     job = jobs["nemotron3_nano_30b_a3b"]
     pattern = job.model.hybrid_layer_pattern or ""
@@ -113,3 +123,11 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_equal_segments_are_tallied_wherever_they_stand() -> None:
+    plan = chunk_plan(parse_setting("none"), NEMOTRON, NEMOTRON.layer_kinds, False)
+    assert [segment.copies for segment in tallied(plan)] == [23, 23, 6]
+    assert len(plan.segments) > 40
+    pairs = chunk_plan(parse_setting("full:uniform:2"), NEMOTRON, NEMOTRON.layer_kinds, False)
+    assert sum(segment.total_layers for segment in tallied(pairs)) == 52
