@@ -208,12 +208,13 @@ class _InterleavedBuffers:
     def _forward(self, k: int, *, steady: bool) -> int:
         chunk = self._order[k]
         microbatch = self._forwards_of[chunk]
-        held = self._spent() + (self._sent_gradient() if steady else 0)
-        if steady and self._receives_gradient(k - self._warmup - 1):
-            held += 1
+        # its input takes the place of the chunk's last one
         if microbatch and microbatch == self._backwards_of[chunk] and self._has_input(chunk):
             self._spent_chunks -= 1
         self._forwards_of[chunk] += 1
+        held = self._spent() + (self._sent_gradient() if steady else 0)
+        if steady and self._receives_gradient(k - self._warmup - 1):
+            held += 1
         if k == self._warmup and self._has_input(chunk):
             self._sticky = (chunk, microbatch)
         return held
