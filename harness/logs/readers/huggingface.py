@@ -1,15 +1,21 @@
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 
 Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
-its own: there is the mean over the whole run, at its end.
+its own: there is the mean over the whole run, at its end, and with skip_memory_metrics=False
+(trainer_utils.py, TrainerMemoryTracker) bytes: by how much a stage ended above its begin, and its
+peak above its end.
 """
 
 import ast
 import re
 from typing import Any, Final
 
-from harness.logs.records import Loss, Mark, Record, WholeRun, number, positive
+from harness.logs.records import Loss, Mark, Peak, Record, WholeRun, number, positive
 
+_MEMORY: Final = (
+    "before_init_mem_gpu", "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta",
+    "train_mem_gpu_peaked_delta",
+)  # fmt: skip
 _DICTIONARY: Final = re.compile(r"(\{'[^{}]+\})$")
 
 
@@ -24,9 +30,18 @@ class HuggingFaceReader:
         values = _dictionary(match[1]) if match else {}
         rate = positive(str(values.get("train_steps_per_second", "")))
         if rate is not None:
-            return (WholeRun(seconds=1.0 / rate), Mark.END)
+            return (WholeRun(seconds=1.0 / rate), *_peak(values), Mark.END)
         loss, epoch = (number(str(values.get(name, ""))) for name in ("loss", "epoch"))
         return () if loss is None or epoch is None else (Loss(value=loss, epoch=epoch),)
+
+
+def _peak(values: dict[str, Any]) -> tuple[Peak, ...]:
+    """The peak of training, of the rank that prints."""
+    parts = [number(str(values.get(name, ""))) for name in _MEMORY]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(_MEMORY):
+        return ()
+    return (Peak(number=0, allocated=round(sum(known))),)
 
 
 def _dictionary(text: str) -> dict[str, Any]:
