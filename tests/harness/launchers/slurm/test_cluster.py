@@ -78,24 +78,30 @@ def test_a_preempted_trial_starts_anew(
         assert " Restarts=1 " in shown
 
 
-def test_a_trial_that_may_not_be_requeued_says_that_its_node_was_lost(
-    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults
-) -> None:
+@pytest.mark.parametrize("max_requeues", [0, 3])
+def test_a_trial_whose_node_is_lost_starts_anew_where_it_may(
+    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults,
+    max_requeues: int,
+) -> None:  # fmt: skip
     plan = make_plan(1)
     (name,) = names_of(plan)
     faults({"default": "hang"})
-    runner = make_slurm_runner(plan, max_requeues=0)
+    runner = make_slurm_runner(plan, max_requeues=max_requeues)
     runner.run()
     until(lambda: started(runner, name))
+    faults({})
     shown = cluster.ask("scontrol", "show", "job", "--oneliner", job_of(runner, name))
     node = shown.partition(" NodeList=")[2].partition(" ")[0]
     cluster.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
     try:
-        (result,) = make_slurm_runner(plan, wait=True).run().values()
+        (result,) = make_slurm_runner(plan, wait=True, max_requeues=max_requeues).run().values()
     finally:
         cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
-    assert result.status is TrialStatus.FAILED
-    assert message(result) == f"Slurm job {job_of(runner, name)} lost its node on {node}"
+    if max_requeues:
+        assert result.status is TrialStatus.OK
+    else:
+        assert result.status is TrialStatus.FAILED
+        assert message(result) == f"Slurm job {job_of(runner, name)} lost its node on {node}"
     cluster.wait_for_nodes()
 
 
