@@ -81,16 +81,20 @@ def grads_dtype(backend: Backend, job: Job) -> DType:
     return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
 
 
+_TOLD: Final = (
+    "main_grads_dtype", "precision", "fp8_param_gather", "use_precision_aware_optimizer",
+    "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_cpu_offload",
+    "cuda_graph_impl",
+)  # fmt: skip
+
+
 def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
     """What the backend does otherwise than the job asks, in one line."""
     pairs = [
         (field.name, getattr(asked.model, field.name), getattr(run.model, field.name))
         for field in fields(ModelSpec)
     ]
-    pairs += [
-        (name, getattr(asked.config, name), getattr(run.config, name))
-        for name in ("main_grads_dtype", "precision", "use_precision_aware_optimizer")
-    ]
+    pairs += [(name, getattr(asked.config, name), getattr(run.config, name)) for name in _TOLD]
     changed = [f"{name} {now}" for name, before, now in pairs if now != before]
     if not changed:
         return ()

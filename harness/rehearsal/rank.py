@@ -9,7 +9,6 @@ from typing import Any, Final
 from unittest import mock
 
 import torch
-from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from harness.backends.megatron_core.attention import SdpaAttention
@@ -22,7 +21,7 @@ from harness.backends.megatron_core.training import (
     NextBatch,
     announced_phases,
 )
-from harness.backends.megatron_core.world import fake_world, torch_device
+from harness.backends.megatron_core.world import P2P, fake_world, torch_device
 from harness.measure.memory import StorageMeter
 from harness.measure.timing import stopwatch
 from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
@@ -76,16 +75,18 @@ def rehearse(
     """Steps of the first rank of `stage` on a real device: peaks and compute times.
 
     What would be received from other stages is noise of the size of a normalised hidden state;
-    gradients are of no use, and NaN checks are off.
+    gradients are of no use, and NaN checks are off. Experts get tokens drawn at random, as many
+    from every other rank as from this one.
     """
     where = torch_device(device)
+    routing = {"moe_router_force_load_balancing": True} if case.experts else {}
     with ExitStack() as stack:
         stack.enter_context(device_patches(device))
         stack.enter_context(fake_world(case, case.rank_of_stage(stage)))
         stack.enter_context(_received_noise())
         torch.manual_seed(plan.seed)
         model_parallel_cuda_manual_seed(plan.seed)
-        training = MegatronTraining(case, transformer_config(case), SdpaAttention)
+        training = MegatronTraining(case, transformer_config(case, **routing), SdpaAttention)
         batches = Microbatches(case, vocab_size, plan.seed, where)
         for _ in range(_WARMUP_STEPS):
             _step(training, batches, None)
@@ -155,17 +156,17 @@ def _give_back(device: Device) -> None:
 def _received_noise() -> Iterator[None]:
     """Fills what is received from other stages with N(0, 1): a fake process group leaves it as the
     allocator gave it, and NaN makes kernels, power draw and routing unlike those of a job."""
-    original = P2PCommunicator._communicate
+    original = P2P._communicate
 
-    def communicate(self: Any, **wanted: Any) -> Any:
-        received = original(self, **wanted)
+    def communicate(*args: Any, **wanted: Any) -> Any:
+        received = original(*args, **wanted)
         with torch.no_grad():
             for tensor in received[:2]:
                 if tensor is not None:
                     tensor.normal_()
         return received
 
-    with mock.patch.object(P2PCommunicator, "_communicate", communicate):
+    with mock.patch.object(P2P, "_communicate", communicate):
         yield
 
 

@@ -90,6 +90,9 @@ class MegatronCase:
     virtual_pipeline_model_parallel_size: int | None = None
     num_layers_in_first_pipeline_stage: int | None = None
     num_layers_in_last_pipeline_stage: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    pipeline_model_parallel_layout: str | None = None
     overlap_p2p_comm: bool | None = None
     deallocate_pipeline_outputs: bool = True
     data_parallel_size: int = 1
@@ -105,6 +108,8 @@ class MegatronCase:
     distribute_saved_activations: bool = False
     fine_grained_activation_offloading: bool = False
     offload_modules: tuple[str, ...] = ()
+    cpu_offloading: bool = False
+    cpu_offloading_num_layers: int = 0
 
     @property
     def world_size(self) -> int:

@@ -16,6 +16,7 @@ from unittest import mock
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer.moe import moe_utils, shared_experts, token_dispatcher
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from torch.overrides import TorchFunctionMode
 
@@ -60,13 +61,15 @@ def local_patches() -> Iterator[Any]:
     if has_transformer_engine():
         return
     yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
-    # its classes are None, and isinstance() refuses them
-    yield mock.patch.object(multi_latent_attention, "HAVE_TE", False)
+    # its classes are None, and isinstance() refuses them; 0.13 does not ask
+    yield mock.patch.object(multi_latent_attention, "HAVE_TE", False, create=True)
     # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's
     init = megatron_random.CheckpointWithoutOutput.__init__
     yield mock.patch.object(
         megatron_random.CheckpointWithoutOutput, "__init__", lambda self, **_: init(self, fp8=None)
     )
+    # the router asks for a name that only Transformer Engine defines
+    yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
 
 
 def _as_one_kernel(function: Callable[..., Any], kernel: KernelScope) -> Callable[..., Any]:
@@ -97,6 +100,30 @@ def _compiled_in(
             yield holder, attribute, inner
 
 
+class _Stream:
+    """Stands for a CUDA stream or event: there is one order of execution here."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _stream(*_: Any) -> _Stream:
+    return _Stream()
+
+
+def _stream_patches() -> Iterator[Any]:
+    """Streams beside which token dispatchers and shared experts work."""
+    for name in ("Stream", "current_stream", "stream"):
+        yield mock.patch.object(torch.cuda, name, _stream)
+    alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
+    yield mock.patch.object(alltoall, "cuda_dtoh_stream", _Stream(), create=True)  # not in 0.13
+    yield mock.patch.object(shared_experts.SharedExpertMLP, "stream", _Stream())
+
+
 def _cpu() -> torch.device:
     return CPU
 
@@ -121,6 +148,11 @@ def _rng_patches() -> Iterator[Any]:
     yield mock.patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
 
 
+def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
+    """Sizes of an all-to-all as numbers: Megatron makes numbers of a GPU's tensors only."""
+    return sizes.numpy() if as_numpy and isinstance(sizes, torch.Tensor) else sizes
+
+
 def _no_scope(name: str) -> AbstractContextManager[None]:
     return nullcontext()
 
@@ -130,6 +162,7 @@ def patches(kernel: KernelScope = _no_scope) -> Iterator[Any]:
     yield mock.patch.object(torch.cuda, "current_device", _cpu)
     yield mock.patch.object(torch.cuda, "synchronize", _nothing)
     yield from local_patches()
+    yield from _stream_patches()
     for module, attribute, function in _compiled_functions():
         yield mock.patch.object(module, attribute, _as_one_kernel(function, kernel))
 
@@ -138,6 +171,8 @@ def patches(kernel: KernelScope = _no_scope) -> Iterator[Any]:
 def megatron_on_cpu() -> Iterator[None]:
     """Inside, Megatron computes on the CPU with real tensors; nothing is compiled."""
     with ExitStack() as stack:
+        sizes = mock.patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
+        stack.enter_context(sizes)
         for patch in (*patches(), *_rng_patches()):
             stack.enter_context(patch)
         stack.enter_context(CudaToCpu())

@@ -25,7 +25,12 @@ class Experts:
     moe_token_dispatcher_type: str = "allgather"
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False
+    moe_token_drop_policy: str = "probs"
     moe_apply_probs_on_input: bool = False
+    moe_grouped_gemm: bool = False
+    moe_use_legacy_grouped_gemm: bool = False
+    moe_permute_fusion: bool = False
+    moe_router_fusion: bool = False
     moe_shared_expert_intermediate_size: int | None = None
     moe_shared_expert_gate: bool = False
     moe_shared_expert_overlap: bool = False

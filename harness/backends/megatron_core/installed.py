@@ -2,11 +2,14 @@
 
 import importlib
 from functools import lru_cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
 from advisor.errors import UserError
 
+_EXTRA: Final = "pip install 'recompute-advisor[megatron]'"
+_OLDEST: Final = (0, 13)
 _NEEDED: Final = {"torch": "torch", "megatron": "megatron-core"}
 
 
@@ -16,11 +19,14 @@ def missing() -> str:
 
 
 def require_megatron() -> None:
-    """Raise UserError, naming the extra, where torch or megatron-core is not installed."""
+    """Raise UserError, naming the extra, where torch or megatron-core is not installed, or where
+    Megatron is older than the oldest release that was tried."""
     lacking = missing()
     if lacking:
-        raise UserError("backend megatron_core", lacking, "is not installed",
-                        "pip install 'recompute-advisor[megatron]'")  # fmt: skip
+        raise UserError("backend megatron_core", lacking, "is not installed", _EXTRA)
+    release = version("megatron-core")
+    if tuple(map(int, release.split(".")[:2])) < _OLDEST:
+        raise UserError("megatron-core", release, "is older than 0.13", _EXTRA)
 
 
 @lru_cache(maxsize=1)

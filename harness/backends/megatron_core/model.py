@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from megatron.core import activations, parallel_state
+from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
@@ -20,13 +20,12 @@ from harness.backends.megatron_core.case import Activation, CoreAttention, Megat
 
 
 def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
-    functions: dict[Activation, Callable[..., torch.Tensor]] = {
-        Activation.SWIGLU: functional.silu,
-        Activation.GEGLU: functional.gelu,
-        Activation.GELU: functional.gelu,
-        Activation.SQUARED_RELU: activations.squared_relu,  # read late: a patch may be in place
-    }
-    return functions[Activation(case.activation)]
+    activation = Activation(case.activation)
+    if activation is Activation.SQUARED_RELU:
+        from megatron.core import activations  # not in 0.13
+
+        return activations.squared_relu  # type: ignore[no-any-return]
+    return functional.silu if activation is Activation.SWIGLU else functional.gelu
 
 
 def shared_fields(case: MegatronCase, cls: type) -> dict[str, Any]:
@@ -51,6 +50,7 @@ def transformer_config(case: MegatronCase, **changes: Any) -> Any:
         "bf16": True,
         "params_dtype": torch.bfloat16,
         "pipeline_dtype": torch.bfloat16,
+        "mtp_loss_scaling_factor": 0.1,  # Megatron-LM's; None in releases before 0.16
         **(case.experts.arguments() if case.experts else {}),
         **changes,
     }

@@ -22,7 +22,7 @@ from advisor.models.variants import variants
 from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
 from harness.backends.megatron_core.experts import Experts
 from harness.backends.megatron_core.installed import has_transformer_engine
-from harness.trial import Backend, Device, Workload
+from harness.trial import Device, Workload
 
 _CASE_FIELDS: Final = {field.name for field in fields(MegatronCase)}
 
@@ -65,7 +65,8 @@ def megatron_model(workload: Workload) -> ModelSpec:
 
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
     """`job` with the layers, precision, optimizer and batch of `workload` on this backend: its mock
-    data has no mask, nothing is captured in CUDA graphs, optimizer states are fp32."""
+    data has no mask, nothing is captured in CUDA graphs, optimizer states are fp32 and not on the
+    host."""
     plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
     config = replace(job.config, create_attention_mask=False, precision=workload.precision, **plain)
     overlapped = job.layout.tp_comm_overlap and runs_transformer_engine(workload)
@@ -75,7 +76,7 @@ def as_megatron_runs(job: Job, workload: Workload) -> Job:
 
 _PLAIN_FIELDS: Final = (
     "cuda_graph_impl", "cuda_graph_modules", "fp8_param_gather", "use_precision_aware_optimizer",
-    "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "optimizer_cpu_offload", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
 )  # fmt: skip
 _CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
 
@@ -100,6 +101,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "cross_entropy_loss_fusion": fusion is not CrossEntropyFusion.NONE,
         "cross_entropy_fusion_impl": "te" if fusion is CrossEntropyFusion.TE else "native",
         "virtual_pipeline_model_parallel_size": _virtual(workload),
+        "pipeline_model_parallel_layout": layout.pipeline_model_parallel_layout or None,
         "grad_reduce_in_fp32": workload.main_grads_dtype is DType.FP32,
         "tp_comm_overlap": layout.tp_comm_overlap and runs_transformer_engine(workload),
         "experts": _experts(model, layout),
@@ -155,6 +157,8 @@ def _recompute(setting: RecomputeSetting) -> dict[str, Any]:
         "distribute_saved_activations": setting.distribute_saved_activations,
         "fine_grained_activation_offloading": bool(setting.offload_modules),
         "offload_modules": setting.offload_modules,
+        "cpu_offloading": bool(setting.cpu_offloading_num_layers),
+        "cpu_offloading_num_layers": setting.cpu_offloading_num_layers,
     }
 
 
@@ -168,10 +172,6 @@ def _check(workload: Workload) -> None:
     if workload.precision is not Precision.BF16:
         raise UserError("job.precision", workload.precision,
                         "the megatron_core backend runs bf16 only", "use bf16")  # fmt: skip
-    if workload.model.num_moe_experts is not None and workload.backend is not Backend.REHEARSAL:
-        raise UserError("model.num_moe_experts", workload.model.num_moe_experts,
-                        "the megatron_core backend trains dense models only so far",
-                        "harness rehearse device=fake")  # fmt: skip
     model = workload.model
     others = [field for field, default in _NOT_RUN if getattr(model, field) != default]
     for field in (*others, *variants(model)):
@@ -181,11 +181,22 @@ def _check(workload: Workload) -> None:
         raise UserError("recompute", workload.recompute, "is not a setting of Megatron's",
                         "write none, selective:… or full:…")  # fmt: skip
     setting = parse_setting(workload.recompute)
-    if setting.offload_modules and not runs_transformer_engine(workload):
-        raise UserError("recompute", workload.recompute,
-                        "offload runs with Transformer Engine on a GPU only",
-                        "leave +offload out")  # fmt: skip
+    if not runs_transformer_engine(workload):
+        _check_offload(workload, setting)
     if workload.model.add_bias_linear and "mlp" in setting.effective_modules:
         raise UserError("recompute", workload.recompute,
                         "Megatron's MLP with biases hands its bias parameter through the "
                         "checkpoint, and its replay never ends", "leave mlp out")  # fmt: skip
+
+
+def _check_offload(workload: Workload, setting: RecomputeSetting) -> None:
+    """Neither kind of activation offload is to be had without Transformer Engine on a GPU."""
+    if setting.offload_modules:
+        raise UserError("recompute", workload.recompute,
+                        "fine-grained offload copies to pinned memory on CUDA streams: it runs "
+                        "with Transformer Engine on a GPU only",
+                        "leave +offload out")  # fmt: skip
+    if setting.cpu_offloading_num_layers:
+        raise UserError("recompute", workload.recompute,
+                        "cpu_offloading is Transformer Engine's, and runs on a GPU only",
+                        "leave +cpu_offloading out")  # fmt: skip

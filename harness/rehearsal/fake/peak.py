@@ -9,11 +9,11 @@ from unittest import mock
 import torch
 from megatron.core.models.common.language_module.language_module import LanguageModule
 from megatron.core.pipeline_parallel import schedules
-from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.utils import GlobalMemoryBuffer
 
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, fake_batch
+from harness.backends.megatron_core.world import P2P
 from harness.rehearsal.fake.environment import fake_chunks, megatron_without_gpu
 from harness.rehearsal.fake.graph import ModulePaths
 from harness.rehearsal.fake.meter import LiveBytes
@@ -21,7 +21,7 @@ from harness.rehearsal.fake.timeline import PeakTrace
 
 # places outside modules that allocate, by the name they get in a listing
 SCOPES = (
-    (P2PCommunicator, "_communicate", "p2p"),
+    (P2P, "_communicate", "p2p"),
     (GlobalMemoryBuffer, "get_tensor", "global_memory_buffer"),
     (LanguageModule, "compute_language_model_loss", "cross_entropy"),
 )

@@ -11,7 +11,7 @@ from unittest import mock
 
 import torch
 from megatron.core.transformer.moe import experts as megatron_experts
-from megatron.core.transformer.moe import moe_utils, router, shared_experts, token_dispatcher
+from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
 from harness.backends.megatron_core.experts import Experts
 
@@ -41,17 +41,6 @@ class _MaskedSelect(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         tensor, _ = ctx.saved_tensors
         return torch.empty_like(tensor), None, None
-
-
-class _Stream:
-    """Stands for a CUDA stream or event: there is one order of execution here."""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: self
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def routing_patches(experts: Experts) -> Iterator[Any]:
@@ -101,10 +90,5 @@ def routing_patches(experts: Experts) -> Iterator[Any]:
     yield patch(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
     yield patch(megatron_experts.SequentialMLP, "forward", one_by_one)
     yield patch(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
-    yield patch(alltoall, "cuda_dtoh_stream", _Stream())
-    yield patch(shared_experts.SharedExpertMLP, "stream", _Stream())
-    for name in ("Stream", "current_stream", "stream"):
-        yield patch(torch.cuda, name, lambda *_: _Stream())
-    yield patch(moe_utils, "te_general_gemm", None, create=True)  # a name that only TE defines
     yield patch(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
     yield patch(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)

@@ -8,12 +8,15 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
+from megatron.core.transformer.moe.experts import SequentialMLP  # noqa: E402
 
+from advisor.layout import ParallelLayout  # noqa: E402
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 from harness.rehearsal.rank import enough_microbatches, rehearse, rehearse_fake  # noqa: E402
 from harness.result import StagePeaks  # noqa: E402
 from harness.trial import Device, MeasurementPlan  # noqa: E402
+from tests.harness.backends.megatron_core.workloads import MOE  # noqa: E402
 from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
 
 CASE = megatron_case(TRIAL.workload)
@@ -96,6 +99,29 @@ def test_a_real_rank_holds_what_the_fake_one_holds(
     static = real.weights + real.gradients + real.optimizer
     # a CPU's kernels keep other tensors (fp32 norms, expanded heads): the same order of size
     assert 0.5 < (real.backward - static) / (fake.backward - static) < 4
+
+
+def test_experts_of_a_rank_get_their_share_of_random_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of 4 experts on each of two ranks, 2 of 4 for each of 32 tokens: 64 rows in the mean."""
+    rows: list[int] = []
+    forward = SequentialMLP.forward
+
+    def spy(self: SequentialMLP, tokens: torch.Tensor, *more: torch.Tensor) -> object:
+        rows.append(len(tokens))
+        return forward(self, tokens, *more)
+
+    layout = ParallelLayout(data_parallel_size=2, expert_model_parallel_size=2)
+    asked = replace(TRIAL.workload, model=MOE, layout=layout)
+    monkeypatch.setattr(SequentialMLP, "forward", spy)
+    real = rehearse(megatron_case(asked), 0, Device.CPU, PLAN, 128).peaks
+    fake = rehearse_fake(megatron_case(asked), 0).peaks
+    assert (real.weights, real.optimizer) == (fake.weights, fake.optimizer)
+    assert rows[-1] == 64, "on fake tensors every expert has as many as any other"
+    drawn = [count for count in rows if count != 64]
+    assert len(drawn) > len(rows) / 4
+    assert sum(drawn) / len(drawn) == pytest.approx(64, rel=0.15)
 
 
 def test_what_is_received_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:

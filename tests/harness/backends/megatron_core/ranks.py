@@ -7,12 +7,14 @@ import torch.distributed as dist
 from advisor.layout import ParallelLayout
 from harness.backends.megatron_core import build
 from harness.result import Phase
-from tests.harness.backends.megatron_core.workloads import workload
+from tests.harness.backends.megatron_core.workloads import LLAMA, MOE, workload
 
+PIPELINE = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
 LAYOUTS = {
-    "tp": ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True),
-    "pp": ParallelLayout(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2),
-    "dp": ParallelLayout(data_parallel_size=2),
+    "tp": (LLAMA, ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True)),
+    "pp": (LLAMA, ParallelLayout(**PIPELINE)),
+    "dp": (LLAMA, ParallelLayout(data_parallel_size=2)),
+    "ep": (MOE, ParallelLayout(data_parallel_size=2, expert_model_parallel_size=2)),
 }
 
 
@@ -22,8 +24,8 @@ class Silent:
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    for name, layout in LAYOUTS.items():
-        step = build(workload(layout=layout), 1234)
+    for name, (model, layout) in LAYOUTS.items():
+        step = build(workload(model, layout=layout), 1234)
         found = [step.run(Silent()) for _ in range(4)]
         step.close()
         # one write: the ranks share a pipe

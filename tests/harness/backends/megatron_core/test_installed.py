@@ -16,7 +16,12 @@ def test_what_is_missing_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UserError, match=r"megatron-core.*recompute-advisor\[megatron\]"):
         installed.require_megatron()
     monkeypatch.setattr(installed, "find_spec", found("torch", "megatron"))
-    installed.require_megatron()
+    for release in ("0.13.1", "0.16.1", "1.0.0rc1"):
+        monkeypatch.setattr(installed, "version", lambda _, release=release: release)
+        installed.require_megatron()
+    monkeypatch.setattr(installed, "version", lambda _: "0.12.3")
+    with pytest.raises(UserError, match=r"megatron-core = 0.12.3: is older than 0.13"):
+        installed.require_megatron()
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError, OSError])

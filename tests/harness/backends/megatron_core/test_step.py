@@ -15,9 +15,11 @@ import torch  # noqa: E402
 
 from advisor.cost.flops import model_flops  # noqa: E402
 from advisor.layout import ParallelLayout  # noqa: E402
+from advisor.models.experts import TokenDispatcher  # noqa: E402
+from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from harness.backends.megatron_core import build  # noqa: E402
 from harness.result import Phase  # noqa: E402
-from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload  # noqa: E402
+from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, MOE, workload  # noqa: E402
 
 ROOT = Path(__file__).parents[4]
 RANKS = Path(__file__).with_name("ranks.py")
@@ -58,6 +60,22 @@ def test_latent_attention_and_further_tokens_train_the_same_under_recompute() ->
     assert plain[-1] < plain[0]
     for spec in ("selective:mla_up_proj,layernorm,mlp", "full:uniform:1"):
         assert losses(spec, model=latent) == plain, spec
+
+
+def test_experts_are_routed_again_as_before() -> None:
+    """By either dispatcher; shared experts, a bias for balance, and a first layer without."""
+    plain = losses(model=MOE, steps=4)
+    assert plain[-1] < plain[0] - 0.3
+    assert losses("full:uniform:1", model=MOE) == plain[:3]
+    deepseek = replace(
+        MOE, moe_layer_freq=LayerPattern("[0,1]"), moe_shared_expert_intermediate_size=32,
+        moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+        moe_token_dispatcher_type=TokenDispatcher.ALLGATHER, moe_router_dtype="fp32",
+    )  # fmt: skip
+    plain = losses(model=deepseek)
+    assert plain[-1] < plain[0]
+    for spec in ("selective:moe", "selective:shared_experts,mlp"):
+        assert losses(spec, model=deepseek) == plain, spec
 
 
 def test_a_gpt_with_dropout_replays_its_random_numbers() -> None:
@@ -107,7 +125,7 @@ def test_two_ranks_agree() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line.split() for line in done.stdout.splitlines()]
-    for name in ("tp", "pp", "dp"):
+    for name in ("tp", "pp", "dp", "ep"):
         first, second = ([float(text) for text in line[1:]] for line in lines if line[0] == name)
         assert first == second
         assert first[-1] < first[0]

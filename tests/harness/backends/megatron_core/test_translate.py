@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -9,7 +9,8 @@ from advisor.errors import UserError
 from advisor.job import CudaGraphImpl, Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
-from harness.backends.megatron_core.case import CoreAttention
+from harness.backends.megatron_core.case import CoreAttention, MegatronCase
+from harness.backends.megatron_core.experts import Experts
 from harness.backends.megatron_core.translate import (
     as_megatron_runs,
     megatron_case,
@@ -19,6 +20,7 @@ from harness.backends.megatron_core.translate import (
 from harness.trial import Device
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
+HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"
 LAYOUT = ParallelLayout(
     tensor_model_parallel_size=2, sequence_parallel=True, pipeline_model_parallel_size=2,
     virtual_pipeline_model_parallel_size=2, data_parallel_size=4, overlap_param_gather=False,
@@ -79,7 +81,7 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
     config = JobConfig(
         seq_length=32, micro_batch_size=1, global_batch_size=2, precision=Precision.FP8_CURRENT,
         cuda_graph_impl=CudaGraphImpl.LOCAL, use_precision_aware_optimizer=True,
-        exp_avg_dtype=DType.BF16,
+        exp_avg_dtype=DType.BF16, optimizer_cpu_offload=True,
     )  # fmt: skip
     job = Job(model=LLAMA, layout=ParallelLayout(), config=config, gpu=load_gpu("H100"), num_gpus=1)
     run = as_megatron_runs(job, workload())
@@ -87,8 +89,31 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
     assert not run.config.create_attention_mask
     assert run.config.cuda_graph_impl is CudaGraphImpl.NONE
     assert run.config.exp_avg_dtype is DType.FP32
+    assert not run.config.optimizer_cpu_offload
     assert run.config.seq_length == 32
     assert run.model == megatron_model(workload())
+
+
+def test_no_field_of_a_layout_is_lost() -> None:
+    """Every one has its place in a case, but for those of other frameworks."""
+    known = {field.name for kind in (MegatronCase, Experts) for field in fields(kind)}
+    lost = {field.name for field in fields(ParallelLayout)} - known
+    assert lost == {"data_parallel_sharding"}
+    uneven = ParallelLayout(
+        pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et|tttL"
+    )
+    assert megatron_case(workload(layout=uneven)).pipeline_model_parallel_layout == "Et|tttL"
+
+
+def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HAS_ENGINE, lambda: True)
+    on_gpu = workload(recompute="none+cpu_offloading=2", device=Device.CUDA)
+    case = megatron_case(on_gpu)
+    assert (case.cpu_offloading, case.cpu_offloading_num_layers) == (True, 2)
+    case = megatron_case(replace(on_gpu, recompute="none+offload=core_attn"))
+    assert (case.fine_grained_activation_offloading, case.offload_modules) == (
+        True, ("core_attn",),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -96,10 +121,13 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
     [
         ({"precision": Precision.FP16}, "runs bf16 only"),
         ({"recompute": "op:save_matmul"}, "is not a setting of Megatron's"),
-        ({"recompute": "none+offload=core_attn"}, "offload runs with Transformer Engine"),
+        (
+            {"recompute": "none+offload=core_attn"},
+            "fine-grained offload copies to pinned memory on CUDA streams",
+        ),
+        ({"recompute": "none+cpu_offloading=2"}, "cpu_offloading is Transformer Engine's"),
         ({"model": GPT, "recompute": "selective:mlp"}, "its replay never ends"),
         ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
-        ({"model": replace(LLAMA, num_moe_experts=4)}, "trains dense models only"),
         ({"model": replace(LLAMA, window_size=8)}, "window_size = 8: is not run"),
         ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not run"),
     ],
@@ -112,11 +140,10 @@ def test_what_does_not_run_is_refused(changes: dict[str, Any], words: str) -> No
 def test_a_gpu_without_transformer_engine_runs_local_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = "harness.backends.megatron_core.translate.has_transformer_engine"
     on_gpu = workload(device=Device.CUDA)
-    monkeypatch.setattr(name, lambda: False)
+    monkeypatch.setattr(HAS_ENGINE, lambda: False)
     assert megatron_case(on_gpu).transformer_impl == "local"
-    monkeypatch.setattr(name, lambda: True)
+    monkeypatch.setattr(HAS_ENGINE, lambda: True)
     assert megatron_model(on_gpu) == LLAMA
     assert megatron_case(on_gpu).transformer_impl == "transformer_engine"
     assert not runs_transformer_engine(workload())

@@ -1,9 +1,11 @@
 """Tiny models and workloads of the Megatron Core backend's tests."""
 
+from dataclasses import replace
 from typing import Any
 
 from advisor.dtypes import Precision
 from advisor.layout import ParallelLayout
+from advisor.models.experts import TokenDispatcher
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -24,6 +26,10 @@ GPT = ModelSpec(
     normalization=Normalization.LAYER_NORM, activation=Activation.GELU, add_bias_linear=True,
     position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1, attention_dropout=0.1,
     share_embeddings_and_output_weights=True, attention_backend=AttentionBackend.UNFUSED,
+)  # fmt: skip
+MOE = replace(
+    LLAMA, num_layers=2, num_moe_experts=4, moe_ffn_hidden_size=96, moe_router_topk=2,
+    moe_aux_loss_coeff=0.01, moe_token_dispatcher_type=TokenDispatcher.ALLTOALL,
 )  # fmt: skip
 
 
