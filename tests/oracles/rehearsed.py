@@ -28,18 +28,19 @@ GPU = load_gpu("H100")
 
 
 def job_of(
-    model: str, layers_per_chunk: int, *, seq_length: int = 2048, grads: DType = DType.FP32,
-    options: dict[str, Any] | None = None, **layout: Any,
+    model: str, layers_per_chunk: int, *, seq_length: int = 2048, micro_batch_size: int = 1,
+    grads: DType = DType.FP32, options: dict[str, Any] | None = None, **layout: Any,
 ) -> Job:  # fmt: skip
     """A preset cut to so many layers a chunk, on as many GPUs as its degrees make."""
     degrees = {"sequence_parallel": layout.get("tensor_model_parallel_size", 1) > 1} | layout
     spread = ParallelLayout(**degrees)
     depth = layers_per_chunk * spread.num_model_chunks
     cut = replace(load_model(model), num_layers=depth, **(options or {}))
+    microbatches = 2 * spread.pipeline_model_parallel_size
     config = JobConfig(
         seq_length=seq_length,
-        micro_batch_size=1,
-        global_batch_size=2 * spread.pipeline_model_parallel_size * spread.data_parallel_size,
+        micro_batch_size=micro_batch_size,
+        global_batch_size=microbatches * spread.data_parallel_size * micro_batch_size,
         main_grads_dtype=grads,
     )
     return Job(model=cut, layout=spread, config=config, gpu=GPU, num_gpus=spread.world_size)
@@ -50,11 +51,16 @@ def compared(
 ) -> Iterator[tuple[StagePeaks, StagePeaks]]:
     """Predicted and rehearsed, of every stage or of those given."""
     wanted = tuple(range(job.layout.pipeline_model_parallel_size) if stages is None else stages)
-    workload = workload_of(job, spec, Device.FAKE)
-    evaluator = Evaluator(as_run(job, workload), load_calibration(job.gpu, None))
-    case = enough_microbatches(megatron_case(workload))
-    for predicted in predicted_stages(evaluator, spec, wanted, Device.FAKE):
+    case = enough_microbatches(megatron_case(workload_of(job, spec, Device.FAKE)))
+    for predicted in predictions(job, spec, wanted):
         yield predicted, rehearse_fake(case, predicted.stage).peaks
+
+
+def predictions(job: Job, spec: str, stages: tuple[int, ...]) -> tuple[StagePeaks, ...]:
+    """What the advisor predicts of these stages."""
+    run = as_run(job, workload_of(job, spec, Device.FAKE))
+    evaluator = Evaluator(run, load_calibration(job.gpu, None))
+    return predicted_stages(evaluator, spec, stages, Device.FAKE)
 
 
 def static_of(job: Job) -> StaticMemory:
