@@ -15,7 +15,7 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
 from advisor.layers.eager.masked import mask_bytes  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
-from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.memory.chunk import AttentionMask, chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 
@@ -85,7 +85,7 @@ def test_variants(name: str, spec: str, monkeypatch: pytest.MonkeyPatch) -> None
     shape = shape_of(replace(VARIANTS[name], vocab_size=32000), TransformerImpl.TRANSFORMERS)
     kept, forward = _measure(shape, spec)
     plan = chunk_plan(parse_setting(spec), shape, shape.model.layer_kinds, HOW)
-    predicted = chunk_footprint(shape, plan, True, True, mask_bytes(shape))
+    predicted = chunk_footprint(shape, plan, True, True, AttentionMask(mask_bytes(shape)))
     assert predicted.kept == pytest.approx(kept, rel=TOLERANCE)
     assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
 

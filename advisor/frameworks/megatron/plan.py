@@ -16,9 +16,7 @@ from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerK
 from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
 
-_MLP_MODULES = frozenset(
-    {Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2, Module.POST_MLP_LAYERNORM}
-)
+_MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
 _ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's arguments (attention.py)
 
 
@@ -105,8 +103,10 @@ def selective_runs(
     if has_experts:
         runs += _expert_runs(modules, model)
     elif "mlp" in modules and kind.feed_forward is FeedForward.DENSE:
-        fused_norm = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
-        runs.append(ReplayRun(_MLP_MODULES | fused_norm))
+        norms = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
+        if model.norm_placement.behind:
+            norms |= {Module.POST_MLP_LAYERNORM}
+        runs.append(ReplayRun(_MLP_MODULES | norms))
     if "gdn_norm_out" in modules and kind.mixer is Mixer.GATED_DELTA_NET:
         norm = frozenset({Module.GDN_NORM_OUT})
         runs.append(_discarding(norm, replayed_before=Module.GDN_OUT_PROJ))

@@ -9,7 +9,7 @@ from advisor.errors import UserError
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting, parse_setting
 from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
-from advisor.models.attention import SoftmaxType
+from advisor.models.attention import CpCommType, SoftmaxType
 from advisor.models.experts import TokenDispatcher
 from advisor.models.layer_kind import FeedForward
 from advisor.models.spec import (
@@ -177,6 +177,10 @@ def _check(workload: Workload) -> None:
     for field in (*others, *variants(model)):
         raise UserError(f"model.{field}", getattr(workload.model, field),
                         "is not run by the megatron_core backend so far")  # fmt: skip
+    layout = workload.layout
+    if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
+        raise UserError("layout.cp_comm_type", layout.cp_comm_type,
+                        "is not run by the megatron_core backend so far", "use p2p")  # fmt: skip
     if not workload.recompute.startswith(("none", "selective", "full")):
         raise UserError("recompute", workload.recompute, "is not a setting of Megatron's",
                         "write none, selective:… or full:…")  # fmt: skip

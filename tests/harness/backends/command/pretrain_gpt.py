@@ -32,7 +32,7 @@ def header(args: argparse.Namespace) -> None:
     print("using world size: 1, data-parallel size: 1, context-parallel size: 1, "
           "tensor-model-parallel size: 1, pipeline-model-parallel size: 1")  # fmt: skip
     print("------------------------ arguments ------------------------")
-    known = {**vars(args), "seq_length": 128, "global_batch_size": 2}
+    known = {**vars(args), "seq_length": 512, "global_batch_size": 2}
     if args.fault == "deaf":
         known["recompute_granularity"] = None
     for name in sorted(known):

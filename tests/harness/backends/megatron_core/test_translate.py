@@ -8,6 +8,7 @@ from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.job import CudaGraphImpl, Job, JobConfig
 from advisor.layout import ParallelLayout
+from advisor.models.attention import CpCommType
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.experts import Experts
@@ -95,10 +96,15 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
 
 
 def test_no_field_of_a_layout_is_lost() -> None:
-    """Every one has its place in a case, but for those of other frameworks."""
+    """Every one has its place in a case, but for those refused and those of other frameworks."""
     known = {field.name for kind in (MegatronCase, Experts) for field in fields(kind)}
     lost = {field.name for field in fields(ParallelLayout)} - known
-    assert lost == {"data_parallel_sharding"}
+    refused = {"cp_comm_type", "hierarchical_context_parallel_sizes"}
+    assert lost == {"data_parallel_sharding", *refused}
+    with pytest.raises(UserError, match="use p2p"):
+        megatron_case(
+            workload(layout=ParallelLayout(context_parallel_size=2, cp_comm_type=CpCommType.A2A))
+        )
     uneven = ParallelLayout(
         pipeline_model_parallel_size=2, pipeline_model_parallel_layout="Et|tttL"
     )
