@@ -141,7 +141,7 @@ def _stage_operators(
         for segment in evaluator.plan(evaluation.setting, chunk).segments:
             for kind, count in segment.kinds():
                 layer = transformer_layer(shape, kind)
-                again = {operator.name for operator in replayed_operators(layer, segment)}
+                again = {operator.name for operator in replayed_operators(layer, segment.replay)}
                 for operator in layer:
                     yield operator, count, count if operator.name in again else 0
         operators: Iterable[Operator] = ()

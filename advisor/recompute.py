@@ -88,6 +88,18 @@ ON_HOST = InputStorage(offloaded=True)
 
 
 @dataclass(frozen=True, slots=True)
+class LayerReplay:
+    """What the backward computes again of one layer: all of it, or the members of its runs.
+
+    stops_early: only up to the last tensor that the backward needs.
+    """
+
+    whole: bool
+    stops_early: bool
+    runs: tuple[ReplayRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive layers under one regime.
 
@@ -120,6 +132,15 @@ class Segment:
     def total_layers(self) -> int:
         """Layers of all copies."""
         return self.num_layers * self.copies
+
+    @property
+    def replay(self) -> LayerReplay:
+        """What is replayed of each layer. The early stop of a checkpoint around several spares the
+        last of them alone: left out."""
+        alone = self.whole and self.num_layers == 1
+        return LayerReplay(
+            self.whole, alone and self.checkpoint is Checkpoint.EARLY_STOP, self.runs
+        )
 
     def kinds(self) -> Iterator[tuple[LayerKind, int]]:
         """The kinds of its layers in order of first appearance, with their number in all copies."""
@@ -244,17 +265,15 @@ def run_members(operators: tuple[Operator, ...], run: ReplayRun) -> tuple[Operat
 
 
 @lru_cache(maxsize=8192)
-def replayed_operators(operators: tuple[Operator, ...], segment: Segment) -> tuple[Operator, ...]:
-    """Operators of one layer that the backward computes again under `segment`.
-
-    The early stop of a checkpoint around several layers spares the last of them alone: left out.
-    """
-    if segment.whole:
-        early = segment.checkpoint is Checkpoint.EARLY_STOP and segment.num_layers == 1
-        return computed_until_stop(operators) if early else operators
+def replayed_operators(
+    operators: tuple[Operator, ...], replay: LayerReplay
+) -> tuple[Operator, ...]:
+    """Operators of one layer that the backward computes again."""
+    if replay.whole:
+        return computed_until_stop(operators) if replay.stops_early else operators
     return tuple(
         operator
-        for run in segment.runs
+        for run in replay.runs
         for operator in computed_again(run_members(operators, run), run)
         if operator.name not in run.keeps
     )

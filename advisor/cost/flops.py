@@ -8,7 +8,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.hybrid import mamba_heads
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
-from advisor.recompute import RecomputePlan, Segment, replayed_operators, tallied
+from advisor.recompute import LayerReplay, RecomputePlan, replayed_operators, tallied
 
 _PASSES = 3  # forward, and twice that in the backward
 
@@ -95,13 +95,13 @@ def _feed_forward_width(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
 def replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
     """Forward FLOPs that the backward of one microbatch of one chunk runs again on one rank."""
     return sum(
-        count * _replayed_in_layer(shape, kind, segment)
+        count * _replayed_in_layer(shape, kind, segment.replay)
         for segment in tallied(plan)
         for kind, count in segment.kinds()
     )
 
 
 @lru_cache(maxsize=8192)
-def _replayed_in_layer(shape: RankShape, kind: LayerKind, segment: Segment) -> int:
-    operators = replayed_operators(transformer_layer(shape, kind), segment)
+def _replayed_in_layer(shape: RankShape, kind: LayerKind, replay: LayerReplay) -> int:
+    operators = replayed_operators(transformer_layer(shape, kind), replay)
     return sum(operator.forward_flops for operator in operators)

@@ -18,6 +18,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.recompute import (
+    LayerReplay,
     RecomputePlan,
     Segment,
     offloaded_bytes,
@@ -104,10 +105,10 @@ def replay_seconds(
     machine: Machine,
     network: Network,
     kind: LayerKind,
-    segment: Segment,
+    replay: LayerReplay,
 ) -> float:
-    """Seconds that the backward of one layer of `segment` spends on running forwards again."""
-    replayed = replayed_operators(transformer_layer(shape, kind), segment)
+    """Seconds that the backward of one layer spends on running forwards again."""
+    replayed = replayed_operators(transformer_layer(shape, kind), replay)
     times = [forward_seconds(operator, machine, network) for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
 
@@ -159,7 +160,7 @@ def chunk_times(
             layer = layer_times(shape, machine, network, kind)
             away = _offload_seconds(shape, machine, kind, segment, layer)
             work += (layer + PassTimes(offload=away)).times(count)
-            replay += count * replay_seconds(shape, machine, network, kind, segment)
+            replay += count * replay_seconds(shape, machine, network, kind, segment.replay)
         inputs = _input_seconds(shape, machine, segment, work.times(1 / segment.copies))
         total += work + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:

@@ -5,7 +5,6 @@ tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
 """
 
 from dataclasses import replace
-from functools import lru_cache
 
 from advisor.dtypes import DType
 from advisor.layers.eager.ends import cross_entropy, embedding_layer, output_head
@@ -17,6 +16,7 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
     Weight,
+    cached_operators,
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
@@ -61,7 +61,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     return embedding_layer(shape, embedding_weights(shape))
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def _megatron_embedding(shape: RankShape) -> tuple[Operator, ...]:
     """Megatron's vocabulary-parallel embedding.
 
@@ -130,7 +130,7 @@ def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks:
     return gathered - output - masks + max(words, clone, *positions, 0)
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def final_layernorm(shape: RankShape) -> tuple[Operator, ...]:
     """The norm after the last layer."""
     hidden, normed = shape.hidden("decoder_output"), shape.hidden("final_layernorm_out")
@@ -153,7 +153,7 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
     )
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def _megatron_head(shape: RankShape) -> tuple[Operator, ...]:
     if shape.model.mtp_num_layers is not None:
         return _heads_of_every_depth(shape, shape.model.mtp_num_layers)

@@ -4,9 +4,12 @@ A layer is a tuple of operators in execution order, written down once. Memory, t
 folds over it (advisor.memory, advisor.cost, advisor.cost.flops).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache, wraps
 from math import prod
+from typing import ParamSpec
 
 from advisor.dtypes import DType
 
@@ -247,6 +250,32 @@ class Operator:
         """Memory traffic of one backward: output gradients, saved storages, input gradients."""
         gradients = sum(t.num_bytes for t in (*self.inputs, *self.outputs))
         return gradients + sum(t.num_bytes for t in self.saved) + self.extra_backward_bytes
+
+
+class Operators(tuple[Operator, ...]):
+    """Operators in order, a key of many caches: hashed once."""
+
+    def __hash__(self) -> int:
+        """That of the tuple."""
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash: int = super().__hash__()
+            return self._hash
+
+
+P = ParamSpec("P")
+
+
+def cached_operators(make: Callable[P, tuple[Operator, ...]]) -> Callable[P, Operators]:
+    """`make`, called once for equal arguments."""
+
+    @lru_cache(maxsize=4096)
+    @wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Operators:
+        return Operators(make(*args, **kwargs))
+
+    return made  # type: ignore[return-value]
 
 
 def total_bytes(tensors: tuple[Tensor, ...]) -> int:

@@ -1,7 +1,6 @@
 """The operators of one transformer layer, in execution order."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 from advisor.dtypes import DType, Precision
 from advisor.layers.attention import attention_operators
@@ -15,7 +14,14 @@ from advisor.layers.mlp import mlp_operators
 from advisor.layers.moe.layer import moe_operators
 from advisor.layers.mtp import mtp_final_layernorm, mtp_projection
 from advisor.layers.norm import norm_operator
-from advisor.layers.operators import LAYER_INPUT, ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import (
+    LAYER_INPUT,
+    ComputeUnit,
+    Module,
+    Operator,
+    Tensor,
+    cached_operators,
+)
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import TransformerImpl
@@ -33,7 +39,7 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
     return _megatron_layer(shape, kind)
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def _megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
     """Operators of one member of a model chunk, of a transformer layer nearly always."""
     if kind.role is Role.FINAL_LAYERNORM:

@@ -140,7 +140,12 @@ def chunk_footprint(
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that one microbatch keeps in the layers of a chunk, its ends left out."""
-    return sum(block.count * block.kept for block in _blocks(shape, plan, False, False))
+    kept = 0
+    for segment in plan.segments:
+        whole = segment.whole
+        each = _kept_input(shape, segment) if whole else _segment_block(shape, segment).kept
+        kept += segment.copies * each
+    return kept
 
 
 def _left_by_later(blocks: tuple[_Block, ...]) -> list[int]:
@@ -270,8 +275,7 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
         block = _reentrant_block(shape, segment) if nested else _hooked_block(shape, segment)
         hidden = shape.hidden(LAYER_INPUT).num_bytes
         forward = Peak(block.forward.num_bytes + segment.input.beside * hidden, block.forward.point)
-        kept = 0 if segment.input.offloaded else block.kept
-        return replace(block, kept=kept, forward=forward, count=segment.copies, entry=hidden)
+        return replace(block, forward=forward, count=segment.copies, entry=hidden)
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     layer = footprint(operators, segment.runs)
@@ -330,7 +334,6 @@ def _reentrant_block(shape: RankShape, segment: Segment) -> _Block:
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     layers = segment.layers
-    kept = -(-hidden // shape.tp) if segment.shards_input else hidden
     forward = backward = Peak()
     below = 0
     for index, kind in enumerate(layers):
@@ -346,13 +349,21 @@ def _reentrant_block(shape: RankShape, segment: Segment) -> _Block:
         below += layer.kept + beside
     return _Block(
         name=f"checkpoint of {len(layers)}",
-        kept=kept,
+        kept=_kept_input(shape, segment),
         forward=forward,
         backward=backward,
         held_backward=backward,
         left=hidden if _routes(layers) else 0,
         left_gradient=hidden if _routes(layers) else 0,
     )
+
+
+def _kept_input(shape: RankShape, segment: Segment) -> int:
+    """Bytes on the device of the one input that a checkpoint keeps."""
+    if segment.input.offloaded:
+        return 0
+    hidden = shape.hidden(LAYER_INPUT).num_bytes
+    return -(-hidden // shape.tp) if segment.shards_input else hidden
 
 
 def _input_beside(shape: RankShape, kind: LayerKind) -> int:
@@ -392,7 +403,7 @@ def _hooked_block(shape: RankShape, segment: Segment) -> _Block:
         below += layer.kept
     return _Block(
         name=f"checkpoint of {segment.num_layers}",
-        kept=hidden,
+        kept=_kept_input(shape, segment),
         forward=forward,
         backward=backward,
         held_backward=held,

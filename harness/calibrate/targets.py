@@ -50,7 +50,7 @@ def predict(target: Target, calibration: Calibration) -> float:
         return sum(one.compute + one.exposed for one in passes)
     segment = evaluator.plan(target.setting, evaluator.stages[0][0]).segments[0]
     kind = segment.layers[0]
-    replay = replay_seconds(shape, machine, network, kind, segment)
+    replay = replay_seconds(shape, machine, network, kind, segment.replay)
     return layer_times(shape, machine, network, kind).total + replay
 
 

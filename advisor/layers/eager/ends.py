@@ -5,7 +5,6 @@ modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
 """
 
 from dataclasses import replace
-from functools import lru_cache
 
 from advisor.dtypes import DType
 from advisor.layers.eager.norms import norm as transformers_norm
@@ -19,13 +18,13 @@ from advisor.layers.eager.parts import (
     pointwise,
     with_weight_gradients,
 )
-from advisor.layers.operators import Module, Operator, Tensor, Weight
+from advisor.layers.operators import Module, Operator, Tensor, Weight, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.spec import PositionEmbedding, TransformerImpl
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
@@ -52,7 +51,7 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
     return (lookup, *dropped)
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
     """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary]."""
     source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
@@ -68,7 +67,7 @@ def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
     return final, linear_out, *steps, replace(last, outputs=(logits,))
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Logits in fp32, log_softmax, which keeps its output, and the loss.
 

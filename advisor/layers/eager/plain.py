@@ -5,8 +5,6 @@ models/qwen3 for the norms of q and k. LayerNorm, GELU, biases and dropout, wher
 are torch's own modules in the same places.
 """
 
-from functools import lru_cache
-
 from advisor.layers.eager.parts import (
     activation,
     attention,
@@ -21,12 +19,19 @@ from advisor.layers.eager.parts import (
     residual,
     rotate_half,
 )
-from advisor.layers.operators import LAYER_INPUT, ComputeUnit, Module, Operator, Tensor
+from advisor.layers.operators import (
+    LAYER_INPUT,
+    ComputeUnit,
+    Module,
+    Operator,
+    Tensor,
+    cached_operators,
+)
 from advisor.layers.shape import RankShape
 from advisor.models.spec import PositionEmbedding
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def plain_layer(shape: RankShape) -> tuple[Operator, ...]:
     """Operators of one block: attention_norm, attention, add, ffn_norm, feed_forward, add."""
     layer_input = hidden(shape, LAYER_INPUT)

@@ -5,7 +5,6 @@ parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 """
 
 from dataclasses import replace
-from functools import lru_cache
 
 from advisor.layers.eager.masked import core_attention
 from advisor.layers.eager.norms import norm
@@ -25,13 +24,14 @@ from advisor.layers.operators import (
     Module,
     Operator,
     Tensor,
+    cached_operators,
 )
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import Activation, PositionEmbedding
 
 
-@lru_cache(maxsize=4096)
+@cached_operators
 def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
     """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
     MLP, behind them, or both."""

@@ -159,7 +159,7 @@ def unfused_bytes(workload: Workload) -> int:
 
 
 def _unfused_layer_bytes(operators: tuple[Operator, ...], segment: Segment) -> int:
-    replayed = replayed_operators(operators, segment)
+    replayed = replayed_operators(operators, segment.replay)
     weights = sum(weight.num_elements for operator in operators for weight in operator.weights)
     traffic = weights * DType.BF16.itemsize * _ACCUMULATION_PASSES
     for operator in operators:

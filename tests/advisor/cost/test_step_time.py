@@ -81,7 +81,7 @@ def test_ends_are_where_they_are_asked_for() -> None:
 def test_a_full_replay_is_one_forward_communication_included() -> None:
     operators = transformer_layer(SHAPE)
     forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
-    whole = replay_seconds(SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True))
+    whole = replay_seconds(SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True).replay)
     assert whole == pytest.approx(sum(one.compute + one.exposed for one in forward))
 
 

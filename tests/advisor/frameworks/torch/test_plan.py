@@ -114,13 +114,13 @@ def test_what_a_policy_computes_again() -> None:
     setting = op(OpPolicy.SAVE_ATTENTION)
     for how, spared in ((early, {"w2", "ffn_residual"}), (late, set())):
         (segment,) = chunk_plan(setting, SHAPE, (DENSE,), how).segments
-        again = {operator.name for operator in replayed_operators(LAYER, segment)}
+        again = {operator.name for operator in replayed_operators(LAYER, segment.replay)}
         assert again == {operator.name for operator in LAYER} - {"core_attention"} - spared
 
 
 def test_early_stop_spares_the_last_matmul() -> None:
     (segment,) = chunk_plan(FULL, SHAPE, (DENSE,), Semantics()).segments
-    flops = [o.forward_flops for o in replayed_operators(LAYER, segment)]
+    flops = [o.forward_flops for o in replayed_operators(LAYER, segment.replay)]
     w2 = next(operator for operator in LAYER if operator.name == "w2")
     assert sum(flops) == sum(operator.forward_flops for operator in LAYER) - w2.forward_flops
 
