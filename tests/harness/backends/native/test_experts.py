@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import EXPERTS, workload  # noqa: E402
-from test_recompute import SEED, LiveStorages, Seen, run  # noqa: E402
+from seen import SEED, alive_after_forward, assert_as_predicted  # noqa: E402
 
 from advisor.models.experts import LoadBalancing, RouterDType, ScoreFunction  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
@@ -17,7 +17,6 @@ from harness.backends.native.modules.moe.layer import MoeLayer  # noqa: E402
 from harness.backends.native.modules.moe.router import take_turns  # noqa: E402
 from harness.backends.native.modules.settings import LayerSettings  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
-    predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
 )
 from harness.backends.native.regions import Regions  # noqa: E402
@@ -52,27 +51,10 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def plain(request: pytest.FixtureRequest) -> tuple[ModelSpec, Seen]:
-    """A model, and a step of it without recompute."""
-    model = MODELS[request.param]
-    return model, run(build_step(workload(model), SEED))
-
-
 @pytest.mark.parametrize("setting", ["none", *SETTINGS])
-def test_setting(plain: tuple[ModelSpec, Seen], setting: str) -> None:
-    model, without = plain
-    one = workload(model, setting)
-    step = build_step(one, SEED)
-    seen = run(step)
-    assert torch.equal(seen.loss, without.loss)
-    different = [key for key, grad in without.gradients.items()
-                 if not torch.equal(grad, seen.gradients[key])]  # fmt: skip
-    assert not different
-    predicted = predict_replayed_flops_per_layer(one)
-    assert (seen.flops - without.flops) // (one.model.num_layers * step.microbatches) == predicted
-    assert step.flops().replayed_per_layer == predicted
-    assert step.saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+@pytest.mark.parametrize("name", MODELS)
+def test_setting(name: str, setting: str) -> None:
+    assert_as_predicted(MODELS[name], setting)
 
 
 ROUTERS: dict[str, ModelSpec] = {
@@ -114,14 +96,7 @@ def test_bytes_of_each_kind(setting: str) -> None:
 @pytest.mark.parametrize("setting", ["none", "selective:moe", "selective:moe_act,shared_experts"])
 def test_nothing_else_is_alive(setting: str) -> None:
     one = workload(DENSE_FIRST, setting)
-    decoder = build_step(one, SEED).model.decoder
-    decoder.final_layernorm = None
-    x = torch.randn(2, 32, 64, dtype=torch.bfloat16, requires_grad=True)
-    live = LiveStorages()
-    with live:
-        output = decoder(x)
-    assert output.requires_grad
-    assert live.num_bytes() // 3 == predict_saved_bytes_per_layer(one)
+    assert alive_after_forward(one) // 3 == predict_saved_bytes_per_layer(one)
 
 
 def test_experts_take_turns() -> None:

@@ -1,17 +1,13 @@
 """Every setting: gradients equal to none's, bytes and FLOPs equal to the prediction."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from cases import EXPERTS, GPT, LLAMA, Phases, workload  # noqa: E402
-from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from seen import SEED, alive_after_forward, assert_as_predicted, run, without_recompute  # noqa: E402
 
 from advisor.models.spec import (  # noqa: E402
     Activation,
@@ -19,15 +15,12 @@ from advisor.models.spec import (  # noqa: E402
     Normalization,
     PositionEmbedding,
 )
-from harness.backends.native.modules.attention import ATTENTION_FORWARD  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
-    predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
 )
-from harness.backends.native.step import NativeStep, build_step  # noqa: E402
+from harness.backends.native.step import build_step  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 
-SEED = 3
 SETTINGS = (
     "selective",
     "selective:core_attn",
@@ -54,60 +47,16 @@ LLAMA_DROPOUT = replace(LLAMA, hidden_dropout=0.1, attention_dropout=0.1)
 MODELS = {"llama": LLAMA_DROPOUT, "gpt": GPT}
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Gradients and loss of one step, and the FLOPs that torch counted in it."""
-
-    loss: torch.Tensor
-    gradients: dict[str, torch.Tensor]
-    flops: int
-
-
-def causal_half(
-    query: list[int], key: list[int], value: list[int], *_: object, **__: object
-) -> int:
-    b, heads, s, channels = query
-    return b * heads * s * key[2] * (channels + value[3])
-
-
-def run(step: NativeStep) -> Seen:
-    counter = FlopCounterMode(
-        display=False, custom_mapping=dict.fromkeys(ATTENTION_FORWARD, causal_half)
-    )
-    with counter:
-        loss = step.forward_backward(Phases())
-    gradients = {name: p.grad.clone() for name, p in step.named_parameters().items()}
-    step.optimizer.drop_gradients()
-    return Seen(loss, gradients, counter.get_total_flops())
-
-
-@lru_cache(maxsize=8)
-def without_recompute(name: str) -> Seen:
-    return run(build_step(workload(MODELS[name]), SEED))
-
-
 @pytest.mark.parametrize("setting", ["none", *SETTINGS])
 @pytest.mark.parametrize("name", MODELS)
 def test_setting(name: str, setting: str) -> None:
     """Dropout is on: equal gradients mean that the random state is replayed."""
-    one = workload(MODELS[name], setting)
-    plain = without_recompute(name)
-    step = build_step(one, SEED)  # seeds dropout
-    seen = run(step)
-    assert torch.equal(seen.loss, plain.loss)
-    different = [key for key, grad in plain.gradients.items()
-                 if not torch.equal(grad, seen.gradients[key])]  # fmt: skip
-    assert not different
-    predicted = predict_replayed_flops_per_layer(one)
-    passes = one.model.num_layers * step.microbatches
-    assert seen.flops - plain.flops == predicted * passes
-    assert step.flops().replayed_per_layer == predicted
-    assert step.saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
+    assert_as_predicted(MODELS[name], setting)
 
 
 def test_dropout_changes_gradients() -> None:
     """Otherwise equality above would say nothing about random states."""
-    gradients = without_recompute("llama").gradients
+    gradients = without_recompute(LLAMA_DROPOUT).gradients
     other = run(build_step(workload(LLAMA), SEED)).gradients
     assert any(not torch.equal(grad, other[key]) for key, grad in gradients.items())
 
@@ -134,32 +83,6 @@ def test_saved_bytes_of_shapes(shape: str, micro_batch_size: int) -> None:
     for setting in settings[: 3 if micro_batch_size == 1 else 1]:
         one = workload(SHAPES[shape], setting, seq_length=16, micro_batch_size=micro_batch_size)
         assert build_step(one, SEED).saved_bytes_per_layer() == predict_saved_bytes_per_layer(one)
-
-
-class LiveStorages(TorchDispatchMode):
-    """Bytes alive of storages that operators have made inside: an account of its own, which also
-    sees what only a variable of the program holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[int, tuple[StorageWeakRef, object]] = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        output = func(*args, **(kwargs or {}))
-        known = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs))
-                 if isinstance(leaf, torch.Tensor)}  # fmt: skip
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage()
-                if storage._cdata not in known:
-                    self._made[storage._cdata] = (StorageWeakRef(storage), storage._weak_ref())
-        return output
-
-    def num_bytes(self) -> int:
-        alive = [key for key, (reference, _) in self._made.items() if not reference.expired()]
-        return sum(
-            torch.UntypedStorage._new_with_weak_ptr(self._made[key][1]).nbytes() for key in alive
-        )
 
 
 @pytest.mark.parametrize(
@@ -193,14 +116,6 @@ def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> Non
      "op:torchtitan"],
 )  # fmt: skip
 def test_nothing_else_is_alive(name: str, setting: str) -> None:
-    """After the forward: what is predicted, and the output, which is as large as the input."""
     one = workload(MODELS[name], setting)
-    decoder = build_step(one, SEED).model.decoder
-    decoder.final_layernorm = None
-    x = torch.randn(2, 32, 64, dtype=torch.bfloat16, requires_grad=True)
-    live = LiveStorages()
-    with live:
-        output = decoder(x)
-    assert output.requires_grad
     predicted = predict_saved_bytes_per_layer(one) * one.model.num_layers
-    assert live.num_bytes() == predicted
+    assert alive_after_forward(one) == predicted
