@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from advisor.answer import Advice, Candidate, Verification
 from advisor.errors import UserError
+from advisor.frameworks.registry import stack_of
 from advisor.reader import read_dataclass
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
@@ -22,8 +23,13 @@ PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
 def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
     """`advice` with the `top` best candidates verified, each on its worst pipeline stage.
 
-    Raises UserError where torch or megatron-core is not installed.
+    Raises UserError where torch or megatron-core is not installed, or the job's framework is not
+    one that runs Megatron's layers.
     """
+    framework = advice.job.config.framework
+    if not stack_of(framework).runs_presets:
+        raise UserError("--verify", top, f"rehearses Megatron's layers, which {framework} does not "
+                        "run", "leave it out")  # fmt: skip
     chosen = advice.candidates[:top]
     answers = _answers([_question(candidate) for candidate in chosen], config_dir)
     verified = [

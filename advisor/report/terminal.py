@@ -71,7 +71,8 @@ def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
     head = "Rehearsed by Megatron Core on fake tensors: GiB allocated on the worst stage"
-    words = dict.fromkeys(seen.differences for _, seen in found if seen.differences)
+    words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
+    words.pop("", None)
     return Group(head, indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
@@ -81,7 +82,7 @@ _WORDS = ("recompute", "")
 
 def _verdict_of(seen: Verification) -> list[str]:
     if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
-        return [str(seen.stage), "—", "—", "—", f"not rehearsed: {seen.refused}"]
+        return [str(seen.stage), "—", "—", "—", "not rehearsed"]
     error = seen.predicted_bytes / seen.rehearsed_bytes - 1
     shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
     reason = f"in the {seen.explanation}" if seen.explanation else ""

@@ -42,6 +42,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 SEEN = {"stage": 0, "predicted_bytes": 3 * 2**30, "rehearsed_bytes": 2 * 2**30,
         "explanation": "activations", "differences": "run otherwise"}  # fmt: skip
+REFUSED = "a reason that is told whole: " + " ".join(["words"] * 20)
 
 
 def test_the_best_are_asked_about_on_their_worst_stage(advice: Advice, answers: Any) -> None:
@@ -59,17 +60,19 @@ def test_the_best_are_asked_about_on_their_worst_stage(advice: Advice, answers: 
 
 
 def test_both_figures_stand_on_the_page_and_in_json(advice: Advice, answers: Any) -> None:
-    answers({"candidates": [SEEN, {"stage": 0, "refused": "no reason"}]})
+    answers({"candidates": [SEEN, {"stage": 0, "refused": REFUSED}]})
     verified = verify(advice, 2)
     lines = plain_lines(page(verified))
     (row,) = (line for line in lines if "in the activations" in line)
     assert row.split()[2:6] == ["0", "3.00", "2.00", "+50.0"]
-    assert any("not rehearsed: no reason" in line for line in lines)
+    assert any(line.split()[1:3] == ["full:uniform:1", "0"] and "not rehearsed" in line
+               for line in lines)  # fmt: skip
+    assert REFUSED in " ".join(lines)
     assert "run otherwise" in lines
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
     first, second = report_object(verified)["candidates"]
     assert first["verification"]["rehearsed_bytes"] == 2 * 2**30
-    assert second["verification"]["refused"] == "no reason"
+    assert second["verification"]["refused"] == REFUSED
     assert report_object(advice)["candidates"][0]["verification"] is None
 
 
@@ -94,3 +97,9 @@ def test_the_program_is_there() -> None:
     code = "import importlib.util as u; assert u.find_spec('harness.rehearsal.verify')"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
     assert module.PROGRAM[-1] == "harness.rehearsal.verify"
+
+
+def test_layers_of_another_framework_are_not_rehearsed() -> None:
+    other = advise(Request(model="llama3_8b", gpus="8xH100", framework="torchtitan"))
+    with pytest.raises(UserError, match="Megatron's layers, which torchtitan does not run"):
+        verify(other, 1)
