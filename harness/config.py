@@ -103,6 +103,9 @@ def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None
     given = {group: _given(values[group]) for group in ("model", "layout", "job")}
     keys = ("backend", "command", "framework", "device", "gpus", "name", "runs")
     rest = {key: values[key] for key in keys}
+    if rest["backend"] == Backend.REHEARSAL:
+        raise UserError("backend", "rehearsal", "runs single ranks, and no job",
+                        "harness rehearse")  # fmt: skip
     return RunConfig(
         experiment_name=experiment,
         experiment=values["experiment"],

@@ -19,6 +19,8 @@ from harness.rehearsal.asked import Asked
 from harness.rehearsal.predicted import predicted_stages
 from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
 
+DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
+
 CANNOT_CONTAIN = (
     "a rehearsal has no communication, no pipeline bubbles and no memory of NCCL: a rank's compute "
     "and its tensors are real, the rest is to be added"
@@ -32,6 +34,8 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
         raise UserError("layout", "(none)", "there is no preset of this model on these GPUs",
                         "write e.g. layout=tp4_pp4_vpp5")  # fmt: skip
     job = resolution.job(resolution.layout)
+    if asked.device not in DEVICES:
+        raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
     device = Device.FAKE
     if asked.device != Device.FAKE:
         device = find_machine(asked.device).device

@@ -61,7 +61,7 @@ def test_a_setting_that_a_rule_forbids_is_skipped_with_its_reason() -> None:
         ([*JOB, "stage=4"], "there are 4 stages"),
         (["model=llama3_70b", "gpus=24xH100"], "write e.g. layout="),
         ([*JOB, "layout=tp3_pp4"], "must divide"),
-        ([*JOB, "device=tpu"], "must be one of auto, cuda, cpu"),
+        ([*JOB, "device=tpu"], "must be one of fake, cuda, cpu, auto"),
         ([*JOB, "recompute=halt"], "is no recompute setting"),
         ([*JOB, "job.precision=fp16", "recompute=none+offload=core_attn"], "offload"),
     ],
