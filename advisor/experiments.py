@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from advisor.configuration import Document, Group, config_names, find_config, load_config, load_yaml
-from advisor.cost.gpus import resolve_gpu
+from advisor.cost.gpus import load_gpu, resolve_gpu
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job import Framework, JobConfig
+from advisor.job import Framework, Job, JobConfig
 from advisor.layout import ParallelLayout
+from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.reader import convert, read_dataclass, read_fields
 from advisor.recipes import Recipe, load_recipes
@@ -71,12 +72,15 @@ def find_experiment(
     precision: Precision | None = None,
     config_dir: Path | None = None,
     seq_length: int | None = None,
+    *,
+    complete: bool = False,
 ) -> Experiment | None:
     """The preset of a model on so many GPUs of a type; None where there is none.
 
     With a precision the preset for it comes first, then the one that names none. Files come before
     tables; of a table's rows, those of the sequence length that is asked for, pretraining, and the
     frameworks in the order of _FRAMEWORKS. A recipe for long context is for that context only.
+    complete: passes over rows that make no job as they stand (a pipeline whose split no table has).
     """
     wanted = resolve_gpu(gpu_type, config_dir)
     path = _file_of(model, num_gpus, wanted, precision, config_dir)
@@ -87,8 +91,9 @@ def find_experiment(
         for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
         if recipe.num_gpus == num_gpus
     ]
-    best = min(rows, key=lambda recipe: _preference(recipe, precision, seq_length), default=None)
-    return preset_of(best, num_gpus, gpu_type) if best else None
+    rows.sort(key=lambda recipe: _preference(recipe, precision, seq_length))
+    presets = (preset_of(recipe, num_gpus, gpu_type) for recipe in rows)
+    return next((p for p in presets if not complete or _is_job(p, config_dir)), None)
 
 
 def nearest_experiment(
@@ -102,7 +107,7 @@ def nearest_experiment(
     """The recipe for the same GPUs in the nearest number, with as many replicas as `num_gpus` hold.
 
     The global batch grows and shrinks with the replicas, so that each does what it did. None where
-    no recipe's replicas fill `num_gpus`.
+    no recipe's replicas fill `num_gpus`, or none makes a job.
     """
     wanted = resolve_gpu(gpu_type, config_dir)
     rows = [
@@ -110,14 +115,13 @@ def nearest_experiment(
         for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
         if recipe.runs_on(num_gpus)
     ]
-    best = min(
-        rows,
+    rows.sort(
         key=lambda recipe: (
             abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
         ),
-        default=None,
     )  # fmt: skip
-    return preset_of(best, num_gpus, gpu_type) if best else None
+    presets = (preset_of(recipe, num_gpus, gpu_type) for recipe in rows)
+    return next((preset for preset in presets if _is_job(preset, config_dir)), None)
 
 
 _LONG_CONTEXT = 8193
@@ -194,6 +198,22 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         framework=_BUILDERS.get(recipe.framework),
         not_modelled=recipe.not_modelled,
     )
+
+
+def _is_job(preset: Experiment, config_dir: Path | None) -> bool:
+    """Whether the preset's layout and batch are legal for its model."""
+    num_gpus, gpu_type = parse_gpus(preset.gpus)
+    try:
+        Job(
+            model=preset.configure(load_model(preset.model, config_dir)),
+            layout=preset.layout,
+            config=preset.config,
+            gpu=load_gpu(gpu_type, config_dir),
+            num_gpus=num_gpus,
+        )
+    except UserError:
+        return False
+    return True
 
 
 def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:

@@ -72,7 +72,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     named = request.framework or overrides["job"].get("framework")
     framework = parse(named, Framework, "--framework") if named else _builder(model)
     stack = stack_of(framework)
-    preset = find_experiment(*wanted)
+    preset = find_experiment(*wanted, complete=not layout_fields)
     borrowed = preset is None and borrow and not layout_fields and stack.runs_presets
     if borrowed:
         preset = nearest_experiment(*wanted)

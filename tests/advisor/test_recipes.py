@@ -9,6 +9,7 @@ import pytest
 
 from advisor.configuration import Group, packaged_configs
 from advisor.cost.gpus import load_gpu
+from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.experiments import (
     Experiment,
@@ -151,6 +152,17 @@ def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
     assert near.config.global_batch_size == 2 * exact.config.global_batch_size
     assert nearest_experiment("llama3.1_405b", 17, "H100") is None
     assert nearest_experiment("llama3.1_405b", 1024, "A100-40GB") is None
+
+
+def test_a_recipe_whose_split_no_table_has_is_passed_over() -> None:
+    found = find_experiment("deepseek_v3", 1024, "H100", Precision.FP8_DELAYED, complete=True)
+    assert found is not None
+    assert found.layout.pipeline_model_parallel_layout
+    assert find_experiment("glm4.5_air", 32, "H100", complete=True) is None
+    assert find_experiment("glm4.5_air", 32, "H100") is not None  # for flags that complete it
+    nearest = nearest_experiment("deepseek_v3", 1024, "B200")
+    assert nearest is not None
+    assert nearest.layout.pipeline_model_parallel_layout
 
 
 def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
