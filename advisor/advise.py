@@ -101,7 +101,7 @@ def _rank_settings(
             settings += () if refused_preset else (shipped,)
             rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
     if not settings and (found := stack.check(stack.none, job)):
-        raise UserError("--recompute", found[0].setting.spec, found[0].reason, found[0].fix)
+        raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
     evaluations = evaluate_settings(job, settings, calibration)
     candidates = tuple(
         replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))

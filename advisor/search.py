@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from advisor.answer import Evaluation
+from advisor.answer import Evaluation, Rejection
 from advisor.cost.calibration import Calibration
 from advisor.errors import UserError
 from advisor.evaluate import Evaluator
@@ -51,9 +51,14 @@ def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched
     evaluations: list[Evaluation] = []
     jobs = 0
     stack = stack_of(resolution.config.framework)
-    for job in legal_jobs(resolution, stack):
+    refused: list[Rejection] = []
+    for job in legal_jobs(resolution, stack, refused):
         jobs += 1
         evaluations += evaluate_settings(job, stack.candidates(job), calibration)
+    if refused and not evaluations:
+        raise UserError(
+            "--framework", resolution.config.framework, refused[0].reason, refused[0].fix
+        )
     if not evaluations:
         raise UserError(
             "--gpus", resolution.num_gpus,
@@ -64,8 +69,11 @@ def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched
     return Searched(evaluations=tuple(evaluations), num_layouts=jobs)
 
 
-def legal_jobs(resolution: Resolution, stack: Stack) -> Iterator[Job]:
-    """Jobs of every layout and micro batch that the model, the GPUs and the framework allow."""
+def legal_jobs(resolution: Resolution, stack: Stack, refused: list[Rejection]) -> Iterator[Job]:
+    """Jobs of every layout and micro batch that the model, the GPUs and the framework allow.
+
+    refused: gets what the framework says of the others.
+    """
     fixed = resolution.layout_fields
     batches = _MICRO_BATCHES if resolution.micro_batch_is_free else (None,)
     own = stack.layouts(fixed, resolution.num_gpus)
@@ -77,7 +85,9 @@ def legal_jobs(resolution: Resolution, stack: Stack) -> Iterator[Job]:
                 job = resolution.job(layout, micro_batch_size)
             except UserError:
                 continue
-            if not stack.check(stack.none, job):
+            if found := stack.check(stack.none, job):
+                refused += found
+            else:
                 yield job
 
 

@@ -148,6 +148,13 @@ def test_a_remark_says_by_how_much_on_one_job_and_is_the_same_on_many() -> None:
     assert said == {"buys nothing"}
 
 
+def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:
+    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
+    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo", pipeline_model_parallel_size=4)
+
+
 def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
     advice = ask(
         model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT, tensor_model_parallel_size=2
