@@ -71,7 +71,9 @@ def shifts(new: "Array", golden: "Array") -> "Array":
     """Median over all pairs of new - golden of every row."""
     np = numpy()
     pairs = new[:, :, None] - golden[:, None, :]
-    medians: Array = np.median(pairs.reshape(len(pairs), -1), axis=1)
+    ordered = np.sort(pairs.reshape(len(pairs), -1), axis=1)  # of short rows faster than median
+    count = ordered.shape[1]
+    medians: Array = 0.5 * (ordered[:, (count - 1) // 2] + ordered[:, count // 2])
     return medians
 
 

@@ -117,7 +117,7 @@ def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_bat
 
 
 def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
-    advice = ask(model="nemotron4_340b", gpus="64xH100")
+    advice = ask(model="llama3_405b", gpus="16xH100")
     assert any("legal layouts" in text for text in advice.assumptions)
 
 

@@ -273,7 +273,7 @@ def test_exit_codes(statuses: list[str], code: int) -> None:
 
 
 def drive(tmp_path: Path, *overrides: str, faults: Mapping[str, str] | None = None) -> Any:
-    """Start `harness run` with stub trials on 4 settings x 4 repeats."""
+    """Start `harness run` with stub trials on 4 settings x 4 repeats, and no report."""
     path = tmp_path / "faults.json"
     path.write_text(json.dumps(faults or {}))
     environment = {
@@ -282,7 +282,8 @@ def drive(tmp_path: Path, *overrides: str, faults: Mapping[str, str] | None = No
     }  # fmt: skip
     settings = "recompute.settings=[none,selective:mlp,full:uniform:1,full:block:1]"
     return subprocess.Popen(
-        [*DRIVE, settings, "measure.repeats=4", f"runs={tmp_path / 'runs'}", "name=x", *overrides],
+        [*DRIVE, settings, "measure.repeats=4", f"runs={tmp_path / 'runs'}", "name=x",
+         "--no-report", *overrides],
         env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip

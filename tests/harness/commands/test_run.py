@@ -52,10 +52,12 @@ def test_alone_it_runs_the_corners(tmp_path: Path) -> None:
     assert again.stderr.count("as found") == 3
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    done = harness(tmp_path, "--dry-run", "measure.repeats=2")
-    assert done.returncode == 0
-    assert done.stdout.count("  selective:mlp") == 2
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "--dry-run", "measure.repeats=2"]) == 0
+    assert capsys.readouterr().out.count("  selective:mlp") == 2
     assert not (tmp_path / "runs").exists()
 
 
@@ -111,13 +113,20 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["-m", "measure.steps=1,2"], "-m = (given): is not a flag"),
     ],
 )
-def test_a_wrong_request_is_one_line(tmp_path: Path, arguments: list[str], says: str) -> None:
-    done = harness(tmp_path, *arguments)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+def test_a_wrong_request_is_one_line(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", *arguments]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
     assert line.startswith("harness run: ")
     assert says in line
-    assert done.stdout == ""
+    assert printed.out == ""
     assert not (tmp_path / "runs").exists()
 
 

@@ -132,7 +132,7 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
             [sys.executable, "-m", "harness.cli", "run", "launcher=torchrun", "launcher.nnodes=2",
              f"launcher.node_rank={rank}", f"launcher.rendezvous=127.0.0.1:{port}", "device=cpu",
              "experiment=tiny_cpu", "gpus=2xH100", "recompute.settings=[none]", "name=x",
-             "measure.steps=2", "measure.max_warmup_steps=3", f"runs={tmp_path}"],
+             "measure.steps=2", "measure.max_warmup_steps=3", "--no-report", f"runs={tmp_path}"],
             env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True,
         )

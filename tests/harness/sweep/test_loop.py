@@ -13,6 +13,7 @@ from typing import Any
 import optuna
 import pytest
 
+from harness.cli import main
 from harness.result import TrialStatus
 from harness.store import RunFolder
 
@@ -166,18 +167,27 @@ def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
         (["-m"], "-m = (given): is not a flag"),
     ],
 )
-def test_a_wrong_request_is_one_line(tmp_path: Path, overrides: list[str], says: str) -> None:
-    process = start(tmp_path, *overrides)
-    out, talk = process.communicate(timeout=60)
-    assert process.returncode == 2
-    (line,) = talk.splitlines()
+def test_a_wrong_request_is_one_line(
+    overrides: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *SPACE, *overrides]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
     assert line.startswith("harness sweep: ")
     assert says in line
-    assert out == ""
+    assert printed.out == ""
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    out, _ = finish(tmp_path, "--dry-run")
-    assert out.startswith("6 points (dry run)")
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", *SPACE, "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("6 points (dry run)")
     assert not (tmp_path / "runs").exists()

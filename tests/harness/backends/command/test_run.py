@@ -28,9 +28,9 @@ ENVIRONMENT = {
 
 
 def harness(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
-    words = ["run", "backend=command", f"command={command}", "name=x", "device=cpu", *QUICK, *more]
+    words = ["run", "--no-report", "backend=command", f"command={command}", "name=x", "device=cpu"]
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words], cwd=folder, env=ENVIRONMENT,
+        [sys.executable, "-m", "harness.cli", *words, *QUICK, *more], cwd=folder, env=ENVIRONMENT,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 

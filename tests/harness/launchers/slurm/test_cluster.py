@@ -178,7 +178,7 @@ def test_ranks_of_two_nodes_train_together(
 ) -> None:
     pytest.importorskip("hydra")
     arguments = [
-        "run", "launcher=slurm", "launcher.nodes=2", "device=cpu",
+        "run", "--no-report", "launcher=slurm", "launcher.nodes=2", "device=cpu",
         "launcher.poll_seconds=0.2", "gpus=2xH100", "recompute.settings=[full:uniform:1]",
         "experiment=tiny_cpu", "measure.steps=2", "measure.max_warmup_steps=3", "name=x",
         f"runs={tmp_path}",
