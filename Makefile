@@ -1,5 +1,6 @@
 # make advise [ARGS="--model … --gpus …"]   install and answer one request
 # make test                                 everything that decides whether a change is good
+# make oracles                              every figure of tests/oracles measured, none looked up
 # make lint | make bench | make clean
 #
 # Needs python3 (3.11 or later) with pip, and nothing else: all of it lives in $(VENV).
@@ -10,12 +11,12 @@ VENV ?= .venv
 ARGS ?= --model llama3_70b --gpus 32xH100
 PYTEST_ARGS ?=
 # The versions that the oracle tests were written against.
-ORACLES := torch==2.13.0 megatron-core==0.16.1 numpy
+ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help advise test lint bench clean
+.PHONY: help advise test oracles lint bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -27,6 +28,13 @@ advise: $(VENV)/.installed
 test: lint
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+
+# After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
+# process, writes tests/oracles/data/measured.csv anew.
+oracles: $(VENV)/.installed-test
+	@echo "== pytest tests/oracles, all of it live"
+	@ORACLES=live OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/oracles \
+	  -n logical --maxprocesses 8 --dist load $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
 	@echo "== ruff check"
@@ -59,6 +67,6 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
-	@echo "== install the tests' packages: .[dev] $(ORACLES)"
-	@$(PIP) install --editable '.[dev]' $(ORACLES)
+	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
+	@$(PIP) install --editable '.[dev]' $(ORACLE_PACKAGES)
 	@touch $@ $(VENV)/.installed

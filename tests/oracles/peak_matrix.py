@@ -20,7 +20,7 @@ from advisor.job import Job
 from advisor.models.layer_pattern import LayerPattern
 from harness.result import StagePeaks
 
-from .rehearsed import compared, job_of, predictions
+from .rehearsed import compared, job_of, predictions, rehearse
 
 FOLDER: Final = Path(__file__).parents[2] / "results" / "rehearsed"
 NONE, ATTENTION, NORM = "none", "selective:core_attn", "selective:layernorm"
@@ -168,7 +168,7 @@ def rehearsed(
     """Every row of `matrix`, each rehearsed now."""
     for case, settings, stages in matrix:
         for recompute in settings:
-            for _, found in compared(case.job(), recompute, stages):
+            for _, found in compared(case.job(), recompute, stages, rehearse):
                 yield Row(case=case, recompute=recompute, stage=found.stage,
                           activations=found.activations, peak=found.peak)  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Whole ranks rehearsed on fake tensors beside the advisor's prediction of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
+from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.training import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
@@ -24,7 +25,10 @@ from harness.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.result import StagePeaks
 from harness.trial import Device
 
+from .recorded import measured
+
 GPU = load_gpu("H100")
+FIGURES = ("weights", "gradients", "optimizer", "forward", "backward", "optimizer_step")
 
 
 def job_of(
@@ -46,14 +50,31 @@ def job_of(
     return Job(model=cut, layout=spread, config=config, gpu=GPU, num_gpus=spread.world_size)
 
 
+def rehearse(case: MegatronCase, stage: int) -> StagePeaks:
+    """The peaks of one stage, rehearsed now."""
+    return rehearse_fake(case, stage).peaks
+
+
+def recall(case: MegatronCase, stage: int) -> StagePeaks:
+    """The same, or as they were recorded."""
+
+    def by() -> tuple[int, ...]:
+        peaks = rehearse(case, stage)
+        return tuple(getattr(peaks, name) for name in FIGURES)
+
+    found = measured("rehearse", case, stage, by=by)
+    return StagePeaks(stage=stage, **dict(zip(FIGURES, found, strict=True)))
+
+
 def compared(
-    job: Job, spec: str, stages: Iterable[int] | None = None
-) -> Iterator[tuple[StagePeaks, StagePeaks]]:
+    job: Job, spec: str, stages: Iterable[int] | None = None,
+    peaks: Callable[[MegatronCase, int], StagePeaks] = recall,
+) -> Iterator[tuple[StagePeaks, StagePeaks]]:  # fmt: skip
     """Predicted and rehearsed, of every stage or of those given."""
     wanted = tuple(range(job.layout.pipeline_model_parallel_size) if stages is None else stages)
     case = enough_microbatches(megatron_case(workload_of(job, spec, Device.FAKE)))
     for predicted in predictions(job, spec, wanted):
-        yield predicted, rehearse_fake(case, predicted.stage).peaks
+        yield predicted, peaks(case, predicted.stage)
 
 
 def predictions(job: Job, spec: str, stages: tuple[int, ...]) -> tuple[StagePeaks, ...]:
@@ -78,16 +99,20 @@ def evaluated_peak(job: Job, spec: str) -> int:
     return detail.fixed.static.total + buffers + detail.activations.total
 
 
-def resident_bytes(job: Job) -> tuple[int, int, int]:
+def resident_bytes(job: Job) -> tuple[int, ...]:
     """Weights, gradients and optimizer states as Megatron makes them; step counters left out."""
     case = megatron_case(workload_of(job, "none", Device.FAKE))
+    return measured("resident_bytes", case, by=lambda: _resident_bytes(case))
+
+
+def _resident_bytes(case: MegatronCase) -> tuple[int, ...]:
     with megatron_without_gpu(case):
         config = transformer_config(case, perform_initialization=False)
         training = MegatronTraining(case, config, FlashLikeAttention)
         training.optimizer.step()
         found = training.resident()
         training.close()
-    weights, gradients, optimizer = (
+    return tuple(
         sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
         for tensors in (
             found["weights"],
@@ -95,4 +120,3 @@ def resident_bytes(job: Job) -> tuple[int, int, int]:
             [tensor for tensor in found["optimizer"] if tensor.dim()],
         )
     )
-    return weights, gradients, optimizer

@@ -4,7 +4,7 @@ The whole model of torchtitan runs on fake tensors, on one of eight fake ranks.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.memory.static import stage_elements  # noqa: E402
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
@@ -23,8 +24,9 @@ from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.pipeline import ModelChunk  # noqa: E402
 from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
+from .recorded import measured  # noqa: E402
 from .stacks.blocks import import_titan  # noqa: E402
-from .stacks.fsdp import RANKS, titan_step, tracked_peak  # noqa: E402
+from .stacks.fsdp import RANKS, Step, titan_step, tracked_peak  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 
 TOLERANCE = 0.005
@@ -47,6 +49,14 @@ def _apply(mode: str) -> Callable[[nn.Module], None]:
     return checkpoint
 
 
+def step_of(shape: RankShape, mode: str, options: dict[str, bool]) -> Step:
+    """Of stacks.fsdp, or as it was recorded."""
+    return Step(*measured(
+        "titan_step", shape, mode, options,
+        by=lambda: astuple(titan_step(shape, _apply(mode), **options)),
+    ))  # fmt: skip
+
+
 @pytest.mark.parametrize("options", [
     {}, {"reshards": False}, {"root_holds_ends": True},
 ], ids=["titan", "never", "root"])  # fmt: skip
@@ -55,7 +65,7 @@ def _apply(mode: str) -> Callable[[nn.Module], None]:
 @pytest.mark.parametrize("mode", PLANS)
 def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None:
     shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
-    measured = titan_step(shape, _apply(mode), **options)
+    step = step_of(shape, mode, options)
     sharding = Sharding(ranks=RANKS, **options)
     working_set = fsdp_working_set(shape, sharding)
     plan = RecomputePlan((PLANS[mode],))
@@ -64,8 +74,8 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     stays = fsdp_static(stage_elements(shape, (chunk,)), sharding)
     gathered = stays.weights - sharding.shard(stage_elements(shape, (chunk,)))
     forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
-    assert forward + gathered == pytest.approx(measured.forward, rel=TOLERANCE)
-    assert backward + gathered == pytest.approx(measured.backward, rel=TOLERANCE)
+    assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
+    assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("mode", PLANS)

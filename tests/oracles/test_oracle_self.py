@@ -8,13 +8,13 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from harness.rehearsal.fake.peak import activation_peak, trace_peak  # noqa: E402
+
 from .megatron import (  # noqa: E402
     Activation,
     CoreAttention,
     OracleCase,
-    activation_peak,
     saved_bytes_per_layer,
-    trace_peak,
 )
 
 LLAMA3_70B = OracleCase(

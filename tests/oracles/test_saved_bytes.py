@@ -12,7 +12,12 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from .megatron import CoreAttention, OracleCase, saved_bytes_per_layer  # noqa: E402
+from .megatron import (  # noqa: E402
+    CoreAttention,
+    OracleCase,
+    rows_of,
+    saved_bytes_of_a_layer,
+)
 from .prediction import (  # noqa: E402
     GPT_22B,
     GPT_175B,
@@ -49,8 +54,8 @@ NO_DROPOUT: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def assert_equal(case: OracleCase) -> None:
-    measured, rows = saved_bytes_per_layer(case)
-    assert predicted_saved_bytes(case) == measured, "\n".join(map(str, rows))
+    measured = saved_bytes_of_a_layer(case)
+    assert predicted_saved_bytes(case) == measured, rows_of(case)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

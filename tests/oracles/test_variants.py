@@ -25,7 +25,6 @@ from .megatron import (  # noqa: E402
     Activation,
     CoreAttention,
     OracleCase,
-    activation_peak,
     saved_bytes_per_layer,
 )
 from .prediction import (  # noqa: E402
@@ -130,7 +129,7 @@ def test_peaks(name: str, setting: dict[str, Any], monkeypatch: pytest.MonkeyPat
     case, build, fields = MODELS[name]
     monkeypatch.setattr(peak, "fake_chunks", build)
     case = replace(case, **tensor_parallel(2, True), **setting)
-    difference = activation_peak(case, 0) - predicted_peak(case, 0, **fields)
+    difference = peak.activation_peak(case, 0) - predicted_peak(case, 0, **fields)
     assert 0 <= difference <= SCALARS_BYTES
 
 
@@ -139,5 +138,5 @@ def test_capped_logits_and_scaled_embeddings(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(peak, "fake_chunks", lambda case: [*map(gemma_ends, build(case))])
     case = replace(case, **tensor_parallel(2, True), **full("uniform", 1), vocab_size=256000)
     ends = {"final_logit_softcapping": 30.0, "apply_embedding_scaling": True}
-    measured, predicted = activation_peak(case, 0), predicted_peak(case, 0, **fields, **ends)
+    measured, predicted = peak.activation_peak(case, 0), predicted_peak(case, 0, **fields, **ends)
     assert 0 <= measured - predicted <= SCALARS_BYTES

@@ -2,18 +2,45 @@
 
 from harness.backends.megatron_core.case import Activation, CoreAttention
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
-from harness.rehearsal.fake.peak import activation_peak, trace_peak
-from harness.rehearsal.fake.saved import saved_bytes, saved_bytes_per_layer
-from harness.rehearsal.fake.timeline import PeakTrace, StorageRecord
+from harness.rehearsal.fake import peak, saved
+from harness.rehearsal.fake.saved import saved_bytes_per_layer
+
+from ..recorded import measured
 
 __all__ = [
     "Activation",
     "CoreAttention",
     "OracleCase",
-    "PeakTrace",
-    "StorageRecord",
     "activation_peak",
+    "rows_of",
     "saved_bytes",
+    "saved_bytes_of_a_layer",
     "saved_bytes_per_layer",
-    "trace_peak",
 ]
+
+
+def activation_peak(case: OracleCase, stage: int) -> int:
+    """Of harness.rehearsal.fake.peak, or as it was recorded."""
+    (found,) = measured(
+        "activation_peak", case, stage, by=lambda: (peak.activation_peak(case, stage),)
+    )
+    return found
+
+
+def saved_bytes(case: OracleCase) -> int:
+    """Of harness.rehearsal.fake.saved, or as it was recorded."""
+    (found,) = measured("saved_bytes", case, by=lambda: (saved.saved_bytes(case),))
+    return found
+
+
+def saved_bytes_of_a_layer(case: OracleCase) -> int:
+    """The total of `saved_bytes_per_layer`, or as it was recorded."""
+    (found,) = measured(
+        "saved_bytes_of_a_layer", case, by=lambda: (saved_bytes_per_layer(case)[0],)
+    )
+    return found
+
+
+def rows_of(case: OracleCase) -> str:
+    """What one layer keeps, row by row, for a message."""
+    return "\n".join(map(str, saved_bytes_per_layer(case)[1]))

@@ -1,0 +1,131 @@
+"""What the oracles measured once, in data/measured.csv: looked up instead of measured again.
+
+A figure is taken from the recording where the packages installed are those it was made with. Every
+sixth case of each file is measured nevertheless, and has to equal its recording to the byte; so has
+every case under ORACLES=live (``make oracles``). A case without a recording is measured.
+``ORACLES=record python -m pytest tests/oracles``, in one process, writes the file anew.
+"""
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+TABLE: Final = Path(__file__).with_name("data") / "measured.csv"
+PACKAGES: Final = ("megatron-core", "torch", "torchtitan")
+LIVE_ONE_IN: Final = 6
+Measured = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Row:
+    """One recorded case: the file of tests that asked first, what was asked, and the figures."""
+
+    file: str
+    digest: str
+    question: str
+    figures: Measured
+
+
+def measured(what: str, *case: Any, by: Callable[[], Measured]) -> Measured:
+    """Figures of `case` (dataclasses and plain values), recorded or given by `by`."""
+    question = " ".join([what, *map(readable, case)])
+    mode = os.environ.get("ORACLES", "")
+    if mode == "record":
+        return _recorded(question, by())
+    known = recordings().get(question)
+    if known is None:
+        return by()
+    if mode == "live" or question in sample():
+        live = by()
+        assert live == known.figures, f"{question}: {live}, but {TABLE.name} has {known.figures}"
+    return known.figures
+
+
+def readable(value: Any) -> str:
+    """A value in words: of a dataclass the fields that differ from their defaults."""
+    if is_dataclass(value):
+        told = (
+            f"{field.name}={readable(getattr(value, field.name))}"
+            for field in fields(value)
+            if field.init and (
+                field.default is MISSING or getattr(value, field.name) != field.default
+            )
+        )  # fmt: skip
+        return f"{type(value).__name__}({', '.join(told)})"
+    if isinstance(value, tuple | list):
+        return f"({' '.join(map(readable, value))})"
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+def digest(question: str) -> str:
+    """By which the sample is drawn."""
+    return sha256(question.encode()).hexdigest()[:12]
+
+
+@cache
+def installed() -> str:
+    """The packages whose figures these are, without local labels such as +cpu."""
+    return " ".join(f"{name}=={_version(name)}" for name in PACKAGES)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name).split("+")[0]
+    except PackageNotFoundError:
+        return "none"
+
+
+def read() -> tuple[str, list[Row]]:
+    """The packages in the head of the file, and its rows."""
+    with TABLE.open(newline="") as stream:
+        head = stream.readline().removeprefix("#").strip()
+        return head, [Row(file, key, question, tuple(map(int, figures.split())))
+                      for file, key, question, figures in csv.reader(stream)]  # fmt: skip
+
+
+@cache
+def recordings() -> dict[str, Row]:
+    """By question; none where other packages are installed."""
+    head, rows = read()
+    return {row.question: row for row in rows} if head == installed() else {}
+
+
+@cache
+def sample() -> frozenset[str]:
+    """The cases that are measured in every run: of each file the first by digest, the seventh, …"""
+    return frozenset(row.question for row in sampled(recordings().values()))
+
+
+def sampled(rows: Iterable[Row]) -> Iterator[Row]:
+    """Every sixth row of each file in the order of the digests."""
+    for _, of_file in groupby(sorted(rows), key=lambda row: row.file):
+        yield from list(of_file)[::LIVE_ONE_IN]
+
+
+_NEW: dict[str, Row] = {}
+
+
+def _recorded(question: str, figures: Measured) -> Measured:
+    file = Path(os.environ["PYTEST_CURRENT_TEST"].split("::")[0]).name
+    known = _NEW.setdefault(question, Row(file, digest(question), question, figures))
+    assert known.figures == figures, f"{question}: {figures} after {known.figures}"
+    return figures
+
+
+def write() -> None:
+    """What ORACLES=record gathered in this process."""
+    if not _NEW:  # the controller of pytest-xdist, or nothing selected
+        return
+    with TABLE.open("w", newline="") as stream:
+        stream.write(f"# {installed()}\n")
+        writer = csv.writer(stream, lineterminator="\n")
+        for row in sorted(_NEW.values()):
+            writer.writerow((row.file, row.digest, row.question, " ".join(map(str, row.figures))))

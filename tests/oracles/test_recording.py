@@ -1,0 +1,81 @@
+"""The recording of what the oracles measured: who asks, what is looked up, what is measured."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("megatron.core")
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(os.environ.get("ORACLES") == "record", reason="it is being written"),
+]
+
+from . import recorded  # noqa: E402
+from .prediction import LLAMA3_8B, selective  # noqa: E402
+from .recorded import Measured, digest, measured, read, readable, sampled  # noqa: E402
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[recorded.Row]]:
+    """Twelve cases of one file and one of another, as if they were the recording."""
+    made = [recorded.Row(file, digest(f"peak {n}"), f"peak {n}", (n,))
+            for n, file in enumerate(["a.py"] * 12 + ["b.py"])]  # fmt: skip
+    monkeypatch.delenv("ORACLES", raising=False)
+    monkeypatch.setattr(recorded, "recordings", lambda: {row.question: row for row in made})
+    recorded.sample.cache_clear()
+    yield made
+    recorded.sample.cache_clear()
+
+
+def test_the_file_is_of_the_packages_the_tests_are_written_against() -> None:
+    """Every file of tests has cases that are measured in every run, one in six or a little more."""
+    head, found = read()
+    assert head == "megatron-core==0.16.1 torch==2.13.0 torchtitan==0.2.2"
+    assert all(row.digest == digest(row.question) for row in found)
+    live = list(sampled(found))
+    assert {row.file for row in live} == {row.file for row in found}
+    assert 1 / 6 <= len(live) / len(found) <= 1 / 5
+
+
+def asked(rows: list[recorded.Row], figures: Measured | None = None) -> list[str]:
+    """The questions that were measured when all are asked once; `figures` is what they gave."""
+    live: list[str] = []
+    for row in rows:
+
+        def by(row: recorded.Row = row) -> Measured:
+            live.append(row.question)
+            return figures or row.figures
+
+        assert measured(*row.question.split(), by=by) == row.figures
+    return live
+
+
+def test_one_in_six_of_each_file_is_measured(
+    rows: list[recorded.Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = asked(rows)
+    assert len(live) == 3
+    assert rows[-1].question in live
+    monkeypatch.setenv("ORACLES", "live")
+    assert len(asked(rows)) == len(rows)
+
+
+def test_what_is_measured_has_to_be_what_was_recorded(rows: list[recorded.Row]) -> None:
+    with pytest.raises(AssertionError, match=r"\(99,\), but measured.csv has"):
+        asked(rows, (99,))
+
+
+def test_other_packages_and_unknown_cases_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured("nobody asked this", by=lambda: (7,)) == (7,)
+    monkeypatch.setattr(recorded, "installed", lambda: "megatron-core==0.17.0")
+    assert recorded.recordings.__wrapped__() == {}
+
+
+def test_a_question_says_all_that_is_not_the_default() -> None:
+    case = replace(LLAMA3_8B, **selective("mlp"))
+    assert readable(case).endswith(
+        "micro_batch_size=2, recompute_granularity=selective, recompute_modules=(mlp))"
+    )
+    assert "rope_type" not in readable(case)
