@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 SCHEMA_VERSION = 1
 
@@ -154,6 +154,10 @@ class Concern:
     fatal: bool = False
 
 
+SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
+"""Fatal concerns that leave bytes as good as ever: memory does not depend on how fast steps are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
     """`result.json` of one trial, written once and atomically.
@@ -179,3 +183,10 @@ class TrialResult:
     evidence: Evidence | None = None
     reported: Reported | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
+
+    @property
+    def bytes_hold(self) -> bool:
+        """Whether its memory may be judged: it ran, and what speaks against it is about times."""
+        fatal = {concern.name for concern in self.concerns if concern.fatal}
+        unstable = self.status is TrialStatus.UNSTABLE and bool(fatal)
+        return self.status is TrialStatus.OK or (unstable and fatal <= SPOIL_TIMES_ALONE)

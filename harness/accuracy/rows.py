@@ -1,7 +1,8 @@
 """Results as rows: one setting of one cell, predicted beside measured.
 
 A cell is a workload without its setting: same model, layout, batch, device, software. Only trials
-of status ok are measurements; what was unstable is listed with its reason and never averaged.
+of status ok give times; bytes are taken where nothing but the times was unstable. What is left out
+is listed with its reason and never averaged.
 """
 
 import hashlib
@@ -48,9 +49,9 @@ class Row:
     """One setting of one cell.
 
     processes: trials of status ok; step is the median of their medians, seconds; kept (by a layer,
-    for its backward) and peaks are the largest, bytes. overhead: step time over that of `none` in
-    the cell, minus 1. fits: whether the advisor says so, and whether it ran. why: what speaks
-    against it, or ended it.
+    for its backward) and peaks are the largest where `TrialResult.bytes_hold`, bytes. overhead:
+    step time over that of `none` in the cell, minus 1. fits: whether the advisor says so, and
+    whether it ran. why: what speaks against it, or ended it.
     """
 
     cell: Cell
@@ -120,6 +121,7 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
 
 def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -> Row:
     good = [result for _, result in tried if result.status is TrialStatus.OK]
+    sized = [result for _, result in tried if result.bytes_hold]
     statuses = [result.status for _, result in tried]
     others = [result for _, result in tried if result.status is not TrialStatus.OK]
     # the prediction made before the first process ran
@@ -132,12 +134,12 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         processes=len(good),
         kept=Pair(
             predicted=prediction.saved_bytes_per_layer,
-            measured=_most(good, "saved_bytes_per_layer"),
+            measured=_most(sized, "saved_bytes_per_layer"),
         ),
         allocated=Pair(
-            predicted=prediction.peak_allocated_bytes, measured=_most(good, "allocated")
+            predicted=prediction.peak_allocated_bytes, measured=_most(sized, "allocated")
         ),
-        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_most(good, "reserved")),
+        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_most(sized, "reserved")),
         step=Pair(
             predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
         ),
@@ -157,8 +159,8 @@ _NOTHING = Prediction(
 )  # fmt: skip
 
 
-def _most(good: Sequence[TrialResult], which: str) -> int | None:
-    found = [getattr(rank, which) for result in good for rank in result.memory]
+def _most(sized: Sequence[TrialResult], which: str) -> int | None:
+    found = [getattr(rank, which) for result in sized for rank in result.memory]
     return max((value for value in found if value is not None), default=None)
 
 

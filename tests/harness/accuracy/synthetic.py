@@ -50,8 +50,9 @@ def result(
     repeat: int = 0,
     workload: Workload = WORKLOAD,
     environment: dict[str, Any] | None = None,
+    concern: str = "spread",
 ) -> TrialResult:
-    """`seconds` of three equal steps; None for a trial that gave none."""
+    """`seconds` of three equal steps; None for a trial that gave none. concern: why unstable."""
     trial = Trial(
         workload=replace(workload, recompute=setting), measurement=MeasurementPlan(),
         prediction=predicted, repeat=repeat, variables=("X=expandable_segments:True",),
@@ -75,7 +76,7 @@ def result(
         )
         if measured
         else (),
-        concerns=(Concern(name="spread", seen="9 %", limit="5 %", advice="", fatal=True),)
+        concerns=(Concern(name=concern, seen="9 %", limit="5 %", advice="", fatal=True),)
         if unstable
         else (),
         evidence=None

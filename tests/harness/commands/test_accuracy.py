@@ -46,12 +46,10 @@ def test_kept_bytes_of_a_cpu_are_judged_and_its_times_are_not(
     assert "CPU times, which say nothing about a GPU." in page
     assert "2 cells, 3 settings" in page
     lines = list(csv.DictReader((campaign / "accuracy.csv").read_text().splitlines()))
-    assert any(line["status"] == "ok" for line in lines)
     for line in lines:
+        assert line["status"] in ("ok", "unstable"), line["why"]  # this machine may be loaded
         assert line["predicted_step_time_seconds"] == ""
-        if line["status"] != "ok" and not line["measured_saved_bytes_per_layer"]:
-            assert line["why"], "what a loaded machine could not measure says why"
-            continue
+        assert line["measured_saved_bytes_per_layer"]
         assert line["predicted_saved_bytes_per_layer"] == line["measured_saved_bytes_per_layer"]
     assert (campaign / "accuracy.md").read_text().startswith("# Accuracy")
 
