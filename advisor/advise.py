@@ -15,7 +15,7 @@ from advisor.recompute import Setting, recomputes
 from advisor.remedies import find_remedies
 from advisor.request import Request, SearchScope
 from advisor.resolve import Resolution, resolve
-from advisor.search import Searched, evaluate_settings, search_layouts
+from advisor.search import Searched, best_on_any_layout, evaluate_settings, search_layouts
 from advisor.units import human_bytes
 
 
@@ -64,15 +64,15 @@ def _rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Advice:
     """The layout on which the best setting of a search runs."""
-    searched = search_layouts(resolution, calibration)
-    best = searched.best.job
+    searched = best_on_any_layout(resolution, calibration)
+    best = searched.evaluation.job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     chosen = f"the best of {searched.num_layouts} legal layouts"
     found = replace(
         resolution, config=best.config, assumptions=(*batch, *resolution.assumptions, chosen)
     )
     advice = _rank_settings(found, best.layout, stack, calibration, asked)
-    return replace(advice, evaluated=advice.evaluated + len(searched.evaluations))
+    return replace(advice, evaluated=advice.evaluated + searched.evaluated)
 
 
 def _rank_settings(
@@ -171,7 +171,7 @@ def _notes(evaluations: Sequence[Evaluation], stack: Stack) -> Callable[[Evaluat
         said = list(stack.notes(evaluation.setting, evaluation.job))
         none = without.get(id(evaluation.job))
         if none is not None:
-            more = evaluation.peak.peak_reserved_bytes - none.peak.peak_reserved_bytes
+            more = evaluation.peak_reserved_bytes - none.peak_reserved_bytes
             if more >= 0:
                 figure = f": {human_bytes(more)} more than none" if alone and more else ""
                 said.insert(0, f"buys nothing{figure}")

@@ -1,6 +1,8 @@
 """What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from advisor.cost.calibration import Calibration, Provenance
 from advisor.job import Job
@@ -75,22 +77,53 @@ class TimeBreakdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDetail:
+    """What a report shows of an evaluation beyond what ranks it."""
+
+    stages: tuple[StageMemory, ...]
+    saved_bytes_per_layer: dict[FeedForward, int]
+    hardware_flops_per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One setting on one job: memory of every stage and time of one step."""
+    """One setting on one job: memory of every stage and time of one step.
+
+    peak_reserved_bytes: of the stage that reserves most. look: the rest, which is worked out for
+    those that somebody looks at: a search makes thousands and shows a few.
+    """
 
     job: Job
     setting: Setting
     calibration: Calibration
-    stages: tuple[StageMemory, ...]
+    peak_reserved_bytes: int
     time_seconds: TimeBreakdown
     step_time_low_seconds: float
     step_time_high_seconds: float
     fit_probability: float
     budget_bytes: int
-    saved_bytes_per_layer: dict[FeedForward, int]
     model_flops_per_step: float
-    hardware_flops_per_step: float
     recompute_overhead: float
+    look: Callable[[], EvaluationDetail] = field(repr=False, compare=False)
+
+    @cached_property
+    def _detail(self) -> EvaluationDetail:
+        return self.look()
+
+    @property
+    def stages(self) -> tuple[StageMemory, ...]:
+        """Memory of every pipeline stage."""
+        return self._detail.stages
+
+    @property
+    def saved_bytes_per_layer(self) -> dict[FeedForward, int]:
+        """Bytes that a layer keeps of one microbatch, by its feed-forward part."""
+        return self._detail.saved_bytes_per_layer
+
+    @property
+    def hardware_flops_per_step(self) -> float:
+        """FLOPs of one step on all ranks, replays included."""
+        return self._detail.hardware_flops_per_step
 
     @property
     def peak(self) -> StageMemory:

@@ -17,7 +17,7 @@ def tier(evaluation: Evaluation) -> int:
 def order(evaluation: Evaluation) -> tuple[int, float, bool, int]:
     """Sort key; of settings that do not fit the smallest comes first. Of two that take the same
     time `none` comes first, then the smaller."""
-    peak, seconds = evaluation.peak.peak_reserved_bytes, evaluation.step_time_seconds
+    peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds
     level = tier(evaluation)
     something = recomputes(evaluation.setting)
     if level == 2:
@@ -46,7 +46,7 @@ def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
     """Identities of evaluations that no other beats in both peak memory and step time."""
     by_memory = sorted(
         evaluations,
-        key=lambda e: (e.peak.peak_reserved_bytes, e.step_time_seconds, recomputes(e.setting)),
+        key=lambda e: (e.peak_reserved_bytes, e.step_time_seconds, recomputes(e.setting)),
     )
     front: set[int] = set()
     fastest = float("inf")

@@ -5,8 +5,7 @@ get_schedule_table, the two forward_backward_pipelining functions); microbatch_g
 vp_stage is left at its default, PP, and the interleaved schedule overlaps its communication.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from operator import ge
 from typing import NamedTuple
@@ -22,8 +21,7 @@ class Pass(NamedTuple):
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A pass, and what the stage holds while it runs.
 
     in_flight counts, per chunk, microbatches whose saved tensors are alive: forwards begun and
@@ -99,45 +97,69 @@ def moments(
 def _walked(
     pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...], spent: bool
 ) -> tuple[Moment, ...]:
-    return tuple(_maximal(pp, vpp, microbatches, stage, classes, spent))
+    """Loads of classes are sums over chunks: a moment that no other of its class exceeds is among
+    those that no other of its chunk exceeds, and these do for all ways to tell classes."""
+    by_chunk = _of_chunks(pp, vpp, microbatches, stage, spent)
+    alike = max(classes) + 1
+    if alike < vpp:
+        by_chunk = tuple(_of_classes(moment, classes, alike) for moment in by_chunk)
+    return _maximal(by_chunk, classes)
 
 
-def _maximal(
-    pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...], spent: bool
+@lru_cache(maxsize=4096)
+def _of_chunks(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> tuple[Moment, ...]:
+    """The moments to look at where every chunk is a class of its own, in order of time."""
+    every = tuple(dict.fromkeys(_every_moment(pp, vpp, microbatches, stage, spent)))
+    highest = set(_maximal(every, tuple(range(vpp))))
+    return tuple(moment for moment in every if moment in highest)
+
+
+def _every_moment(
+    pp: int, vpp: int, microbatches: int, stage: int, spent: bool
 ) -> Iterator[Moment]:
-    seen: dict[tuple[bool, int], dict[tuple[int, ...], Moment]] = {}
-    counts, loads = [0] * vpp, [0] * (max(classes) + 1)
-    went_back = [False] * vpp
+    counts, went_back = [0] * vpp, [False] * vpp
     held = held_tensors(pp, vpp, microbatches, stage)
     for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
-        alike = classes[step.chunk]
         if not step.backward:
             counts[step.chunk] += 1
-            loads[alike] += 1
         went_back[step.chunk] = False
-        kind = seen.setdefault((step.backward, alike), {})
-        over = _by_class(went_back, classes) if spent else ()
-        load = (*loads, extra, *over)
-        if load not in kind:
-            kind[load] = Moment(step.backward, step.chunk, tuple(counts), tuple(loads), extra, over)
+        loads, over = tuple(counts), tuple(map(int, went_back)) if spent else ()
+        yield Moment(step.backward, step.chunk, loads, loads, extra, over)
         if step.backward:
             went_back[step.chunk] = True
             counts[step.chunk] -= 1
-            loads[alike] -= 1
-    for kind in seen.values():
+
+
+def _of_classes(moment: Moment, classes: tuple[int, ...], alike: int) -> Moment:
+    """`moment`, its loads summed over the chunks of each class."""
+
+    def summed(loads: tuple[int, ...]) -> tuple[int, ...]:
+        sums = [0] * alike
+        for number, load in zip(classes, loads, strict=True):
+            sums[number] += load
+        return tuple(sums)
+
+    spent = summed(moment.spent) if moment.spent else ()
+    return moment._replace(by_class=summed(moment.in_flight), spent=spent)
+
+
+def _maximal(every: Iterable[Moment], classes: tuple[int, ...]) -> tuple[Moment, ...]:
+    """Of passes of one direction through one class, the first of each load that none exceeds;
+    classes in the order of their first passes: backwards begin with the last chunk."""
+    seen: dict[tuple[bool, int], dict[tuple[int, ...], Moment]] = {}
+    for moment in every:
+        kind = seen.setdefault((moment.backward, classes[moment.chunk]), {})
+        kind.setdefault((*moment.by_class, moment.held, *moment.spent), moment)
+    found: list[Moment] = []
+    last = {alike: chunk for chunk, alike in enumerate(classes)}
+    order = sorted(seen, key=lambda of: (True, -last[of[1]]) if of[0] else of)
+    for kind in (seen[of] for of in order):
         front: list[tuple[int, ...]] = []
         for load in sorted(kind, reverse=True):
             if not any(_covers(other, load) for other in front):
                 front.append(load)
-                yield kind[load]
-
-
-def _by_class(chunks: list[bool], classes: tuple[int, ...]) -> tuple[int, ...]:
-    """How many of `chunks` are set, per class."""
-    counts = [0] * (max(classes) + 1)
-    for alike, chunk in zip(classes, chunks, strict=True):
-        counts[alike] += chunk
-    return tuple(counts)
+                found.append(kind[load])
+    return tuple(found)
 
 
 def _covers(larger: tuple[int, ...], smaller: tuple[int, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 from advisor.answer import Evaluation, Rejection
 from advisor.cost.calibration import Calibration
@@ -15,7 +15,7 @@ from advisor.layout import ParallelLayout
 from advisor.models.attention import CpCommType
 from advisor.models.spec import divisors
 from advisor.pipeline import chunk_texts
-from advisor.ranking import order
+from advisor.ranking import order, tier
 from advisor.recompute import Setting
 from advisor.resolve import Resolution
 
@@ -26,15 +26,21 @@ _CONTEXT_PARALLEL_FROM = 16384
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """Evaluations of a search, and how many were made."""
+    """Evaluations of a search, and the number of legal jobs, which differ in layout and micro
+    batch."""
 
     evaluations: tuple[Evaluation, ...]
     num_layouts: int
 
-    @property
-    def best(self) -> Evaluation:
-        """First in the ranking's order."""
-        return min(self.evaluations, key=order)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """First in the ranking's order of all settings on all legal jobs. evaluated: so many settings
+    were looked at; the others cannot be as fast."""
+
+    evaluation: Evaluation
+    num_layouts: int
+    evaluated: int
 
 
 def evaluate_settings(
@@ -48,25 +54,59 @@ def evaluate_settings(
 def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched:
     """Every legal recompute setting on every legal layout and micro batch; what the request fixed
     stays fixed. UserError where no layout is legal."""
-    evaluations: list[Evaluation] = []
-    jobs = 0
     stack = stack_of(resolution.config.framework)
+    jobs = _all_jobs(resolution, stack)
+    evaluations = [
+        found
+        for job in jobs
+        for found in evaluate_settings(job, stack.candidates(job), calibration)
+    ]
+    return Searched(evaluations=tuple(evaluations), num_layouts=len(jobs))
+
+
+def best_on_any_layout(resolution: Resolution, calibration: Calibration) -> Best:
+    """The first of `search_layouts` in the ranking's order.
+
+    Jobs come in the order of the time that none of their settings undercuts: once that is more than
+    the best setting that fits takes, the rest need not be looked at. Those that hold more than the
+    GPU has before any activation come last, for the case that nothing fits.
+    """
+    stack = stack_of(resolution.config.framework)
+    evaluators = [Evaluator(job, calibration) for job in _all_jobs(resolution, stack)]
+    evaluators.sort(key=lambda one: (one.is_hopeless, one.at_least_seconds))
+    best, evaluated, limit = None, 0, inf
+    for evaluator in evaluators:
+        if best is not None and (
+            evaluator.at_least_seconds > limit or (evaluator.is_hopeless and tier(best) < 2)
+        ):
+            break
+        for setting in stack.candidates(evaluator.job):
+            evaluated += 1
+            if limit < inf and evaluator.seconds(setting) > limit:
+                continue
+            found = evaluator.evaluate(setting)
+            best = found if best is None else min(best, found, key=order)
+            limit = best.step_time_seconds if best.fits else inf
+    assert best is not None, "a legal job has legal settings"
+    return Best(evaluation=best, num_layouts=len(evaluators), evaluated=evaluated)
+
+
+def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
+    """See legal_jobs. UserError where there is none."""
     refused: list[Rejection] = []
-    for job in legal_jobs(resolution, stack, refused):
-        jobs += 1
-        evaluations += evaluate_settings(job, stack.candidates(job), calibration)
-    if refused and not evaluations:
+    jobs = list(legal_jobs(resolution, stack, refused))
+    if refused and not jobs:
         raise UserError(
             "--framework", resolution.config.framework, refused[0].reason, refused[0].fix
         )
-    if not evaluations:
+    if not jobs:
         raise UserError(
             "--gpus", resolution.num_gpus,
             f"no legal layout of {resolution.model.name} for global batch "
             f"{resolution.config.global_batch_size} on so many GPUs",
             "change the number of GPUs or the global batch",
         )  # fmt: skip
-    return Searched(evaluations=tuple(evaluations), num_layouts=jobs)
+    return jobs
 
 
 def legal_jobs(resolution: Resolution, stack: Stack, refused: list[Rejection]) -> Iterator[Job]:

@@ -34,7 +34,7 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
     return Prediction(
         step_time_seconds=evaluation.step_time_seconds + _unfused_seconds(workload, evaluation),
         peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
-        peak_reserved_bytes=evaluation.peak.peak_reserved_bytes,
+        peak_reserved_bytes=evaluation.peak_reserved_bytes,
         saved_bytes_per_layer=saved,
         replayed_flops_per_layer=replayed,
         calibration=evaluation.calibration.name,

@@ -31,16 +31,20 @@ _CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "published measurements, A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserved:
-    """Reserved peak of one rank: allocated bytes plus named terms; `spread` is one sigma."""
+    """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
+    is what the card must give; `spread` is one sigma."""
 
     allocated: int
-    terms: tuple[NamedBytes, ...]
+    total: int
+    fragmentation: int
+    fixed: tuple[NamedBytes, ...]
     spread: float
 
     @property
-    def total(self) -> int:
-        """What the card must give."""
-        return self.allocated + sum(term.num_bytes for term in self.terms)
+    def terms(self) -> tuple[NamedBytes, ...]:
+        """All that is reserved beyond what is allocated."""
+        source = "published reserved peaks, B200"
+        return (NamedBytes("fragmentation", self.fragmentation, source), *self.fixed)
 
     def fit_probability(self, budget_bytes: int) -> float:
         """Probability that this rank stays within `budget_bytes` (normal spread)."""
@@ -60,11 +64,16 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _communicators(layout: ParallelLayout) -> tuple[int, NamedBytes]:
-    """How many communicators a rank opens, and what they take."""
+def _fixed_terms(
+    layout: ParallelLayout, pools: tuple[NamedBytes, ...]
+) -> tuple[tuple[NamedBytes, ...], int, float]:
+    """What does not depend on the peak: terms, their sum, and the variance they add."""
     number = len(communicator_names(layout))
     source = "NVIDIA/nccl issue 964, verl issue 6266"
-    return number, NamedBytes(f"{number} NCCL communicators", number * _COMMUNICATOR_BYTES, source)
+    joined = NamedBytes(f"{number} NCCL communicators", number * _COMMUNICATOR_BYTES, source)
+    terms = (_CONTEXT, joined, *pools)
+    variance = _CONTEXT_SPREAD**2 + (_COMMUNICATOR_SPREAD * number) ** 2
+    return terms, sum(term.num_bytes for term in terms), variance
 
 
 def reserved_memory(
@@ -87,21 +96,14 @@ def reserved_memory(
     )
     if expandable_segments:
         fragmentation *= _EXPANDABLE_SHARE
-    communicators, joined = _communicators(layout)
+    fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
     error = _DERIVED_MODEL_ERROR if derived else _POOLS_MODEL_ERROR if pools else _MODEL_ERROR
-    spread = sqrt(
-        (error * allocated) ** 2
-        + (_FRAGMENTATION_SPREAD * fragmentation) ** 2
-        + _CONTEXT_SPREAD**2
-        + (_COMMUNICATOR_SPREAD * communicators) ** 2
-    )
     return Reserved(
         allocated=allocated,
-        terms=(
-            NamedBytes("fragmentation", int(fragmentation), "published reserved peaks, B200"),
-            _CONTEXT,
-            joined,
-            *pools,
+        total=allocated + int(fragmentation) + fixed_bytes,
+        fragmentation=int(fragmentation),
+        fixed=fixed,
+        spread=sqrt(
+            (error * allocated) ** 2 + (_FRAGMENTATION_SPREAD * fragmentation) ** 2 + variance
         ),
-        spread=spread,
     )

@@ -47,7 +47,7 @@ def explanation(
 def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> RenderableType:
     """Tensors under their components, largest first; the total is the reserved peak."""
     assert_memory_total(evaluation, memory)
-    total = evaluation.peak.peak_reserved_bytes
+    total = evaluation.peak_reserved_bytes
     found = table([
         Column(title="tensor or term", left=True, wrap=True),
         Column(title="shape", left=True, wrap=True),
@@ -119,7 +119,7 @@ def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> RenderableTy
 def assert_memory_total(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> None:
     """The lines sum to the reserved peak; each may be off by the byte it was rounded to."""
     explained = sum(line.num_bytes for line in memory)
-    peak = evaluation.peak.peak_reserved_bytes
+    peak = evaluation.peak_reserved_bytes
     assert abs(explained - peak) <= len(memory), f"explained {explained} of {peak} bytes"
 
 

@@ -134,7 +134,7 @@ def _draw_budget(axes: "Axes", shown: Sequence[Candidate]) -> None:
 
 def _point(candidate: Candidate) -> tuple[float, float]:
     evaluation = candidate.evaluation
-    return evaluation.peak.peak_reserved_bytes / GIB, evaluation.step_time_seconds
+    return evaluation.peak_reserved_bytes / GIB, evaluation.step_time_seconds
 
 
 def _ranks_at(shown: Sequence[Candidate]) -> dict[tuple[float, float], list[int]]:

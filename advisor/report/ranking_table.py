@@ -84,7 +84,7 @@ class Ranking:
         rows: list[list[RenderableType]] = []
         for candidate, peak in zip(self.shown, _peaks(self.shown), strict=True):
             evaluation = candidate.evaluation
-            share = evaluation.peak.peak_reserved_bytes / evaluation.budget_bytes
+            share = evaluation.peak_reserved_bytes / evaluation.budget_bytes
             rows.append(
                 [
                     f" {candidate.rank}",

@@ -36,7 +36,7 @@ def chosen(advice: Advice) -> Candidate | None:
 
 def missing_bytes(evaluation: Evaluation) -> int:
     """Bytes by which the worst rank exceeds the budget; negative where it fits."""
-    return evaluation.peak.peak_reserved_bytes - evaluation.budget_bytes
+    return evaluation.peak_reserved_bytes - evaluation.budget_bytes
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -70,7 +70,7 @@ def verdict(advice: Advice) -> str:
 def _room(evaluation: Evaluation) -> str:
     """``66.0 of 77.0 GiB, 97 % likely``."""
     return (
-        f"{gib(evaluation.peak.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
+        f"{gib(evaluation.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
         f"{percent(evaluation.fit_probability)} likely"
     )
 
@@ -148,7 +148,7 @@ def against_preset(advice: Advice) -> str:
     if best is None or shipped is None or best is shipped:
         return ""
     ours, theirs = best.evaluation, shipped.evaluation
-    more = ours.peak.peak_reserved_bytes - theirs.peak.peak_reserved_bytes
+    more = ours.peak_reserved_bytes - theirs.peak_reserved_bytes
     slower = ours.step_time_seconds / theirs.step_time_seconds - 1
     time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"

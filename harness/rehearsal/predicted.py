@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from advisor.evaluate import Evaluator, StageDetail
+from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job import Job
+from advisor.memory.stages import StageDetail
 from harness.result import StagePeaks
 from harness.trial import Device
 

@@ -13,6 +13,7 @@ from advisor.answer import (
     CalibrationNote,
     Candidate,
     Evaluation,
+    EvaluationDetail,
     MemoryBreakdown,
     MemoryLine,
     Rejection,
@@ -73,13 +74,16 @@ def evaluation(
     )  # fmt: skip
     model_flops = 8.0 * 400e12 * 32
     return Evaluation(
-        job=job, setting=setting, calibration=CALIBRATION, stages=stages, time_seconds=time,
+        job=job, setting=setting, calibration=CALIBRATION,
+        peak_reserved_bytes=stages[0].peak_reserved_bytes, time_seconds=time,
         step_time_low_seconds=time.total * 0.92, step_time_high_seconds=time.total * 1.08,
         fit_probability=probability, budget_bytes=BUDGET,
-        saved_bytes_per_layer={FeedForward.DENSE: 300 * 2**20},
         model_flops_per_step=model_flops,
-        hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
         recompute_overhead=recompute_seconds / 8.0,
+        look=lambda: EvaluationDetail(
+            stages=stages, saved_bytes_per_layer={FeedForward.DENSE: 300 * 2**20},
+            hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
+        ),
     )  # fmt: skip
 
 

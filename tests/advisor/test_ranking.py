@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from advisor.answer import Evaluation, MemoryBreakdown, StageMemory, TimeBreakdown
+from advisor.answer import Evaluation, TimeBreakdown
 from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.ranking import order, pareto_front, rank, tier
@@ -14,18 +14,13 @@ from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
 
 def _like(evaluation: Evaluation, peak: int, seconds: float, probability: float) -> Evaluation:
-    stage = StageMemory(
-        stage=0, peak_allocated_bytes=peak, peak_reserved_bytes=peak,
-        memory_bytes=MemoryBreakdown(
-            weights=peak, gradients=0, optimizer=0, activations=0, transient=0, overhead=0
-        ),
-        in_flight_microbatches=1.0, peak_phase="",
-    )  # fmt: skip
     time = TimeBreakdown(
         forward=seconds, backward=0, recompute=0, exposed_communication=0, pipeline_bubble=0,
         optimizer=0,
     )  # fmt: skip
-    return replace(evaluation, stages=(stage,), time_seconds=time, fit_probability=probability)
+    return replace(
+        evaluation, peak_reserved_bytes=peak, time_seconds=time, fit_probability=probability
+    )
 
 
 @pytest.fixture(scope="module")
