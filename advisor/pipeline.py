@@ -6,14 +6,18 @@ transformer/pipeline_parallel_layer_layout.py.
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout
 from advisor.models.hybrid import hybrid_segments
 from advisor.models.layer_kind import LayerKind, Role
 from advisor.models.spec import ModelSpec, nearest_divisors
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,14 @@ class Pipeline:
             group for held in self.stages for group, n in held.groups for _ in range(n)
         )
         self.copies = tuple(numbers[group] for group in range(len(self.groups)))
+
+    def of_each_stage(self, make: Callable[[int], T]) -> list[T]:
+        """What `make` gives for the number of each stage; stages that hold the same share it."""
+        found: dict[Stage, T] = {}
+        for number, stage in enumerate(self.stages):
+            if stage not in found:
+                found[stage] = make(number)
+        return [found[stage] for stage in self.stages]
 
     def _stage(self, held: tuple[ModelChunk, ...]) -> Stage:
         numbers = [self.chunks.index(chunk) for chunk in held]

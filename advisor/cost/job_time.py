@@ -47,11 +47,12 @@ class JobTime:
         self.machine = machine(job.gpu, calibration, job.config.precision)
         experts = job.model.num_moe_experts is not None
         self.network = network(layout, job.gpu, calibration, experts=experts)
-        self._parameters = [
-            parameter_groups(shape, held, layout, job.gpu, calibration) for held in stages
-        ]
-        self._data_parallel = [self._data_parallel_work(stage) for stage in range(self._pp)]
-        self._ends = [self._end_times(chunks) for chunks in stages]
+        each = pipeline.of_each_stage
+        self._parameters = each(
+            lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
+        )
+        self._data_parallel = each(self._data_parallel_work)
+        self._ends = each(lambda stage: self._end_times(stages[stage]))
         self._optimizer_seconds = self._slowest_optimizer_seconds()
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
@@ -157,7 +158,7 @@ class JobTime:
         return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
 
     def _slowest_optimizer_seconds(self) -> float:
-        slowest = max(self._stage_optimizer_seconds(stage) for stage in range(self._pp))
+        slowest = max(self._pipeline.of_each_stage(self._stage_optimizer_seconds))
         return slowest + self._calibration.step_seconds
 
     def _stage_optimizer_seconds(self, stage: int) -> float:

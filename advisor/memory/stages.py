@@ -62,7 +62,9 @@ class JobMemory:
         if config.loads_attention_mask:
             pairs = config.micro_batch_size * config.seq_length**2
             self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)
-        self._fixed = [stack.fixed_memory(job, shape, chunks) for chunks in stages]
+        self._fixed = pipeline.of_each_stage(
+            lambda stage: stack.fixed_memory(job, shape, stages[stage])
+        )
 
     @property
     def fixed_bytes(self) -> int:
