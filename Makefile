@@ -24,10 +24,12 @@ help:
 advise: $(VENV)/.installed
 	@$(BIN)/advise $(ARGS)
 
-# One process a core, each with one thread: what a file's tests share is made once.
+# One process a core, each with one thread: what a file's tests share is made once. Tests with real processes, a real
+# Slurm and a real browser can meet a machine that stalls: what failed is tried once more, and shown as rerun.
 test: lint
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile \
+	  --reruns 1 -r R $(PYTEST_ARGS)
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
 # process, writes tests/oracles/data/measured.csv anew.
