@@ -1,0 +1,123 @@
+"""Rotary embeddings and attention as torch.compile sees them, forward and backward.
+
+Source: torchtitan 0.2.2 models/llama3 and models/qwen3; transformers 5.23.0 modeling_llama.py;
+torch 2.13 _meta_registrations.py (flash and cuDNN attention), utils/flop_counter.py (sdpa_flop).
+"""
+
+from advisor.dtypes import DType
+from advisor.frameworks.torch.partitioner.block import WIDE, Block
+from advisor.frameworks.torch.partitioner.graph import Kind, Node
+from advisor.layers.operators import Operator, Tensor
+from advisor.models.spec import TransformerImpl
+
+_SEED_BYTES, _OFFSET_BYTES = 16, 8
+"""The state of dropout's random numbers, which attention hands out with or without dropout."""
+_COMPLEX_BYTES = 2 * WIDE
+
+
+def by_head(block: Block, tensor: Tensor) -> Node:
+    """`tensor` as [micro_batch_size, seq_length, heads, kv_channels]."""
+    node = block.node(tensor)
+    return node if len(tensor.shape) == 4 else block.graph.view(node, "heads")
+
+
+def _heads_first(block: Block, tensor: Tensor) -> Node:
+    return block.graph.view(by_head(block, tensor), "heads_first")
+
+
+def _rotates_by_head_first(block: Block) -> bool:
+    return block.shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
+
+
+def lower_rotary(block: Block, operator: Operator) -> None:
+    """Complex numbers (torchtitan's Llama), or halves: in transformers with the heads in front, by
+    tables of the model's; in torchtitan's Qwen3 by tables that each layer brings to 16 bit."""
+    model = block.shape.model
+    if _rotates_by_head_first(block):
+        _rotate_halves(block, operator, *_shared_tables(block))
+    elif model.qk_layernorm:
+        _rotate_halves(block, operator, *_own_tables(block))
+    else:
+        _rotate_complex(block, operator)
+
+
+def _shared_tables(block: Block) -> tuple[Node, Node]:
+    model = block.shape.model
+    dtype = block.shape.dtype if model.norm_placement.before else DType.FP32
+    size = block.shape.local_seq * model.kv_channels * dtype.itemsize
+    cos, sin = (block.graph.view(block.input(f"rope_{name}", size), "unsqueeze")
+                for name in ("cos", "sin"))  # fmt: skip
+    return cos, sin
+
+
+def _own_tables(block: Block) -> tuple[Node, Node]:
+    graph, shape = block.graph, block.shape
+    size = shape.local_seq * shape.model.kv_channels
+    cache = graph.view(block.input("rope_cache", 2 * size * WIDE), "reshape")
+    cos, sin = (
+        graph.fused(f"rope_{name}", size * shape.dtype.itemsize,
+                    graph.view(cache, name, size * WIDE))
+        for name in ("cos", "sin")
+    )  # fmt: skip
+    return cos, sin
+
+
+def _rotate_halves(block: Block, operator: Operator, cos: Node, sin: Node) -> None:
+    graph = block.graph
+    for source, output in zip(operator.inputs, operator.outputs, strict=True):
+        heads = (_heads_first if _rotates_by_head_first(block) else by_head)(block, source)
+        size = heads.num_bytes
+        straight = graph.fused("by_cos", size, heads, cos)
+        low, high = (graph.view(heads, name, size // 2) for name in ("low", "high"))
+        negative = graph.fused("neg", size // 2, high)
+        turned = graph.add("cat", Kind.CAT, size, negative, low)
+        crossed = graph.fused("by_sin", size, turned, sin)
+        block.define(output, graph.fused("out", size, straight, crossed))
+    graph.read(cos, sin)
+
+
+def _rotate_complex(block: Block, operator: Operator) -> None:
+    """In fp32, as pairs; views as complex numbers are not on torch's list of cheap operators."""
+    graph, model = block.graph, block.shape.model
+    pairs = block.shape.local_seq * model.kv_channels // 2
+    table = graph.view(block.input("freqs_cis", pairs * _COMPLEX_BYTES), "reshape")
+    pairs_of = []
+    for source in operator.inputs:
+        wide = graph.fused("fp32", source.num_elements * WIDE, by_head(block, source))
+        pairs_of.append(_other_view(block, graph.view(wide, "pairs"), "view_as_complex"))
+    for source, number, output in zip(operator.inputs, pairs_of, operator.outputs, strict=True):
+        turned = graph.fused("turned", number.num_bytes, number, table)
+        real = graph.view(_other_view(block, turned, "view_as_real"), "joined")
+        block.define(output, graph.view(graph.fused("out", source.num_bytes, real), "kept_heads"))
+    conjugate = _other_view(block, table, "conj")
+    graph.read(graph.fused("clone", table.num_bytes, conjugate))
+
+
+def _other_view(block: Block, source: Node, name: str) -> Node:
+    return block.graph.add(name, Kind.OTHER, source.num_bytes, source, base=source)
+
+
+def lower_attention(block: Block, operator: Operator) -> None:
+    """A flash kernel that keeps its inputs, its output, the log-sum-exp and the random state. Its
+    FLOPs are counted as if nothing were masked."""
+    graph = block.graph
+    inputs = [_as_read(block, tensor) for tensor in operator.inputs]
+    output, lse = operator.outputs[0], operator.saved[-1]
+    sizes = {"out": output.num_bytes, "softmax_lse": lse.num_bytes,
+             "seed": _SEED_BYTES, "offset": _OFFSET_BYTES}  # fmt: skip
+    kind = Kind.COSTLY if block.listed_attention else Kind.OTHER
+    kernel = graph.add("sdpa", kind, sum(sizes.values()), *inputs, several=True,
+                       flops=2 * operator.attention_flops)  # fmt: skip
+    made = [graph.add(name, Kind.PICK, size, kernel) for name, size in sizes.items()]
+    graph.read_by_kernel(*inputs, *made)
+    block.define(output, graph.view(graph.view(made[0], "tokens_first"), "joined"))
+
+
+def _as_read(block: Block, tensor: Tensor) -> Node:
+    """With the heads in front."""
+    rotated = tensor.name.endswith("_rope")
+    if rotated and _rotates_by_head_first(block):
+        return block.node(tensor)
+    return block.graph.view(block.node(tensor), "heads_first") if rotated else _heads_first(
+        block, tensor
+    )

@@ -1,0 +1,205 @@
+"""A layer's operators as the aten operators that torch.compile partitions, forward and backward.
+
+Source: graphs of torchtitan 0.2.2 and transformers 5.23.0 under torch.compile (torch 2.13), with
+the decompositions that inductor has for a GPU.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from advisor.frameworks.torch.partitioner.attention import (
+    by_head,
+    lower_attention,
+    lower_rotary,
+)
+from advisor.frameworks.torch.partitioner.block import WIDE, Block
+from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
+from advisor.frameworks.torch.partitioner.norms import lower_norm
+from advisor.layers.operators import Module, Operator
+from advisor.layers.shape import RankShape
+from advisor.models.spec import Activation, PositionEmbedding, TransformerImpl
+
+
+class Unknown(Exception):
+    """The graph of an operator is not known."""
+
+
+@lru_cache(maxsize=64)
+def aten_graph(
+    shape: RankShape, operators: tuple[Operator, ...], listed_attention: bool
+) -> Graph:
+    """The graph of a layer; Unknown where one of its operators is."""
+    block = Block(shape, listed_attention)
+    for operator in operators:
+        block.graph.owner = operator.name
+        _lowered_by(operator)(block, operator)
+    block.graph.finish(block.node(operators[-1].outputs[0]))
+    return block.graph
+
+
+Lower = Callable[[Block, Operator], None]
+
+
+def _lowered_by(operator: Operator) -> Lower:
+    if operator.gemm:
+        return _linear
+    if operator.weights:
+        return _norm
+    if operator.gradient_passed_to:
+        return _residual
+    if operator.name not in _BY_NAME:
+        raise Unknown(operator.name)
+    return _BY_NAME[operator.name]
+
+
+def _linear(block: Block, operator: Operator) -> None:
+    """A matmul of two dimensions between views; GPT-2's Conv1D has its weight transposed."""
+    graph, (source,), (output,) = block.graph, operator.inputs, operator.outputs
+    weight, *bias = block.weights(operator)
+    rows = graph.view(block.node(source), "rows")
+    if not _is_gpt2(block.shape):
+        weight = graph.view(weight, "transposed")
+    assert operator.gemm is not None
+    product = graph.add("matmul", Kind.COSTLY, output.num_bytes, *bias, rows, weight,
+                        flops=operator.gemm.flops)  # fmt: skip
+    graph.read_by_kernel(rows, weight)
+    block.define(output, graph.view(product, "batched"))
+
+
+def _is_gpt2(shape: RankShape) -> bool:
+    learned = shape.model.position_embedding_type is PositionEmbedding.LEARNED
+    return learned and shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
+
+
+def _norm(block: Block, operator: Operator) -> None:
+    (source,), (output,) = operator.inputs, operator.outputs
+    node = by_head(block, source) if output.shape[2:] != source.shape[2:] else block.node(source)
+    if operator.module is Module.QK_LAYERNORM and len(output.shape) == 4:
+        node = block.graph.view(block.node(source), "heads")
+    block.define(output, lower_norm(block, operator, node))
+
+
+def _residual(block: Block, operator: Operator) -> None:
+    (output,) = operator.outputs
+    branch, skip = (block.node(tensor) for tensor in operator.inputs)
+    block.define(output, block.graph.fused("out", output.num_bytes, skip, branch))
+
+
+def _split(block: Block, operator: Operator) -> None:
+    graph, (source,) = block.graph, operator.inputs
+    mixed = block.node(source)
+    parts = graph.add("split", Kind.VIEW, mixed.num_bytes, mixed, several=True, base=mixed)
+    for output in operator.outputs:
+        part = graph.add(output.name, Kind.PICK, output.num_bytes, parts, base=mixed)
+        block.define(output, part)
+
+
+def _multiply(block: Block, operator: Operator) -> None:
+    (output,) = operator.outputs
+    factors = [block.node(tensor) for tensor in operator.inputs]
+    block.define(output, block.graph.fused("out", output.num_bytes, *factors))
+    block.graph.read(*factors)
+
+
+def _activation(block: Block, operator: Operator) -> None:
+    (source,), (output,) = operator.inputs, operator.outputs
+    wide = output.num_elements * WIDE
+    copy = block.graph.fused("fp32", wide, block.node(source))
+    activated = _IN_FP32[_formula(block.shape)](block.graph, copy, wide)
+    block.define(output, block.graph.fused("out", output.num_bytes, activated))
+
+
+def _formula(shape: RankShape) -> str:
+    model = shape.model
+    if model.activation is Activation.SWIGLU:
+        return "silu"
+    tanh = model.transformer_impl is TransformerImpl.TRANSFORMERS
+    return "gelu_tanh" if tanh else "gelu"
+
+
+def _silu(graph: Graph, x: Node, wide: int) -> Node:
+    exponential = graph.fused("exp", wide, graph.fused("neg", wide, x))
+    output = graph.fused("silu", wide, x, graph.fused("add_one", wide, exponential))
+    sigmoid = graph.fused("sigmoid", wide, x)
+    product = graph.fused("by_rest", wide, x, graph.fused("rest", wide, sigmoid))
+    graph.read(sigmoid, graph.fused("slope", wide, product))
+    return output
+
+
+def _gelu(graph: Graph, x: Node, wide: int) -> Node:
+    half = graph.fused("half", wide, x)
+    erf = graph.fused("erf", wide, graph.fused("scaled", wide, x))
+    raised = graph.fused("add_one", wide, erf)
+    output = graph.fused("gelu", wide, half, raised)
+    squared = graph.fused("minus_half", wide, graph.fused("squared", wide, x, x))
+    density = graph.fused("density", wide, graph.fused("exp", wide, squared))
+    product = graph.fused("by_density", wide, x, density)
+    graph.read(graph.fused("slope", wide, graph.fused("half_raised", wide, raised), product))
+    return output
+
+
+def _gelu_tanh(graph: Graph, x: Node, wide: int) -> Node:
+    squared = graph.fused("squared", wide, x, x)
+    cubic = graph.fused("scaled_cube", wide, graph.fused("cubed", wide, squared, x))
+    inner = graph.fused("inner", wide, graph.fused("sum", wide, x, cubic))
+    half, tanh = graph.fused("half", wide, x), graph.fused("tanh", wide, inner)
+    raised = graph.fused("add_one", wide, tanh)
+    output = graph.fused("gelu", wide, half, raised)
+    rest = graph.fused("rest", wide, graph.fused("tanh_squared", wide, tanh, tanh))
+    inside = graph.fused("add_one", wide, graph.fused("scaled_square", wide, squared))
+    inside = graph.fused("inside", wide, inside)
+    right = graph.fused("right", wide, graph.fused("half_rest", wide, half, rest), inside)
+    graph.read(graph.fused("slope", wide, graph.fused("half_raised", wide, raised), right))
+    return output
+
+
+_IN_FP32: Final = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+
+
+def _gelu_new_half(block: Block, operator: Operator) -> None:
+    _pointwise(block, operator)
+
+
+def _pointwise(block: Block, operator: Operator) -> None:
+    (output,) = operator.outputs
+    sources = (block.node(tensor) for tensor in operator.inputs)
+    block.define(output, block.graph.fused("out", output.num_bytes, *sources))
+
+
+def _gelu_new_cubic(block: Block, operator: Operator) -> None:
+    graph, (source,), (output,) = block.graph, operator.inputs, operator.outputs
+    x, size = block.node(source), output.num_bytes
+    cubic = graph.fused("scaled_cube", size, graph.fused("cubed", size, x))
+    block.define(output, graph.fused("out", size, graph.fused("sum", size, x, cubic)))
+    graph.read(graph.fused("slope", size, graph.fused("squared", size, x)))
+
+
+def _gelu_new_tanh(block: Block, operator: Operator) -> None:
+    _pointwise(block, operator)
+    graph, (output,) = block.graph, operator.outputs
+    wide = output.num_elements * WIDE
+    copy = graph.fused("fp32", wide, block.node(output))
+    graph.read(graph.fused("rest", wide, graph.fused("squared", wide, copy, copy)))
+
+
+def _relu(block: Block, operator: Operator) -> None:
+    """Its backward compares its output with 0."""
+    _pointwise(block, operator)
+    (output,) = operator.outputs
+    block.graph.read(block.graph.fused("mask", output.num_elements, block.node(output)))
+
+
+def _square(block: Block, operator: Operator) -> None:
+    _pointwise(block, operator)
+    graph, (source,) = block.graph, operator.inputs
+    x = block.node(source)
+    graph.read(graph.fused("doubled", x.num_bytes, graph.fused("power_one", x.num_bytes, x)))
+
+
+_BY_NAME: Final[dict[str, Lower]] = {
+    "rotary": lower_rotary, "core_attention": lower_attention, "split": _split,
+    "activation": _activation, "multiply": _multiply, "relu": _relu, "square": _square,
+    "gelu.half": _pointwise, "gelu.cubic": _gelu_new_cubic, "gelu.tanh": _gelu_new_tanh,
+    "gelu.one_plus": _pointwise, "gelu.multiply": _multiply,
+}  # fmt: skip
