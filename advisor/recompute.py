@@ -59,6 +59,9 @@ class ReplayRun:
     again before the backward of module `replayed_before`; the replay's own output tensor lives
     beside it (Megatron's CheckpointWithoutOutput, tensor_parallel/random.py).
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
+
+    kept: where a compiler chooses, all that stays; keeps then names what it does not compute again.
+    unsure_bytes: by how much that may differ, one sigma.
     """
 
     modules: frozenset[Module]
@@ -67,6 +70,8 @@ class ReplayRun:
     extra_kept_bytes: int = 0
     keeps: frozenset[str] = frozenset()
     checkpoint: Checkpoint = Checkpoint.REENTRANT
+    kept: tuple[Tensor, ...] | None = None
+    unsure_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,15 @@ class RecomputePlan:
         """Layers of the chunk."""
         return sum(segment.total_layers for segment in self.segments)
 
+    @property
+    def unsure_bytes(self) -> int:
+        """By how much what the chunk keeps may differ, one sigma: all layers alike."""
+        return sum(
+            run.unsure_bytes * segment.total_layers
+            for segment in self.segments
+            for run in segment.runs
+        )
+
 
 @lru_cache(maxsize=8192)
 def tallied(plan: RecomputePlan) -> tuple[Segment, ...]:
@@ -193,6 +207,9 @@ def kept_tensors(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -
         if run is None:
             _keep(kept, operator.saved)
     for run in runs:
+        if run.kept is not None:
+            _keep(kept, run.kept)
+            continue
         members = run_members(operators, run)
         produced = {tensor.name for operator in members for tensor in operator.outputs}
         for operator in members:

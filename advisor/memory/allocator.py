@@ -84,12 +84,14 @@ def reserved_memory(
     expandable_segments: bool,
     derived: bool = False,
     pools: tuple[NamedBytes, ...] = (),
+    unsure: int = 0,
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go.
 
     derived: FP8 or FP4 training, or layers of linear attention or Mamba, whose tensors are derived
         from source alone: a wider spread.
     pools: what the allocator caches for other streams than the computing one, free at the peak.
+    unsure: bytes by which activations may differ, one sigma.
     """
     fragmentation = min(
         _FRAGMENTATION_OF_DYNAMIC * dynamic, _FRAGMENTATION_OF_ALLOCATED * allocated
@@ -104,6 +106,9 @@ def reserved_memory(
         fragmentation=int(fragmentation),
         fixed=fixed,
         spread=sqrt(
-            (error * allocated) ** 2 + (_FRAGMENTATION_SPREAD * fragmentation) ** 2 + variance
+            (error * allocated) ** 2
+            + (_FRAGMENTATION_SPREAD * fragmentation) ** 2
+            + variance
+            + unsure**2
         ),
     )

@@ -25,12 +25,13 @@ from advisor.recompute import (
 class ChunkFootprint:
     """What one microbatch of one chunk keeps, and the most it needs in either pass (kept bytes
     included), above what was alive before its forward. left: what its backward leaves until the
-    next forward of the chunk."""
+    next forward of the chunk. unsure: by how much kept may differ, one sigma."""
 
     kept: int
     forward: Peak
     backward: Peak
     left: int = 0
+    unsure: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,7 @@ def chunk_footprint(
         forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
         left=sum(block.count * block.left_behind for block in blocks) - blocks[0].left_gradient,
+        unsure=plan.unsure_bytes,
     )
 
 

@@ -197,3 +197,5 @@ def _end_run(
         for tensor in (*operator.inputs, *written):
             if tensor.storage.name in kept and tensor.storage.name not in earlier:
                 arena.drop(tensor.storage.name)
+    for tensor in run.kept or ():
+        arena.drop(tensor.storage.name)

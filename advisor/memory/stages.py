@@ -97,6 +97,7 @@ class JobMemory:
             expandable_segments=self._job.config.expandable_segments,
             derived=self._derived,
             pools=fixed.pools,
+            unsure=footprints[0].unsure,  # such stacks have one chunk, one microbatch in flight
         )
         return StageDetail(fixed=fixed, activations=peak, reserved=reserved)
 

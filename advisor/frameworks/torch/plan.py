@@ -4,13 +4,14 @@ Source: torch 2.13 utils/checkpoint.py; torchtitan 0.2.2 distributed/activation_
 transformers 5.23.0 modeling_layers.py; run in tests/oracles.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
 
+from advisor.frameworks.torch.budget import budget_run
+from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
-from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
@@ -22,7 +23,6 @@ from advisor.recompute import (
     RecomputePlan,
     ReplayRun,
     Segment,
-    made,
     merged,
 )
 
@@ -31,7 +31,7 @@ from advisor.recompute import (
 class Semantics:
     """Where stacks differ: the kind of checkpoint by use_reentrant; whether `selective:n` begins
     with the first block (n-th otherwise); whether matmuls with a bias count as matmuls; how inputs
-    of checkpoints go to the host, and how many of the newest do not."""
+    of checkpoints go to the host, and how many of the newest do not; the attention kernel."""
 
     hooked: Checkpoint = Checkpoint.EARLY_STOP
     use_reentrant: bool = False
@@ -39,6 +39,7 @@ class Semantics:
     counts_addmm: bool = True
     offload: InputStorage = ON_HOST
     newest_stay: int = 0
+    attention: AttentionKernel = AttentionKernel.FLASH
 
     def checkpoint(self, setting: TorchSetting) -> Checkpoint:
         """How the checkpoints of `setting` replay."""
@@ -109,16 +110,13 @@ def _checkpoints(setting: TorchSetting, num_layers: int) -> tuple[int, int]:
 def _policy_run(
     setting: TorchSetting, shape: RankShape, kind: LayerKind, how: Semantics
 ) -> ReplayRun:
+    if setting.budget is not None:
+        return budget_run(shape, kind, setting.budget, how.attention)
+    assert setting.policy is not None
     operators = transformer_layer(shape, kind)
-    if setting.granularity is Granularity.BUDGET:
-        kept = kept_by_budget(operators, setting.budget or 0.0)
-        checkpoint = Checkpoint.EARLY_STOP
-    else:
-        assert setting.policy is not None
-        kept = kept_by_policy(operators, setting.policy, counts_addmm=how.counts_addmm)
-        checkpoint = how.hooked
+    kept = kept_by_policy(operators, setting.policy, counts_addmm=how.counts_addmm)
     modules = frozenset(operator.module for operator in operators)
-    return ReplayRun(modules, keeps=kept, checkpoint=checkpoint)
+    return ReplayRun(modules, keeps=kept, checkpoint=how.hooked)
 
 
 def kept_by_policy(
@@ -136,40 +134,3 @@ def kept_by_policy(
         case OpPolicy.SAVE_MATMUL:
             return frozenset(linear)
     return frozenset([*attention, *linear[::2]])
-
-
-@lru_cache(maxsize=256)
-def kept_by_budget(operators: tuple[Operator, ...], budget: float) -> frozenset[str]:
-    """Names of the operators whose outputs torch.compile's partitioner keeps in `budget`, a part of
-    what it keeps without one, the block's input aside.
-
-    Without one: outputs of matmuls and attention, and inputs of matmuls. Those outputs alone where
-    they fit (with rotary embeddings that concatenate, which it does not run again then); else those
-    of them with most FLOPs together that fit, a 0-1 knapsack. Nobody's backward needs the last
-    matmul's output. What its min-cut keeps in an output's place is taken to be as large.
-    Source: torch 2.13 _functorch/partitioners.py choose_saved_values_set.
-    """
-    expensive = [operator for operator in operators if operator.forward_flops][:-1]
-    fitting = [*expensive, *(o for o in operators if o.module is Module.ROTARY and o.saved)]
-    read = {tensor.name for operator in operators if operator.gemm for tensor in operator.inputs}
-    feeding = [o for o in operators if any(tensor.name in read for tensor in o.outputs)]
-    if budget >= 1.0:
-        return _names({*fitting, *feeding})
-    room = budget * _made_bytes({*fitting, *feeding})
-    if _made_bytes(fitting) < room:
-        return _names(fitting)
-    sets = (c for n in range(len(expensive) + 1) for c in combinations(expensive, n))
-    within = (chosen for chosen in sets if _made_bytes(chosen) <= room)
-    return _names(max(within, key=lambda chosen: sum(o.forward_flops for o in chosen)))
-
-
-def _names(operators: Iterable[Operator]) -> frozenset[str]:
-    return frozenset(operator.name for operator in operators)
-
-
-def _made_bytes(operators: Iterable[Operator]) -> int:
-    return sum(t.num_bytes for operator in operators for t in _storages(operator))
-
-
-def _storages(operator: Operator) -> Iterable[Tensor]:
-    return {tensor.storage.name: tensor.storage for tensor in made(operator)}.values()

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from advisor.answer import Rejection
 from advisor.errors import UserError
 from advisor.frameworks.base import FixedMemory, no_file
+from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.memory import fsdp_memory
+from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
     Problem,
@@ -24,7 +26,6 @@ from advisor.frameworks.torch.setting import (
     OpPolicy,
     Option,
     TorchSetting,
-    budget,
     every,
     op,
     parse_setting,
@@ -42,10 +43,6 @@ from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
 from advisor.units import human_bytes
-
-PARTITIONER_BAND: Final = (0.74, 1.25)
-"""What torch 2.13's partitioner keeps of a block under a budget, over what we predict: least and
-most of tests/oracles/test_memory_budget.py."""
 
 
 class TorchStack:
@@ -113,7 +110,7 @@ class TorchStack:
 
     def candidates(self, job: Job) -> tuple[Setting, ...]:
         """All settings that are worth a try and legal; a budget is evaluated when it is asked for,
-        as what torch.compile makes of it is a guess."""
+        as it needs torch.compile."""
         return tuple(setting for setting in self._tried(job) if not self.check(setting, job))
 
     def rejected(self, job: Job) -> tuple[Rejection, ...]:
@@ -153,15 +150,19 @@ class TorchStack:
                     source=self.source,
                 )  # fmt: skip
         yield from shared_problems(setting, job)
+        if setting.granularity is Granularity.BUDGET:
+            yield from _unknown_graph(job, self.source)
 
     def semantics(self, job: Job) -> Semantics:
         """How checkpoints run in the job's version."""
         return Semantics()
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """Remarks; a budget is a guess, with its band."""
+        """Remarks: what else a budget may keep."""
         own = as_torch(setting)
-        return (_band(own, job),) if own.granularity is Granularity.BUDGET else ()
+        if own.budget is None:
+            return ()
+        return tuple(_either_kernel(own, job, self.semantics(job)))
 
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
@@ -233,23 +234,40 @@ class Fsdp2(TorchStack):
         return snippet(as_torch(setting), job)
 
 
-def _band(setting: TorchSetting, job: Job) -> str:
-    """Bytes of a block under a budget, with the band of what the partitioner may keep."""
-    shape = RankShape(
+def _unknown_graph(job: Job, source: str) -> Iterator[Problem]:
+    """A budget chooses among the nodes of a graph, which has to be known."""
+    unknown = unknown_operator(_shape(job), job.model.layer_kinds)
+    if unknown:
+        yield Problem(
+            rule="budget.unknown_graph",
+            reason=f"what torch.compile makes of {unknown} is not modelled, nor what it keeps",
+            fix="full or an operator policy", source=source,
+        )  # fmt: skip
+
+
+def _shape(job: Job) -> RankShape:
+    return RankShape(
         model=job.model, seq_length=job.config.seq_length,
         micro_batch_size=job.config.micro_batch_size,
     )  # fmt: skip
 
-    def kept(own: TorchSetting) -> int:
-        plan = chunk_plan(own, shape, job.model.layer_kinds[:1], Semantics())
-        return chunk_footprint(shape, plan, False, False).kept
 
-    least, found, most = (kept(own) for own in (budget(0.0), setting, budget(1.0)))
-    low, high = (factor * found for factor in PARTITIONER_BAND)
-    words = f"{human_bytes(max(least, low))} to {human_bytes(min(most, high))}"
-    return (
-        f"a guess: torch.compile's partitioner keeps {words} of a block, not surely the predicted"
-    )
+def _either_kernel(setting: TorchSetting, job: Job, how: Semantics) -> Iterator[str]:
+    """Bytes of the first block under a budget, where they hang on the kernel of attention."""
+    shape, layers = _shape(job), job.model.layer_kinds[:1]
+    kept = {
+        kernel: chunk_footprint(
+            shape, chunk_plan(setting, shape, layers, replace(how, attention=kernel)), False, False
+        ).kept
+        for kernel in AttentionKernel
+    }
+    here = kept.pop(how.attention)
+    for kernel, there in kept.items():
+        if there != here:
+            yield (
+                f"a block keeps {human_bytes(here)} if torch takes its {how.attention} attention, "
+                f"as is assumed, {human_bytes(there)} if it takes {kernel}"
+            )
 
 
 def as_torch(setting: Setting) -> TorchSetting:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from advisor.frameworks.base import FixedMemory
 from advisor.frameworks.torch.memory import fsdp_memory
+from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
@@ -37,10 +38,13 @@ class TorchTitan(TorchStack):
 
     def semantics(self, job: Job) -> Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default.
-        aten.addmm is in the list of operators from 0.3 on."""
+        aten.addmm is in the list of operators from 0.3 on. cuDNN's attention comes first
+        (models/attention.py)."""
         version = job.config.framework_version
         hooked = Checkpoint.EARLY_STOP if version == "0.1" else Checkpoint.NON_REENTRANT
-        return Semantics(hooked=hooked, counts_addmm=version == "0.3")
+        return Semantics(
+            hooked=hooked, counts_addmm=version == "0.3", attention=AttentionKernel.CUDNN
+        )
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)

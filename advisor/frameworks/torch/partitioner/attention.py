@@ -5,12 +5,13 @@ torch 2.13 _meta_registrations.py (flash and cuDNN attention), utils/flop_counte
 """
 
 from advisor.dtypes import DType
-from advisor.frameworks.torch.partitioner.block import WIDE, Block
+from advisor.frameworks.torch.partitioner.block import WIDE, AttentionKernel, Block
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.layers.operators import Operator, Tensor
 from advisor.models.spec import TransformerImpl
 
-_SEED_BYTES, _OFFSET_BYTES = 16, 8
+_SEED_BYTES = {AttentionKernel.FLASH: 16, AttentionKernel.CUDNN: 8}
+_OFFSET_BYTES = 8
 """The state of dropout's random numbers, which attention hands out with or without dropout."""
 _COMPLEX_BYTES = 2 * WIDE
 
@@ -98,14 +99,14 @@ def _other_view(block: Block, source: Node, name: str) -> Node:
 
 
 def lower_attention(block: Block, operator: Operator) -> None:
-    """A flash kernel that keeps its inputs, its output, the log-sum-exp and the random state. Its
+    """A fused kernel that keeps its inputs, its output, the log-sum-exp and the random state. Its
     FLOPs are counted as if nothing were masked."""
     graph = block.graph
     inputs = [_as_read(block, tensor) for tensor in operator.inputs]
     output, lse = operator.outputs[0], operator.saved[-1]
     sizes = {"out": output.num_bytes, "softmax_lse": lse.num_bytes,
-             "seed": _SEED_BYTES, "offset": _OFFSET_BYTES}  # fmt: skip
-    kind = Kind.COSTLY if block.listed_attention else Kind.OTHER
+             "seed": _SEED_BYTES[block.kernel], "offset": _OFFSET_BYTES}  # fmt: skip
+    kind = Kind.COSTLY if block.kernel is AttentionKernel.FLASH else Kind.OTHER
     kernel = graph.add("sdpa", kind, sum(sizes.values()), *inputs, several=True,
                        flops=2 * operator.attention_flops)  # fmt: skip
     made = [graph.add(name, Kind.PICK, size, kernel) for name, size in sizes.items()]

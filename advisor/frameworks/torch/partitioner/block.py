@@ -1,42 +1,59 @@
 """What the lowering of a layer's operators to aten shares: the graph, and a node for each tensor."""
 
+from enum import StrEnum
+from typing import Final
+
 from advisor.dtypes import DType
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
 
-WIDE = DType.FP32.itemsize
+WIDE: Final = DType.FP32.itemsize
+
+
+class AttentionKernel(StrEnum):
+    """Which of a GPU's kernels scaled_dot_product_attention takes. The flash kernel is on torch's
+    list of costly operators, cuDNN's is not."""
+
+    FLASH = "flash"
+    CUDNN = "cuDNN"
 
 
 class Block:
-    """A layer on its way to aten.
+    """A layer on its way to aten."""
 
-    listed_attention: whether its attention kernel is on torch's list of costly operators, as the
-    flash kernel is and cuDNN's is not.
-    """
-
-    def __init__(self, shape: RankShape, listed_attention: bool) -> None:
+    def __init__(self, shape: RankShape, kernel: AttentionKernel) -> None:
         self.shape = shape
-        self.listed_attention = listed_attention
+        self.kernel = kernel
         self.graph = Graph()
         self._nodes: dict[str, Node] = {}
         self._inputs: dict[str, Node] = {}
+        self._seeds: Node | None = None
 
     def node(self, tensor: Tensor) -> Node:
         """The node that a tensor is; an input of the layer where no operator has made it."""
         if tensor.name not in self._nodes:
-            self._nodes[tensor.name] = self.input(tensor.name, tensor.num_bytes)
+            self.define(tensor, self.input(tensor.name, tensor.num_bytes))
         return self._nodes[tensor.name]
 
     def define(self, tensor: Tensor, node: Node) -> None:
         """`node` is what `tensor` is for the operators behind."""
         self._nodes[tensor.name] = node
+        if node.storage.tensor is None and node.storage.num_bytes == tensor.num_bytes:
+            node.storage.tensor = tensor
 
     def input(self, name: str, num_bytes: int) -> Node:
         """What the layer is called with, once by name."""
         if name not in self._inputs:
             self._inputs[name] = self.graph.add(name, Kind.INPUT, num_bytes)
         return self._inputs[name]
+
+    @property
+    def seeds(self) -> Node:
+        """The seeds of all dropouts, which inductor makes at once: a layer has two."""
+        if self._seeds is None:
+            self._seeds = self.graph.add("seeds", Kind.OTHER, 2 * DType.INT64.itemsize)
+        return self._seeds
 
     def weights(self, operator: Operator) -> list[Node]:
         """A node for each weight of `operator`, in 16 bit."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from advisor.layers.operators import Tensor
+
 FAR = 10**9
 """Distance of what no backward needs."""
 
@@ -40,7 +42,7 @@ class Node:
     num_bytes: of all its outputs; several: whether they are more than one, so that it cannot itself
     be kept. weight: kept by the optimizer, free to save. storage: the node whose memory it lies in.
     owner: name of the layer's operator that it belongs to. distance: steps to the first reader in
-    the backward, 0 where only the backward computes it.
+    the backward, 0 where only the backward computes it. tensor: what the layer calls it.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Node:
     backward: bool = False
     owner: str = ""
     base: "Node | None" = None
+    tensor: Tensor | None = None
     users: list["Node"] = field(default_factory=list)
     forward: bool = False
     distance: int = FAR

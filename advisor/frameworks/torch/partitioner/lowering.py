@@ -8,17 +8,21 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
+from advisor.dtypes import DType
 from advisor.frameworks.torch.partitioner.attention import (
     by_head,
     lower_attention,
     lower_rotary,
 )
-from advisor.frameworks.torch.partitioner.block import WIDE, Block
+from advisor.frameworks.torch.partitioner.block import WIDE, AttentionKernel, Block
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
 from advisor.frameworks.torch.partitioner.norms import lower_norm
 from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.spec import Activation, PositionEmbedding, TransformerImpl
+
+
+_SEED_BYTES: Final = DType.INT64.itemsize
 
 
 class Unknown(Exception):
@@ -27,10 +31,10 @@ class Unknown(Exception):
 
 @lru_cache(maxsize=64)
 def aten_graph(
-    shape: RankShape, operators: tuple[Operator, ...], listed_attention: bool
+    shape: RankShape, operators: tuple[Operator, ...], kernel: AttentionKernel
 ) -> Graph:
-    """The graph of a layer; Unknown where one of its operators is."""
-    block = Block(shape, listed_attention)
+    """The graph of a layer; Unknown where one of its operators is. It is shared: do not change it."""
+    block = Block(shape, kernel)
     for operator in operators:
         block.graph.owner = operator.name
         _lowered_by(operator)(block, operator)
@@ -42,12 +46,16 @@ Lower = Callable[[Block, Operator], None]
 
 
 def _lowered_by(operator: Operator) -> Lower:
+    if operator.forward_collectives:
+        raise Unknown(operator.name)
     if operator.gemm:
         return _linear
     if operator.weights:
         return _norm
     if operator.gradient_passed_to:
         return _residual
+    if [tensor.dtype for tensor in operator.saved] == [DType.BOOL]:
+        return _dropout
     if operator.name not in _BY_NAME:
         raise Unknown(operator.name)
     return _BY_NAME[operator.name]
@@ -84,6 +92,18 @@ def _residual(block: Block, operator: Operator) -> None:
     (output,) = operator.outputs
     branch, skip = (block.node(tensor) for tensor in operator.inputs)
     block.define(output, block.graph.fused("out", output.num_bytes, skip, branch))
+
+
+def _dropout(block: Block, operator: Operator) -> None:
+    """Random numbers of a seed, compared, and the mask."""
+    graph, (source,), (output,) = block.graph, operator.inputs, operator.outputs
+    size, elements = output.num_bytes, output.num_elements
+    seed = graph.add("lookup_seed", Kind.OTHER, _SEED_BYTES, block.seeds)
+    random = graph.add("random", Kind.OTHER, elements * WIDE, seed)
+    mask = graph.fused("mask", elements, graph.fused("random.half", size, random))
+    masked = graph.fused("masked", size, mask, block.node(source))
+    block.define(output, graph.fused("out", size, masked))
+    graph.read(graph.fused("scale", size, graph.fused("mask.half", size, mask)))
 
 
 def _split(block: Block, operator: Operator) -> None:
@@ -155,10 +175,6 @@ def _gelu_tanh(graph: Graph, x: Node, wide: int) -> Node:
 
 
 _IN_FP32: Final = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
-
-
-def _gelu_new_half(block: Block, operator: Operator) -> None:
-    _pointwise(block, operator)
 
 
 def _pointwise(block: Block, operator: Operator) -> None:

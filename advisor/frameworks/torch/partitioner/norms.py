@@ -27,21 +27,23 @@ def _sizes(operator: Operator) -> tuple[int, int, int]:
     return output.num_bytes, elements * WIDE, elements // output.shape[-1] * WIDE
 
 
-def _normalized(block: Block, operator: Operator, source: Node) -> tuple[Node, Node, Node]:
-    """The fp32 copy of `source`, 1/rms of its rows, and their product."""
+def _normalized(
+    block: Block, operator: Operator, source: Node, statistic: str
+) -> tuple[Node, Node, Node]:
+    """The fp32 copy of `source`, 1/rms of its rows, which is called `statistic`, their product."""
     graph = block.graph
     _, wide, rows = _sizes(operator)
     copy = graph.fused("fp32", wide, source)
     mean = graph.fused("mean", rows, graph.fused("square", wide, copy))
-    inverse = graph.fused("rsqrt", rows, graph.fused("add_eps", rows, mean))
-    return copy, inverse, graph.fused("normalized", wide, copy, inverse)
+    inverse = graph.fused(statistic, rows, graph.fused("add_eps", rows, mean))
+    return copy, inverse, graph.fused("normalized.fp32", wide, copy, inverse)
 
 
 def _fused_rms_norm(block: Block, operator: Operator, source: Node) -> Node:
     graph = block.graph
     size, wide, _ = _sizes(operator)
     (weight,) = block.weights(operator)
-    _, inverse, normalized = _normalized(block, operator, source)
+    _, inverse, normalized = _normalized(block, operator, source, "rstd")
     output = graph.fused("out", size, graph.fused("scaled", wide, normalized, weight))
     mean = graph.fused("over_width", wide, normalized)
     graph.read(normalized, mean, inverse, graph.fused("weight.fp32", 2 * weight.num_bytes, weight))
@@ -69,16 +71,16 @@ def _python_rms_norm(block: Block, operator: Operator, source: Node) -> Node:
     graph, model = block.graph, block.shape.model
     size, wide, _ = _sizes(operator)
     (weight,) = block.weights(operator)
-    copy, inverse, factor = _normalized(block, operator, source)
+    copy, inverse, factor = _normalized(block, operator, source, "rsqrt")
     if model.layernorm_zero_centered_gamma:
         raised = graph.fused("weight.fp32", 2 * weight.num_bytes, weight)
         weight = graph.fused("one_plus_weight", raised.num_bytes, raised)
     if model.layernorm_zero_centered_gamma or not model.norm_placement.before:
         output = graph.fused("out", size, graph.fused("scaled", wide, factor, weight))
     else:
-        factor = graph.fused("normalized.half", size, factor)
+        factor = graph.fused("normalized", size, factor)
         output = graph.fused("out", size, weight, factor)
-    cubed = graph.fused("rsqrt.cubed", inverse.num_bytes, inverse)
+    cubed = graph.fused("cubed", inverse.num_bytes, inverse)
     doubled = graph.fused("doubled", wide, graph.fused("power_one", wide, copy))
     graph.read(weight, factor, copy, inverse, cubed, doubled)
     return output
