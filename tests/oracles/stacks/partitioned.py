@@ -1,85 +1,135 @@
 """What torch.compile's partitioner keeps of a block under a memory budget, on fake tensors."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest.mock import patch
 
 import torch
-import torch._functorch.config as functorch_config
+import torch.nn.functional as F  # noqa: N812
 from torch import fx
-from torch._functorch.aot_autograd import aot_function, make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import partitioners
+from torch._guards import detect_fake_mode
+from torch._inductor.compile_fx import _recursive_joint_graph_passes
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
+from torch.library import Library
 
+from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.layers.shape import RankShape
 
 from .blocks import block
 
+aten: Final = torch.ops.aten
 
-def kept_under_budget(shape: RankShape, budget: float) -> int:
+
+def kept_under_budgets(
+    shape: RankShape, budgets: tuple[float, ...], kernel: AttentionKernel | None
+) -> tuple[int, ...]:
     """Bytes that the forward graph of the shape's block hands to its backward graph, its input
-    among them, weights and their views not."""
+    among them, weights and what else it is called with not; with a GPU's kernels, or the CPU's."""
+    found: list[tuple[int, ...]] = []
+    size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
+
+    def partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+        with V.set_fake_mode(detect_fake_mode()):
+            graph = _recursive_joint_graph_passes(graph)
+        choose = partitioners.choose_saved_values_set
+
+        def at_each_budget(joint: fx.Graph, info: Any, memory_budget: float = 1) -> Any:
+            saved = [choose(joint, info, budget) for budget in budgets]
+            called_with = info.inputs[:]
+            (hidden,) = (node for node in called_with if tuple(node.meta["val"].shape) == size)
+            called_with.remove(hidden)
+            found.append(tuple(_num_bytes(nodes, called_with) for nodes in saved))
+            return choose(joint, info, memory_budget)
+
+        with patch.object(partitioners, "choose_saved_values_set", at_each_budget):
+            return partitioners.min_cut_rematerialization_partition(graph, inputs, **options)
+
+    def run(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
+        return graph.forward
+
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
+    torch._dynamo.reset()
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return _kept(_forward_graph(shape, budget), shape)
+        with FakeTensorMode(allow_non_fake_inputs=True), _kernels_of(kernel) as decompositions:
+            backend = aot_autograd(
+                fw_compiler=run, bw_compiler=run, partition_fn=partition,
+                decompositions=decompositions,
+            )  # fmt: skip
+            made, rest, named = block(shape)
+            compiled = torch.compile(made, backend=backend, dynamic=False)
+            compiled(torch.empty(size, requires_grad=True), *rest, **named)
     finally:
         torch.set_default_dtype(before)
+    return found[0]
 
 
-def _forward_graph(shape: RankShape, budget: float) -> fx.Graph:
-    made, rest, named = block(shape)
-    names, weights = zip(*made.named_parameters(), strict=True)
-    graphs: list[fx.GraphModule] = []
-    # what is no tensor may be no input of the graph
-    flat, form = pytree.tree_flatten((rest, named))
-    tables = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
-
-    def run(weights: Any, hidden: torch.Tensor, *tables: torch.Tensor) -> Any:
-        left = list(tables)
-        leaves = [left.pop(0) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-        others, keywords = pytree.tree_unflatten(leaves, form)
-        given = dict(zip(names, weights, strict=True))
-        return torch.func.functional_call(made, given, (hidden, *others), keywords)
-
-    def keep(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        return make_boxed_func(graph.forward)
-
-    size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
-    with functorch_config.patch(activation_memory_budget=budget):
-        compiled = aot_function(
-            run, fw_compiler=keep, bw_compiler=keep,
-            partition_fn=min_cut_rematerialization_partition,
-            decompositions=select_decomp_table(),
-        )  # fmt: skip
-        compiled(weights, torch.empty(size, requires_grad=True), *tables)
-    return graphs[0].graph
+def _num_bytes(saved: list[fx.Node], called_with: list[fx.Node]) -> int:
+    """Of all storages but those of `called_with`."""
+    others = {node.meta["val"].untyped_storage()._cdata for node in called_with}
+    storages = {}
+    for node in saved:
+        storage = node.meta["val"].untyped_storage()
+        storages[storage._cdata] = storage.nbytes()
+    return sum(size for key, size in storages.items() if key not in others)
 
 
-def _kept(graph: fx.Graph, shape: RankShape) -> int:
-    (output,) = graph.find_nodes(op="output")
-    saved: dict[Any, int] = {}
-    activations = _made_from_hidden(graph, shape)
-    for node in output.args[0][1:]:
-        value = node.meta["val"]
-        if isinstance(value, torch.Tensor) and node in activations:
-            storage = value.untyped_storage()
-            saved[storage._cdata] = max(saved.get(storage._cdata, 0), storage.nbytes())
-    return sum(saved.values())
+@contextmanager
+def _kernels_of(kernel: AttentionKernel | None) -> Iterator[dict[Any, Any]]:
+    """Inductor's decompositions; with `kernel` those of a GPU, where attention and RMSNorm are
+    operators of their own and LayerNorm keeps its statistics in fp32."""
+    table = dict(select_decomp_table())
+    if kernel is None:
+        yield table
+        return
+    table[aten.native_layer_norm.default] = _layer_norm
+    attention = _flash if kernel is AttentionKernel.FLASH else _cudnn
+    library = Library("aten", "IMPL")
+    try:
+        # with a kernel of its own torch traces the operator, which its table decomposes
+        library.impl("_fused_rms_norm", _never, "CPU")
+        with patch.object(F, "scaled_dot_product_attention", attention):
+            yield table
+    finally:
+        library._destroy()
 
 
-def _made_from_hidden(graph: fx.Graph, shape: RankShape) -> set[fx.Node]:
-    """Nodes that depend on the hidden states."""
-    size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
-    found: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and tuple(value.shape) == size:
-                found.add(node)
-        elif any(source in found for source in node.all_input_nodes):
-            found.add(node)
-    return found
+def _never(*_: Any) -> Any:
+    raise AssertionError("fake tensors run no kernel")
+
+
+def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """torch._refs.native_layer_norm without its branch for the CPU."""
+    dims = list(range(x.ndim - len(shape), x.ndim))
+    out, mean, rstd = torch._refs._normalize(x, dims, eps)
+    return (out * weight + bias).to(x.dtype), mean, rstd
+
+
+def _flash(
+    q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """As on a GPU, the memory-efficient kernel where there is a mask."""
+    if attn_mask is None:
+        return aten._scaled_dot_product_flash_attention(
+            q, k, v, dropout_p, is_causal, False, scale=scale
+        )[0]
+    bias = torch.where(attn_mask, torch.full((), 0.0), torch.full((), float("-inf")))
+    bias = bias.expand(*q.shape[:2], -1, -1)
+    return aten._scaled_dot_product_efficient_attention(
+        q, k, v, bias, True, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _cudnn(
+    q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    return aten._scaled_dot_product_cudnn_attention(
+        q, k, v, attn_mask, True, dropout_p, is_causal, False, scale=scale
+    )[0]

@@ -16,25 +16,11 @@ _OFFSET_BYTES = 8
 _COMPLEX_BYTES = 2 * WIDE
 
 
-def by_head(block: Block, tensor: Tensor) -> Node:
-    """`tensor` as [micro_batch_size, seq_length, heads, kv_channels]."""
-    node = block.node(tensor)
-    return node if len(tensor.shape) == 4 else block.graph.view(node, "heads")
-
-
-def _heads_first(block: Block, tensor: Tensor) -> Node:
-    return block.graph.view(by_head(block, tensor), "heads_first")
-
-
-def _rotates_by_head_first(block: Block) -> bool:
-    return block.shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
-
-
 def lower_rotary(block: Block, operator: Operator) -> None:
     """Complex numbers (torchtitan's Llama), or halves: in transformers with the heads in front, by
     tables of the model's; in torchtitan's Qwen3 by tables that each layer brings to 16 bit."""
     model = block.shape.model
-    if _rotates_by_head_first(block):
+    if model.transformer_impl is TransformerImpl.TRANSFORMERS:
         _rotate_halves(block, operator, *_shared_tables(block))
     elif model.qk_layernorm:
         _rotate_halves(block, operator, *_own_tables(block))
@@ -65,15 +51,17 @@ def _own_tables(block: Block) -> tuple[Node, Node]:
 
 def _rotate_halves(block: Block, operator: Operator, cos: Node, sin: Node) -> None:
     graph = block.graph
+    in_front = block.shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
     for source, output in zip(operator.inputs, operator.outputs, strict=True):
-        heads = (_heads_first if _rotates_by_head_first(block) else by_head)(block, source)
+        heads = block.heads_first(source) if in_front else block.node(source)
         size = heads.num_bytes
         straight = graph.fused("by_cos", size, heads, cos)
         low, high = (graph.view(heads, name, size // 2) for name in ("low", "high"))
         negative = graph.fused("neg", size // 2, high)
         turned = graph.add("cat", Kind.CAT, size, negative, low)
         crossed = graph.fused("by_sin", size, turned, sin)
-        block.define(output, graph.fused("out", size, straight, crossed))
+        turned = graph.fused("out", size, straight, crossed)
+        block.define(output, turned, heads_first=in_front)
     graph.read(cos, sin)
 
 
@@ -84,12 +72,13 @@ def _rotate_complex(block: Block, operator: Operator) -> None:
     table = graph.view(block.input("freqs_cis", pairs * _COMPLEX_BYTES), "reshape")
     pairs_of = []
     for source in operator.inputs:
-        wide = graph.fused("fp32", source.num_elements * WIDE, by_head(block, source))
+        wide = graph.fused("fp32", source.num_elements * WIDE, block.by_head(source))
         pairs_of.append(_other_view(block, graph.view(wide, "pairs"), "view_as_complex"))
     for source, number, output in zip(operator.inputs, pairs_of, operator.outputs, strict=True):
         turned = graph.fused("turned", number.num_bytes, number, table)
         real = graph.view(_other_view(block, turned, "view_as_real"), "joined")
-        block.define(output, graph.view(graph.fused("out", source.num_bytes, real), "kept_heads"))
+        joined = graph.fused("out", source.num_bytes, real)
+        block.define(output, graph.view(joined, "heads_first"), heads_first=True)
     conjugate = _other_view(block, table, "conj")
     graph.read(graph.fused("clone", table.num_bytes, conjugate))
 
@@ -101,24 +90,26 @@ def _other_view(block: Block, source: Node, name: str) -> Node:
 def lower_attention(block: Block, operator: Operator) -> None:
     """A fused kernel that keeps its inputs, its output, the log-sum-exp and the random state. Its
     FLOPs are counted as if nothing were masked."""
-    graph = block.graph
-    inputs = [_as_read(block, tensor) for tensor in operator.inputs]
-    output, lse = operator.outputs[0], operator.saved[-1]
-    sizes = {"out": output.num_bytes, "softmax_lse": lse.num_bytes,
-             "seed": _SEED_BYTES[block.kernel], "offset": _OFFSET_BYTES}  # fmt: skip
+    graph, output = block.graph, operator.outputs[0]
+    inputs = [block.heads_first(tensor) for tensor in operator.inputs]
+    lse, *bias = operator.saved[4:]
+    masks = [_bias(block, tensor) for tensor in bias]
+    sizes = {"out": output.num_bytes, lse.name: lse.num_bytes, "offset": _OFFSET_BYTES,
+             "seed": _OFFSET_BYTES if bias else _SEED_BYTES[block.kernel]}  # fmt: skip
     kind = Kind.COSTLY if block.kernel is AttentionKernel.FLASH else Kind.OTHER
-    kernel = graph.add("sdpa", kind, sum(sizes.values()), *inputs, several=True,
-                       flops=2 * operator.attention_flops)  # fmt: skip
+    flops = operator.attention_flops * (1 if bias else 2)
+    kernel = graph.add(
+        "sdpa", kind, sum(sizes.values()), *inputs, *masks, several=True, flops=flops
+    )
     made = [graph.add(name, Kind.PICK, size, kernel) for name, size in sizes.items()]
-    graph.read_by_kernel(*inputs, *made)
+    graph.read_by_kernel(*inputs, *masks, *made)
     block.define(output, graph.view(graph.view(made[0], "tokens_first"), "joined"))
 
 
-def _as_read(block: Block, tensor: Tensor) -> Node:
-    """With the heads in front."""
-    rotated = tensor.name.endswith("_rope")
-    if rotated and _rotates_by_head_first(block):
-        return block.node(tensor)
-    return block.graph.view(block.node(tensor), "heads_first") if rotated else _heads_first(
-        block, tensor
-    )
+def _bias(block: Block, bias: Tensor) -> Node:
+    """The 16-bit bias made of a boolean mask, seen by all heads: the memory-efficient kernel's,
+    which stands in for flash attention, as that takes no mask."""
+    graph = block.graph
+    mask = block.input("attention_mask", bias.num_elements)
+    made = graph.fused(bias.name, bias.num_bytes, mask)
+    return graph.view(made, "expanded", bias.num_bytes * block.shape.local_heads)

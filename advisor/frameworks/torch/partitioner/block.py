@@ -28,6 +28,7 @@ class Block:
         self.graph = Graph()
         self._nodes: dict[str, Node] = {}
         self._inputs: dict[str, Node] = {}
+        self._in_front: set[str] = set()
         self._seeds: Node | None = None
 
     def node(self, tensor: Tensor) -> Node:
@@ -36,9 +37,22 @@ class Block:
             self.define(tensor, self.input(tensor.name, tensor.num_bytes))
         return self._nodes[tensor.name]
 
-    def define(self, tensor: Tensor, node: Node) -> None:
-        """`node` is what `tensor` is for the operators behind."""
+    def by_head(self, tensor: Tensor) -> Node:
+        """`tensor` as [micro_batch_size, seq_length, heads, kv_channels]."""
+        return self.graph.view(self.node(tensor), "heads")
+
+    def heads_first(self, tensor: Tensor) -> Node:
+        """`tensor` as [micro_batch_size, heads, seq_length, kv_channels]."""
+        if tensor.name in self._in_front:
+            return self.node(tensor)
+        cut = len(tensor.shape) == 4
+        return self.graph.view(self.node(tensor) if cut else self.by_head(tensor), "heads_first")
+
+    def define(self, tensor: Tensor, node: Node, *, heads_first: bool = False) -> None:
+        """`node` is what `tensor` is for the operators behind; heads_first: in that layout."""
         self._nodes[tensor.name] = node
+        if heads_first:
+            self._in_front.add(tensor.name)
         if node.storage.tensor is None and node.storage.num_bytes == tensor.num_bytes:
             node.storage.tensor = tensor
 

@@ -9,12 +9,9 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.dtypes import DType
-from advisor.frameworks.torch.partitioner.attention import (
-    by_head,
-    lower_attention,
-    lower_rotary,
-)
+from advisor.frameworks.torch.partitioner.attention import lower_attention, lower_rotary
 from advisor.frameworks.torch.partitioner.block import WIDE, AttentionKernel, Block
+from advisor.frameworks.torch.partitioner.eager_attention import EAGER_ATTENTION
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind, Node
 from advisor.frameworks.torch.partitioner.norms import lower_norm
 from advisor.layers.operators import Module, Operator
@@ -81,11 +78,15 @@ def _is_gpt2(shape: RankShape) -> bool:
 
 
 def _norm(block: Block, operator: Operator) -> None:
+    """Norms of q and k see one head after the other; in Gemma they lie in front by then."""
     (source,), (output,) = operator.inputs, operator.outputs
-    node = by_head(block, source) if output.shape[2:] != source.shape[2:] else block.node(source)
-    if operator.module is Module.QK_LAYERNORM and len(output.shape) == 4:
-        node = block.graph.view(block.node(source), "heads")
-    block.define(output, lower_norm(block, operator, node))
+    if operator.module is not Module.QK_LAYERNORM or len(output.shape) < 4:
+        block.define(output, lower_norm(block, operator, block.node(source)))
+        return
+    in_front = block.shape.model.layernorm_zero_centered_gamma
+    node = block.graph.view(block.node(source), "heads")
+    node = block.graph.view(node, "heads_first") if in_front else node
+    block.define(output, lower_norm(block, operator, node), heads_first=in_front)
 
 
 def _residual(block: Block, operator: Operator) -> None:
@@ -218,4 +219,5 @@ _BY_NAME: Final[dict[str, Lower]] = {
     "activation": _activation, "multiply": _multiply, "relu": _relu, "square": _square,
     "gelu.half": _pointwise, "gelu.cubic": _gelu_new_cubic, "gelu.tanh": _gelu_new_tanh,
     "gelu.one_plus": _pointwise, "gelu.multiply": _multiply,
+    **EAGER_ATTENTION,
 }  # fmt: skip
