@@ -5,7 +5,7 @@ from functools import lru_cache
 from advisor.dtypes import DType
 from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
-from advisor.frameworks.torch.partitioner.lowering import Unknown, aten_graph
+from advisor.frameworks.torch.partitioner.lowering import UnknownGraphError, aten_graph
 from advisor.frameworks.torch.partitioner.partition import Partition, partition
 from advisor.layers.operators import LAYER_INPUT, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -43,7 +43,7 @@ def unknown_operator(shape: RankShape, kinds: tuple[LayerKind, ...]) -> str | No
     for kind in dict.fromkeys(kinds):
         try:
             aten_graph(shape, transformer_layer(shape, kind), AttentionKernel.FLASH)
-        except Unknown as unknown:
+        except UnknownGraphError as unknown:
             return str(unknown)
     return None
 

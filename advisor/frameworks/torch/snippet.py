@@ -39,7 +39,10 @@ def _checkpoints(setting: TorchSetting) -> str:
             return _wrapped("blocks", setting)
         case Granularity.BUDGET:
             fraction = f"{setting.budget:g}"
-            return f"torch._functorch.config.activation_memory_budget = {fraction}"
+            return (
+                f"torch._functorch.config.activation_memory_budget = {fraction}; "
+                "[block.compile() for block in model.layers]"
+            )
     return ""
 
 

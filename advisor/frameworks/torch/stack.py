@@ -150,7 +150,7 @@ class TorchStack:
                     source=self.source,
                 )  # fmt: skip
         yield from shared_problems(setting, job)
-        if setting.granularity is Granularity.BUDGET:
+        if setting.budget is not None and setting.granularity in self.granularities:
             yield from _unknown_graph(job, self.source)
 
     def semantics(self, job: Job) -> Semantics:
@@ -261,12 +261,13 @@ def _either_kernel(setting: TorchSetting, job: Job, how: Semantics) -> Iterator[
         ).kept
         for kernel in AttentionKernel
     }
-    here = kept.pop(how.attention)
-    for kernel, there in kept.items():
+    words = {kernel: human_bytes(num_bytes) for kernel, num_bytes in kept.items()}
+    here = words.pop(how.attention)
+    for kernel, there in words.items():
         if there != here:
             yield (
-                f"a block keeps {human_bytes(here)} if torch takes its {how.attention} attention, "
-                f"as is assumed, {human_bytes(there)} if it takes {kernel}"
+                f"a block keeps {here} with {how.attention} attention, which is assumed, {there} "
+                f"where torch takes {kernel}'s"
             )
 
 

@@ -1,4 +1,4 @@
-"""What the lowering of a layer's operators to aten shares: the graph, and a node for each tensor."""
+"""What the lowering of a layer to aten shares: the graph, and a node for each tensor."""
 
 from enum import StrEnum
 from typing import Final

@@ -1,10 +1,11 @@
-"""The graph that torch.compile partitions: one node an aten operator of the forward, or of what only
-the backward computes from the forward's values; the rest of the backward is two nodes that read.
+"""The graph that torch.compile partitions.
+
+Its nodes are the aten operators of the forward, and those of the backward that depend on the
+forward's values alone; two more, which read, stand for the rest of the backward.
 
 Source: torch 2.13 _functorch/partitioners.py (get_default_op_list, classify_nodes).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -59,8 +60,6 @@ class Node:
     users: list["Node"] = field(default_factory=list)
     forward: bool = False
     distance: int = FAR
-    index: int = 0
-    order: int = 0
 
     @property
     def storage(self) -> "Node":
@@ -88,8 +87,10 @@ class Graph:
         self._kernel = Node("backward kernel", Kind.OTHER, 0, backward=True, distance=0)
         self._views: dict[tuple[Node, str], Node] = {}
 
-    def add(self, name: str, kind: Kind, num_bytes: int, *inputs: Node, flops: int = 0,
-            several: bool = False, weight: bool = False, base: Node | None = None) -> Node:  # fmt: skip
+    def add(
+        self, name: str, kind: Kind, num_bytes: int, *inputs: Node, flops: int = 0,
+        several: bool = False, weight: bool = False, base: Node | None = None,
+    ) -> Node:  # fmt: skip
         """A new node that reads `inputs`."""
         node = Node(name, kind, num_bytes, inputs, flops, several, weight, owner=self.owner,
                     base=base and base.storage)  # fmt: skip
@@ -130,14 +131,6 @@ class Graph:
             if not node.forward:
                 node.forward = True
                 needed.extend(node.inputs)
-        for index, node in enumerate(self.nodes):
-            node.index = index
-        for order, node in enumerate(self.required()):
-            node.order = order
         for node in reversed(self.nodes):
             reached = min((user.distance + 1 for user in node.users), default=FAR)
             node.distance = min(reached, FAR) if node.forward else 0
-
-    def required(self) -> Iterator[Node]:
-        """The nodes of the forward, in order."""
-        return (node for node in self.nodes if node.forward)

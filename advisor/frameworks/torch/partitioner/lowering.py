@@ -18,19 +18,17 @@ from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.models.spec import Activation, PositionEmbedding, TransformerImpl
 
-
 _SEED_BYTES: Final = DType.INT64.itemsize
 
 
-class Unknown(Exception):
+class UnknownGraphError(Exception):
     """The graph of an operator is not known."""
 
 
 @lru_cache(maxsize=64)
-def aten_graph(
-    shape: RankShape, operators: tuple[Operator, ...], kernel: AttentionKernel
-) -> Graph:
-    """The graph of a layer; Unknown where one of its operators is. It is shared: do not change it."""
+def aten_graph(shape: RankShape, operators: tuple[Operator, ...], kernel: AttentionKernel) -> Graph:
+    """The graph of a layer, shared: do not change it. UnknownGraphError, with the operator's name,
+    where that of one is not known."""
     block = Block(shape, kernel)
     for operator in operators:
         block.graph.owner = operator.name
@@ -44,7 +42,7 @@ Lower = Callable[[Block, Operator], None]
 
 def _lowered_by(operator: Operator) -> Lower:
     if operator.forward_collectives:
-        raise Unknown(operator.name)
+        raise UnknownGraphError(operator.name)
     if operator.gemm:
         return _linear
     if operator.weights:
@@ -54,7 +52,7 @@ def _lowered_by(operator: Operator) -> Lower:
     if [tensor.dtype for tensor in operator.saved] == [DType.BOOL]:
         return _dropout
     if operator.name not in _BY_NAME:
-        raise Unknown(operator.name)
+        raise UnknownGraphError(operator.name)
     return _BY_NAME[operator.name]
 
 
@@ -132,9 +130,12 @@ def _activation(block: Block, operator: Operator) -> None:
 
 
 def _formula(shape: RankShape) -> str:
+    """torch's default for gelu is the exact one, that of transformers' Gemma the approximate."""
     model = shape.model
     if model.activation is Activation.SWIGLU:
         return "silu"
+    if model.activation is Activation.QUICK_GEGLU:
+        raise UnknownGraphError(model.activation)
     tanh = model.transformer_impl is TransformerImpl.TRANSFORMERS
     return "gelu_tanh" if tanh else "gelu"
 

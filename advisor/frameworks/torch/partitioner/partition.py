@@ -1,12 +1,12 @@
 """What torch.compile keeps of a graph for its backward under a memory budget.
 
 Source: torch 2.13 _functorch/partitioners.py (choose_saved_values_set, solve_min_cut), with its
-default options.
+default options. Two more of its bans, of what is read far apart and of long chains, change nothing
+within a layer and are left out.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Final
 
 from advisor.frameworks.torch.partitioner.graph import FAR, Graph, Kind, Node, fuses
@@ -16,24 +16,23 @@ from advisor.frameworks.torch.partitioner.min_cut import INFINITE, Network
 _GIGA: Final = 1e9
 _SMALLER: Final = 4
 """A reduction, which is not computed again, makes less than its input's bytes over this."""
-_LONG_CHAIN: Final = 100
 _NEARER: Final = 1.1
 """What is kept is the dearer, the further it is from the backward: by this factor a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bans:
-    """Why nodes of the forward are not computed again, beside being a reduction. listed_only: they
-    are not on the list of cheap operators; else the costly ones alone are out. heuristics: they are
-    materialized in the backward, read far apart, or end long chains."""
+    """Why nodes of the forward are not computed again, beside being a reduction. unlisted: they are
+    not on the list of cheap operators; else the costly ones alone are out. materialized: a kernel
+    of the backward reads them from memory."""
 
-    listed_only: bool
-    heuristics: bool
+    unlisted: bool
+    materialized: bool
 
 
-_DEFAULT: Final = Bans(listed_only=True, heuristics=True)
-_MORE_AGGRESSIVE: Final = Bans(listed_only=True, heuristics=False)
-_AGGRESSIVE: Final = Bans(listed_only=False, heuristics=False)
+_FASTEST: Final = Bans(unlisted=True, materialized=True)
+_MORE_AGGRESSIVE: Final = Bans(unlisted=True, materialized=False)
+_AGGRESSIVE: Final = Bans(unlisted=False, materialized=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +49,9 @@ def partition(graph: Graph, budget: float) -> Partition:
     compute again the most FLOPs."""
     inputs = [node for node in graph.nodes if not node.computed]
     if budget == 0:
-        again = (n for n in graph.required() if n.computed and n.distance < FAR)
+        again = (n for n in graph.nodes if n.forward and n.computed and n.distance < FAR)
         return Partition(tuple(inputs), tuple(again))
-    fastest = _cut(graph, _banned(graph, _DEFAULT))
+    fastest = _cut(graph, _banned(graph, _FASTEST))
     least, most = _gigabytes(inputs), _gigabytes(fastest.kept)
     if budget == 1 or most <= least:
         return fastest
@@ -67,8 +66,8 @@ def partition(graph: Graph, budget: float) -> Partition:
     )
     memory = [node.num_bytes / _GIGA / (most - least) for node in candidates]
     saved = dp_knapsack(memory, [float(max(node.flops, 1)) for node in candidates], budget)
-    again = {node for index, node in enumerate(candidates) if index not in saved}
-    return _cut(graph, {node: None for node in banned if node not in again})
+    dropped = {node for index, node in enumerate(candidates) if index not in saved}
+    return _cut(graph, {node: None for node in banned if node not in dropped})
 
 
 def _gigabytes(nodes: Iterable[Node]) -> float:
@@ -77,11 +76,7 @@ def _gigabytes(nodes: Iterable[Node]) -> float:
 
 def _banned(graph: Graph, bans: Bans) -> dict[Node, None]:
     """Nodes that are not computed again, in order."""
-    banned = {node: None for node in graph.nodes if _is_banned(node, bans)}
-    if bans.heuristics:
-        _ban_used_far_apart(list(graph.required()), banned)
-        _ban_long_chains(list(graph.required()), banned)
-    return banned
+    return {node: None for node in graph.nodes if _is_banned(node, bans)}
 
 
 def _is_banned(node: Node, bans: Bans) -> bool:
@@ -89,9 +84,9 @@ def _is_banned(node: Node, bans: Bans) -> bool:
         return True
     if not node.forward or node.kind in (Kind.VIEW, Kind.PICK):
         return False
-    if node.kind is Kind.COSTLY or (bans.listed_only and node.kind is not Kind.FUSIBLE):
+    if node.kind is Kind.COSTLY or (bans.unlisted and node.kind is not Kind.FUSIBLE):
         return True
-    if bans.heuristics and _is_materialized_in_backward(node):
+    if bans.materialized and _is_materialized_in_backward(node):
         return True
     return node.num_bytes * _SMALLER < sum(source.num_bytes for source in node.inputs)
 
@@ -107,54 +102,6 @@ def _is_materialized_in_backward(node: Node) -> bool:
             if user.kind is Kind.VIEW:
                 views.append(user)
     return False
-
-
-def _ban_used_far_apart(forward: list[Node], banned: dict[Node, None]) -> None:
-    """Ban readers of a node that come after the first kernel which is not fused with it."""
-    for node in forward:
-        users = [user for user in node.users if user.forward]
-        if not users:
-            continue
-        first = _first_unfusible(forward, users, max(user.order for user in users))
-        for user in users:
-            if user.order > first and fuses(node, user) and user.kind is not Kind.VIEW:
-                banned[user] = None
-
-
-def _first_unfusible(forward: list[Node], users: list[Node], last: int) -> int:
-    """Order of the first kernel among `users` and what follows them, up to `last`."""
-    waiting = [(user.order, True) for user in users]
-    waiting.sort()
-    while waiting:
-        order, fused = heappop(waiting)
-        if not fused:
-            return order
-        node = forward[order]
-        for user in node.users:
-            entry = user.order, fuses(node, user)
-            if user.forward and user.order <= last and entry not in waiting:
-                heappush(waiting, entry)
-    return last
-
-
-def _ban_long_chains(forward: list[Node], banned: dict[Node, None]) -> None:
-    """Ban a node that ends a chain of more than a hundred operators which would all be fused."""
-    visited: set[int] = set()
-    for start in forward:
-        chain = [start.order]
-        while chain:
-            order = heappop(chain)
-            if order in visited:
-                continue
-            visited.add(order)
-            node = forward[order]
-            if order > start.order + _LONG_CHAIN and not chain:
-                if node.kind is not Kind.VIEW:
-                    banned[node] = None
-                break
-            for user in node.users:
-                if user.forward and fuses(node, user) and user not in banned:
-                    heappush(chain, user.order)
 
 
 def _cut(graph: Graph, banned: dict[Node, None]) -> Partition:

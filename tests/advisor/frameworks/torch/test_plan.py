@@ -10,7 +10,8 @@ from advisor.cost.machine import Link, machine
 from advisor.cost.roofline import Network
 from advisor.cost.step_time import chunk_times
 from advisor.dtypes import Precision
-from advisor.frameworks.torch.plan import Semantics, chunk_plan, kept_by_budget, kept_by_policy
+from advisor.frameworks.torch.partitioner.block import AttentionKernel
+from advisor.frameworks.torch.plan import Semantics, chunk_plan, kept_by_policy
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
@@ -125,19 +126,43 @@ def test_early_stop_spares_the_last_matmul() -> None:
     assert sum(flops) == sum(operator.forward_flops for operator in LAYER) - w2.forward_flops
 
 
-def test_a_budget_keeps_more_the_larger_it_is() -> None:
-    """Of 4 tokens of 2 bytes an element: wq, wo and attention are 8 wide, wk and wv 4, w1 and w3
-    16; without a budget 64 of them and 48 more are kept, and the statistics of norms and softmax.
-    """
-    assert kept_by_budget(LAYER, 0.0) == frozenset()
-    half, most = kept_by_budget(LAYER, 0.5), kept_by_budget(LAYER, 0.9)
-    assert half < most
-    expensive = {"wq", "wk", "wv", "core_attention", "wo", "w1", "w3"}
-    assert most == expensive
-    everything = kept_by_budget(LAYER, 1.0)
-    assert everything == expensive | {"attention_norm", "ffn_norm", "multiply"}
-    (segment,) = chunk_plan(budget(1.0), SHAPE, (DENSE,), Semantics()).segments
-    assert segment.runs[0].keeps == everything
+def kept_under(fraction: float, how: Semantics) -> dict[str, int]:
+    plan = chunk_plan(budget(fraction), SHAPE, (DENSE,), how)
+    return {t.name: t.num_bytes for t in kept_tensors(LAYER, plan.segments[0].runs).values()}
+
+
+def test_what_a_budget_keeps() -> None:
+    """Of 4 tokens of 2 bytes an element: 8 wide are the input, norms, queries, attention and wo's
+    output, 4 wide keys and values, 16 wide what w1, w3 and their product write. A norm keeps 4
+    bytes a token, attention as many a head, of which there are 2, and cuDNN's two numbers."""
+    how = Semantics(attention=AttentionKernel.CUDNN)
+    assert kept_under(0.0, how) == {"layer_input": 64}
+    most = {
+        "layer_input": 64, "attention_norm.rstd": 16, "wq_out_rope": 64, "wk_out_rope": 32,
+        "wv_out": 32, "core_attention_out": 64, "softmax_lse": 32, "core_attention.seed": 8,
+        "core_attention.offset": 8, "wo_out": 64, "ffn_norm.rstd": 16, "w1_out": 128,
+        "w3_out": 128, "attention_norm_out": 64, "ffn_norm_out": 64, "product": 128,
+    }  # fmt: skip
+    assert kept_under(1.0, how) == most
+    cheap = ("attention_norm_out", "ffn_norm_out", "product")  # a norm, or silu times w3_out
+    listed = {name: size for name, size in most.items() if name not in cheap}
+    assert kept_under(0.9, how) == listed
+
+
+def test_what_a_budget_computes_again() -> None:
+    for fraction, again in ((1.0, set()), (0.0, {"wq", "wk", "wv", "wo", "w1", "w3"})):
+        (segment,) = chunk_plan(budget(fraction), SHAPE, (DENSE,), Semantics()).segments
+        assert {o.name for o in replayed_operators(LAYER, segment.replay) if o.gemm} == again
+
+
+def test_a_budget_is_as_unsure_as_the_kernels_differ() -> None:
+    flash, cudnn = (
+        chunk_plan(budget(0.3), SHAPE, (DENSE,) * 3, Semantics(attention=kernel))
+        for kernel in AttentionKernel
+    )
+    kept = [chunk_footprint(SHAPE, plan, False, False) for plan in (flash, cudnn)]
+    assert [one.unsure for one in kept] == 2 * [abs(kept[0].kept - kept[1].kept)]
+    assert kept[0].unsure > 0
 
 
 def test_inputs_on_the_host() -> None:

@@ -1,0 +1,68 @@
+"""The partitioner's parts on cases that can be looked through."""
+
+from itertools import combinations
+from random import Random
+
+from advisor.frameworks.torch.partitioner.graph import Graph, Kind
+from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
+from advisor.frameworks.torch.partitioner.min_cut import Network
+from advisor.frameworks.torch.partitioner.partition import partition
+
+
+def test_of_equal_cuts_the_one_at_the_sink() -> None:
+    """Two ways from 0 to 1: 0-2-1 of capacity 3 and 3, and 0-3-4-1, whose 2 is in the middle."""
+    network = Network(5)
+    for tail, head, capacity in ((0, 2, 3), (2, 1, 3), (0, 3, 5), (3, 4, 2), (4, 1, 4)):
+        network.connect(tail, head, capacity)
+    assert network.behind_cut() == [False, True, False, False, True]
+
+
+def test_the_cut_turns_flow_back() -> None:
+    """The shortest way 0-2-3-1 blocks both others, unless its flow is turned back at 2-3."""
+    network = Network(4)
+    for tail, head in ((0, 2), (2, 3), (3, 1), (0, 3), (2, 1)):
+        network.connect(tail, head, 1)
+    assert network.behind_cut() == [False, True, False, False]
+
+
+def test_the_knapsack_takes_the_most_that_fits() -> None:
+    draw = Random(1)
+    for _ in range(20):
+        memory = [draw.randint(1, 4000) / 10_000 for _ in range(7)]
+        runtimes = [float(draw.randint(1, 1000)) for _ in range(7)]
+        saved = dp_knapsack(memory, runtimes, 0.6)
+        assert sum(memory[index] for index in saved) <= 0.6 + 1e-9
+        best = max(
+            sum(runtimes[index] for index in chosen)
+            for number in range(8)
+            for chosen in combinations(range(7), number)
+            if sum(memory[index] for index in chosen) <= 0.6 + 1e-9
+        )
+        assert sum(runtimes[index] for index in saved) == best
+
+
+def test_the_knapsack_rounds_as_torch_does() -> None:
+    """Sizes below half a quantum are nothing; one FLOP beside 1e9 is lost in fp32."""
+    assert dp_knapsack([0.5, 0.00004], [1e9, 1.0], 0.5) == {0}
+    assert dp_knapsack([0.6, 0.00004], [1e9, 1.0], 0.5) == {1}
+    assert dp_knapsack([0.50004], [1.0], 0.5) == {0}
+
+
+def test_budgets_of_a_toy() -> None:
+    """Two matmuls and what lies between: the wide product is what the fastest choice keeps, the
+    knapsack gives it up, and without a budget the input alone is left."""
+    graph = Graph()
+    hidden = graph.add("hidden", Kind.INPUT, 100)
+    wide = graph.add("wide", Kind.COSTLY, 1000, hidden, flops=10)
+    bent = graph.fused("bent", 1000, wide)
+    graph.read(wide)
+    graph.read_by_kernel(hidden, bent)
+    graph.finish(graph.add("narrow", Kind.COSTLY, 100, bent, flops=10))
+    kept = {fraction: [node.name for node in partition(graph, fraction).kept]
+            for fraction in (0.0, 0.4, 0.6, 1.0)}  # fmt: skip
+    assert kept == {
+        0.0: ["hidden"], 0.4: ["hidden"], 0.6: ["hidden", "wide"],
+        1.0: ["hidden", "wide", "bent"],
+    }  # fmt: skip
+    again = [node.name for node in partition(graph, 0.6).computed_again]
+    assert again == ["bent"]
