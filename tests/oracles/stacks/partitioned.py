@@ -23,14 +23,16 @@ from advisor.layers.shape import RankShape
 from .blocks import block
 
 aten: Final = torch.ops.aten
+_COUNTED: Final = ("aten.mm", "aten.addmm", "aten.bmm", "aten._scaled_dot_product")
 
 
-def kept_under_budgets(
+def under_budgets(
     shape: RankShape, budgets: tuple[float, ...], kernel: AttentionKernel | None
 ) -> tuple[int, ...]:
-    """Bytes that the forward graph of the shape's block hands to its backward graph, its input
-    among them, weights and what else it is called with not; with a GPU's kernels, or the CPU's."""
-    found: list[tuple[int, ...]] = []
+    """For each budget the bytes that the forward graph of the shape's block hands to its backward
+    graph, its input among them, weights and what else it is called with not; then the FLOPs of
+    matmuls and attention that the backward runs again. With a GPU's kernels, or the CPU's."""
+    found: list[int] = []
     size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
 
     def partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
@@ -43,7 +45,8 @@ def kept_under_budgets(
             called_with = info.inputs[:]
             (hidden,) = (node for node in called_with if tuple(node.meta["val"].shape) == size)
             called_with.remove(hidden)
-            found.append(tuple(_num_bytes(nodes, called_with) for nodes in saved))
+            found.extend(_num_bytes(nodes, called_with) for nodes in saved)
+            found.extend(_flops_again(joint, info, nodes) for nodes in saved)
             return choose(joint, info, memory_budget)
 
         with patch.object(partitioners, "choose_saved_values_set", at_each_budget):
@@ -66,7 +69,7 @@ def kept_under_budgets(
             compiled(torch.empty(size, requires_grad=True), *rest, **named)
     finally:
         torch.set_default_dtype(before)
-    return found[0]
+    return tuple(found)
 
 
 def _num_bytes(saved: list[fx.Node], called_with: list[fx.Node]) -> int:
@@ -77,6 +80,22 @@ def _num_bytes(saved: list[fx.Node], called_with: list[fx.Node]) -> int:
         storage = node.meta["val"].untyped_storage()
         storages[storage._cdata] = storage.nbytes()
     return sum(size for key, size in storages.items() if key not in others)
+
+
+def _flops_again(joint: fx.Graph, info: Any, saved: list[fx.Node]) -> int:
+    """Of what the backward needs and can get from `saved` alone by computing it again."""
+    known = {*saved, *info.inputs, *info.tangents_closure}
+    readers = [node for node in joint.nodes if node in info.tangents_closure]
+    waiting = [source for node in readers if node.op != "output" for source in node.all_input_nodes]
+    flops = 0
+    while waiting:
+        node = waiting.pop()
+        if node not in known:
+            known.add(node)
+            waiting.extend(node.all_input_nodes)
+            if str(node.target).startswith(_COUNTED):
+                flops += int(partitioners.estimate_runtime(node))
+    return flops
 
 
 @contextmanager
@@ -119,8 +138,7 @@ def _flash(
         return aten._scaled_dot_product_flash_attention(
             q, k, v, dropout_p, is_causal, False, scale=scale
         )[0]
-    bias = torch.where(attn_mask, torch.full((), 0.0), torch.full((), float("-inf")))
-    bias = bias.expand(*q.shape[:2], -1, -1)
+    bias = _bias(attn_mask).expand(*q.shape[:2], -1, -1)
     return aten._scaled_dot_product_efficient_attention(
         q, k, v, bias, True, dropout_p, is_causal, scale=scale
     )[0]
@@ -130,6 +148,11 @@ def _cudnn(
     q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
+    bias = None if attn_mask is None else _bias(attn_mask)
     return aten._scaled_dot_product_cudnn_attention(
-        q, k, v, attn_mask, True, dropout_p, is_causal, False, scale=scale
+        q, k, v, bias, True, dropout_p, is_causal, False, scale=scale
     )[0]
+
+
+def _bias(mask: torch.Tensor) -> torch.Tensor:
+    return torch.where(mask, torch.full((), 0.0), torch.full((), float("-inf")))

@@ -107,9 +107,10 @@ def lower_attention(block: Block, operator: Operator) -> None:
 
 
 def _bias(block: Block, bias: Tensor) -> Node:
-    """The 16-bit bias made of a boolean mask, seen by all heads: the memory-efficient kernel's,
-    which stands in for flash attention, as that takes no mask."""
+    """The 16-bit bias made of a boolean mask. The memory-efficient kernel, which torch takes where
+    flash attention cannot have one, sees it expanded to all heads."""
     graph = block.graph
-    mask = block.input("attention_mask", bias.num_elements)
-    made = graph.fused(bias.name, bias.num_bytes, mask)
+    made = graph.fused(bias.name, bias.num_bytes, block.input("attention_mask", bias.num_elements))
+    if block.kernel is AttentionKernel.CUDNN:
+        return made
     return graph.view(made, "expanded", bias.num_bytes * block.shape.local_heads)

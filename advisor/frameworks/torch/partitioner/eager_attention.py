@@ -43,14 +43,14 @@ def _scores(block: Block, operator: Operator) -> None:
     left = _batched(block, query, copied=True)
     repeated = key.kind is Kind.VIEW
     right = _batched(block, block.graph.view(key, "turned"), copied=not repeated)
-    _product(block, left, right, operator.outputs[0], 2 * operator.attention_flops)
+    _product(block, left, right, operator.outputs[0], operator.attention_flops)
 
 
 def _context(block: Block, operator: Operator) -> None:
     probs, value = (block.heads_first(tensor) for tensor in operator.inputs)
     repeated = operator.inputs[1].name == "value_all"
     left, right = _batched(block, probs), _batched(block, value, copied=not repeated)
-    _product(block, left, right, operator.outputs[0], 2 * operator.attention_flops)
+    _product(block, left, right, operator.outputs[0], operator.attention_flops)
 
 
 def _pointwise(block: Block, operator: Operator) -> None:
