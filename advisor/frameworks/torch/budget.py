@@ -12,6 +12,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
 from advisor.recompute import Checkpoint, ReplayRun
+from advisor.units import human_bytes
 
 
 @lru_cache(maxsize=256)
@@ -26,8 +27,7 @@ def budget_run(
     operators = transformer_layer(shape, kind)
     chosen = _partition(shape, operators, budget, kernel)
     kept = _kept(operators, chosen)
-    (other,) = (one for one in AttentionKernel if one is not kernel)
-    others = _kept(operators, _partition(shape, operators, budget, other))
+    others = _kept(operators, _partition(shape, operators, budget, _other(kernel)))
     again = {node.owner for node in chosen.computed_again if node.tensor is not None}
     return ReplayRun(
         modules=frozenset(operator.module for operator in operators),
@@ -35,6 +35,23 @@ def budget_run(
         checkpoint=Checkpoint.EARLY_STOP,
         kept=kept,
         unsure_bytes=abs(_num_bytes(kept) - _num_bytes(others)),
+    )
+
+
+def kernels_note(
+    shape: RankShape, kind: LayerKind, budget: float, kernel: AttentionKernel
+) -> str | None:
+    """How much a block keeps with either kernel, where that differs in print."""
+    other = _other(kernel)
+    here, there = (
+        human_bytes(_num_bytes(budget_run(shape, kind, budget, one).kept or ()))
+        for one in (kernel, other)
+    )
+    if here == there:
+        return None
+    return (
+        f"a block keeps {here} with {kernel} attention, which is assumed, {there} where torch "
+        f"takes {other}'s"
     )
 
 
@@ -46,6 +63,11 @@ def unknown_operator(shape: RankShape, kinds: tuple[LayerKind, ...]) -> str | No
         except UnknownGraphError as unknown:
             return str(unknown)
     return None
+
+
+def _other(kernel: AttentionKernel) -> AttentionKernel:
+    (other,) = (one for one in AttentionKernel if one is not kernel)
+    return other
 
 
 def _partition(

@@ -7,8 +7,10 @@ from typing import Any, Final
 from advisor.answer import Rejection
 from advisor.dtypes import Precision
 from advisor.errors import UserError
+from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job import Framework, Job, JobConfig
+from advisor.layers.shape import RankShape
 from advisor.layout import DataParallelSharding, ParallelLayout
 from advisor.models.attention import SoftmaxType
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
@@ -162,6 +164,24 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
             reason=f"the model has {layers} blocks, fewer than {number}",
             fix=f"at most {layers}", source="advisor",
         )  # fmt: skip
+    if setting.budget is not None:
+        unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
+        if unknown:
+            yield Problem(
+                rule="budget.unknown_graph",
+                reason=f"what torch.compile makes of {unknown} is not modelled, nor what it keeps",
+                fix="full or an operator policy", source="advisor",
+            )  # fmt: skip
+
+
+def block_shape(job: Job) -> RankShape:
+    """Sizes of a block of `job` on one rank."""
+    layout, config = job.layout, job.config
+    return RankShape(
+        model=job.model, seq_length=config.seq_length, micro_batch_size=config.micro_batch_size,
+        tensor_model_parallel_size=layout.tensor_model_parallel_size,
+        sequence_parallel=layout.sequence_parallel,
+    )  # fmt: skip
 
 
 def foreign_word(

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 from advisor.answer import Rejection
 from advisor.errors import UserError
 from advisor.frameworks.base import FixedMemory, no_file
-from advisor.frameworks.torch.budget import unknown_operator
+from advisor.frameworks.torch.budget import kernels_note
 from advisor.frameworks.torch.memory import fsdp_memory
-from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
     Problem,
+    block_shape,
     configured,
     data_parallel_layout,
     foreign_word,
@@ -37,12 +37,10 @@ from advisor.frameworks.torch.snippet import snippet
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import DataParallelSharding, ParallelLayout
-from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
-from advisor.units import human_bytes
 
 
 class TorchStack:
@@ -150,8 +148,6 @@ class TorchStack:
                     source=self.source,
                 )  # fmt: skip
         yield from shared_problems(setting, job)
-        if setting.budget is not None and setting.granularity in self.granularities:
-            yield from _unknown_graph(job, self.source)
 
     def semantics(self, job: Job) -> Semantics:
         """How checkpoints run in the job's version."""
@@ -162,7 +158,9 @@ class TorchStack:
         own = as_torch(setting)
         if own.budget is None:
             return ()
-        return tuple(_either_kernel(own, job, self.semantics(job)))
+        kind, kernel = job.model.layer_kinds[0], self.semantics(job).attention
+        note = kernels_note(block_shape(job), kind, own.budget, kernel)
+        return (note,) if note else ()
 
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
@@ -232,43 +230,6 @@ class Fsdp2(TorchStack):
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Python: `blocks` are the model's transformer blocks."""
         return snippet(as_torch(setting), job)
-
-
-def _unknown_graph(job: Job, source: str) -> Iterator[Problem]:
-    """A budget chooses among the nodes of a graph, which has to be known."""
-    unknown = unknown_operator(_shape(job), job.model.layer_kinds)
-    if unknown:
-        yield Problem(
-            rule="budget.unknown_graph",
-            reason=f"what torch.compile makes of {unknown} is not modelled, nor what it keeps",
-            fix="full or an operator policy", source=source,
-        )  # fmt: skip
-
-
-def _shape(job: Job) -> RankShape:
-    return RankShape(
-        model=job.model, seq_length=job.config.seq_length,
-        micro_batch_size=job.config.micro_batch_size,
-    )  # fmt: skip
-
-
-def _either_kernel(setting: TorchSetting, job: Job, how: Semantics) -> Iterator[str]:
-    """Bytes of the first block under a budget, where they hang on the kernel of attention."""
-    shape, layers = _shape(job), job.model.layer_kinds[:1]
-    kept = {
-        kernel: chunk_footprint(
-            shape, chunk_plan(setting, shape, layers, replace(how, attention=kernel)), False, False
-        ).kept
-        for kernel in AttentionKernel
-    }
-    words = {kernel: human_bytes(num_bytes) for kernel, num_bytes in kept.items()}
-    here = words.pop(how.attention)
-    for kernel, there in words.items():
-        if there != here:
-            yield (
-                f"a block keeps {here} with {how.attention} attention, which is assumed, {there} "
-                f"where torch takes {kernel}'s"
-            )
 
 
 def as_torch(setting: Setting) -> TorchSetting:
