@@ -10,8 +10,8 @@ from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.layers.operators import Operator, Tensor
 from advisor.models.spec import TransformerImpl
 
-_SEED_BYTES = {AttentionKernel.FLASH: 16, AttentionKernel.CUDNN: 8}
-_OFFSET_BYTES = 8
+_OFFSET_BYTES = DType.INT64.itemsize
+_SEED_BYTES = {AttentionKernel.FLASH: 2 * _OFFSET_BYTES, AttentionKernel.CUDNN: _OFFSET_BYTES}
 """The state of dropout's random numbers, which attention hands out with or without dropout."""
 _COMPLEX_BYTES = 2 * WIDE
 
@@ -60,8 +60,8 @@ def _rotate_halves(block: Block, operator: Operator, cos: Node, sin: Node) -> No
         negative = graph.fused("neg", size // 2, high)
         turned = graph.add("cat", Kind.CAT, size, negative, low)
         crossed = graph.fused("by_sin", size, turned, sin)
-        turned = graph.fused("out", size, straight, crossed)
-        block.define(output, turned, heads_first=in_front)
+        rotated = graph.fused(output.name, size, straight, crossed)
+        block.define(output, rotated, heads_first=in_front)
     graph.read(cos, sin)
 
 

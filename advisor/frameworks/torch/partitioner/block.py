@@ -62,6 +62,11 @@ class Block:
             self._inputs[name] = self.graph.add(name, Kind.INPUT, num_bytes)
         return self._inputs[name]
 
+    def in_fp32(self, node: Node) -> Node:
+        """A copy in fp32 of a 16-bit node."""
+        size = node.num_bytes // self.shape.dtype.itemsize * WIDE
+        return self.graph.fused(f"{node.name}.fp32", size, node)
+
     @property
     def seeds(self) -> Node:
         """The seeds of all dropouts, which inductor makes at once: a layer has two."""

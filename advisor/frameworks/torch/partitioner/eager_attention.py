@@ -17,7 +17,8 @@ def _repeat(block: Block, operator: Operator) -> None:
         if source.name == output.name:
             continue
         heads = graph.view(block.heads_first(source), "groups")
-        copy = graph.fused("copy", output.num_bytes, graph.view(heads, "all", output.num_bytes))
+        every = graph.view(heads, "all", output.num_bytes)
+        copy = graph.fused(output.name, output.num_bytes, every)
         block.define(output, graph.view(copy, "all_heads"), heads_first=True)
 
 
@@ -28,28 +29,28 @@ def _product(block: Block, left: Node, right: Node, output: Tensor, flops: int) 
     block.define(output, graph.view(product, "heads"), heads_first=True)
 
 
-def _batched(block: Block, node: Node, *, copied: bool = False) -> Node:
-    """`node` with batch and heads as one dimension."""
+def _batched(block: Block, node: Node, copy: str = "") -> Node:
+    """`node`, or a copy of that name, with batch and heads as one dimension."""
     graph = block.graph
     node = graph.view(node, "expanded")
-    if copied:
-        node = graph.fused("copy", node.num_bytes, node)
+    if copy:
+        node = graph.fused(copy, node.num_bytes, node)
     return graph.view(node, "batch_of_heads")
 
 
 def _scores(block: Block, operator: Operator) -> None:
-    """Rotated queries lie as the projection wrote them; a matmul wants them copied."""
+    """A matmul wants what lies as a projection wrote it copied: repeated keys do not."""
     query, key = (block.heads_first(tensor) for tensor in operator.inputs)
-    left = _batched(block, query, copied=True)
-    repeated = key.kind is Kind.VIEW
-    right = _batched(block, block.graph.view(key, "turned"), copied=not repeated)
+    left = _batched(block, query, "query_copy")
+    copy = "" if operator.inputs[1].name == "key_all" else "key_copy"
+    right = _batched(block, block.graph.view(key, "turned"), copy)
     _product(block, left, right, operator.outputs[0], operator.attention_flops)
 
 
 def _context(block: Block, operator: Operator) -> None:
     probs, value = (block.heads_first(tensor) for tensor in operator.inputs)
-    repeated = operator.inputs[1].name == "value_all"
-    left, right = _batched(block, probs), _batched(block, value, copied=not repeated)
+    copy = "" if operator.inputs[1].name == "value_all" else "value_copy"
+    left, right = _batched(block, probs), _batched(block, value, copy)
     _product(block, left, right, operator.outputs[0], operator.attention_flops)
 
 

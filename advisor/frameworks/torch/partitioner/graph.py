@@ -6,6 +6,7 @@ forward's values alone; two more, which read, stand for the rest of the backward
 Source: torch 2.13 _functorch/partitioners.py (get_default_op_list, classify_nodes).
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -85,13 +86,17 @@ class Graph:
         self.owner = ""
         self._fused = Node("fused backward", Kind.FUSIBLE, 0, backward=True, distance=0)
         self._kernel = Node("backward kernel", Kind.OTHER, 0, backward=True, distance=0)
+        self._names: Counter[tuple[str, str]] = Counter()
         self._views: dict[tuple[Node, str], Node] = {}
 
     def add(
         self, name: str, kind: Kind, num_bytes: int, *inputs: Node, flops: int = 0,
         several: bool = False, weight: bool = False, base: Node | None = None,
     ) -> Node:  # fmt: skip
-        """A new node that reads `inputs`."""
+        """A new node that reads `inputs`; a second one of the same name and owner is numbered."""
+        earlier = self._names[self.owner, name]
+        self._names[self.owner, name] += 1
+        name = f"{name}_{earlier}" if earlier else name
         node = Node(name, kind, num_bytes, inputs, flops, several, weight, owner=self.owner,
                     base=base and base.storage)  # fmt: skip
         self.nodes.append(node)

@@ -169,9 +169,9 @@ def _gelu_tanh(graph: Graph, x: Node, wide: int) -> Node:
     raised = graph.fused("add_one", wide, tanh)
     output = graph.fused("gelu", wide, half, raised)
     rest = graph.fused("rest", wide, graph.fused("tanh_squared", wide, tanh, tanh))
-    inside = graph.fused("add_one", wide, graph.fused("scaled_square", wide, squared))
-    inside = graph.fused("inside", wide, inside)
-    right = graph.fused("right", wide, graph.fused("half_rest", wide, half, rest), inside)
+    inside = graph.fused("inside", wide, graph.fused("scaled_square", wide, squared))
+    slope = graph.fused("inner_slope", wide, inside)
+    right = graph.fused("right", wide, graph.fused("half_rest", wide, half, rest), slope)
     graph.read(graph.fused("slope", wide, graph.fused("half_raised", wide, raised), right))
     return output
 

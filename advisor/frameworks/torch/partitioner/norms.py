@@ -46,7 +46,7 @@ def _fused_rms_norm(block: Block, operator: Operator, source: Node) -> Node:
     _, inverse, normalized = _normalized(block, operator, source, "rstd")
     output = graph.fused("out", size, graph.fused("scaled", wide, normalized, weight))
     mean = graph.fused("over_width", wide, normalized)
-    graph.read(normalized, mean, inverse, graph.fused("weight.fp32", 2 * weight.num_bytes, weight))
+    graph.read(normalized, mean, inverse, block.in_fp32(weight))
     return output
 
 
@@ -62,7 +62,7 @@ def _layer_norm(block: Block, operator: Operator, source: Node) -> Node:
     shifted = graph.fused("shifted", wide, graph.fused("scaled", wide, normalized, weight), bias)
     output = graph.fused("out", size, shifted)
     graph.read(normalized, graph.fused("rstd_over_width", rows, inverse),
-               graph.fused("weight.fp32", 2 * weight.num_bytes, weight))  # fmt: skip
+               block.in_fp32(weight))  # fmt: skip
     return output
 
 
@@ -73,7 +73,7 @@ def _python_rms_norm(block: Block, operator: Operator, source: Node) -> Node:
     (weight,) = block.weights(operator)
     copy, inverse, factor = _normalized(block, operator, source, "rsqrt")
     if model.layernorm_zero_centered_gamma:
-        raised = graph.fused("weight.fp32", 2 * weight.num_bytes, weight)
+        raised = block.in_fp32(weight)
         weight = graph.fused("one_plus_weight", raised.num_bytes, raised)
     if model.layernorm_zero_centered_gamma or not model.norm_placement.before:
         output = graph.fused("out", size, graph.fused("scaled", wide, factor, weight))

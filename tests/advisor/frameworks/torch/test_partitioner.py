@@ -1,12 +1,20 @@
 """The partitioner's parts on cases that can be looked through."""
 
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
+import pytest
+
+from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind
 from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
 from advisor.frameworks.torch.partitioner.min_cut import Network
 from advisor.frameworks.torch.partitioner.partition import partition
+from advisor.models.layer_kind import DENSE
+from advisor.models.spec import Activation, TransformerImpl
+
+from .test_plan import SHAPE, TOY
 
 
 def test_of_equal_cuts_the_one_at_the_sink() -> None:
@@ -66,3 +74,20 @@ def test_budgets_of_a_toy() -> None:
     }  # fmt: skip
     again = [node.name for node in partition(graph, 0.6).computed_again]
     assert again == ["bent"]
+
+
+def test_equal_views_are_one_node_and_equal_work_is_not() -> None:
+    graph = Graph()
+    hidden = graph.add("hidden", Kind.INPUT, 100)
+    assert graph.view(hidden, "rows") is graph.view(hidden, "rows")
+    assert [graph.fused("copy", 100, hidden).name for _ in range(3)] == ["copy", "copy_1", "copy_2"]
+
+
+@pytest.mark.parametrize("impl", [TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS])
+def test_every_activation_that_has_a_formula_has_a_graph(impl: TransformerImpl) -> None:
+    unknown = {
+        activation: unknown_operator(replace(SHAPE, model=model), (DENSE,))
+        for activation in Activation
+        for model in (replace(TOY, transformer_impl=impl, activation=activation),)
+    }
+    assert {one for one, name in unknown.items() if name} == {Activation.QUICK_GEGLU}
