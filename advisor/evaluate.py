@@ -6,14 +6,14 @@ from functools import lru_cache
 from advisor.answer import Evaluation, EvaluationDetail
 from advisor.cost.calibration import Calibration
 from advisor.cost.flops import model_flops, replayed_flops
-from advisor.cost.job_time import JobTime
 from advisor.cost.machine import Machine
 from advisor.cost.roofline import Network
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
+from advisor.job_memory import JobMemory, StageDetail
+from advisor.job_time import JobTime
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
-from advisor.memory.stages import JobMemory, StageDetail
 from advisor.models.attention import SoftmaxType
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from advisor.answer import Evaluation, MemoryLine, TimeLine
 from advisor.cost.roofline import backward_seconds, bound_by, forward_seconds
 from advisor.evaluate import Evaluator
+from advisor.job_memory import StageDetail
 from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.memory.stages import StageDetail
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Segment, kept_tensors, replayed_operators
 

@@ -2,11 +2,11 @@
 
 The columns are fields of ParallelLayout, JobConfig and ModelSpec under their own names, beside what
 a recipe is (name, framework, task, gpus), the recompute setting that it ships with, and where it
-was read. An empty cell means the default. Megatron Bridge's rows hold what is in force after its own
-validation: the distributed optimizer where the switch of DDP or that of the optimizer is on, and
-gradients in the type that a named mixed precision reduces them in (training/config.py
-_validate_and_sync_distributed_optimizer_settings, training/mixed_precision.py). Only the table of the model that is asked for is opened,
-and only the row that is chosen is converted.
+was read. An empty cell means the default. Megatron Bridge's rows hold what is in force after its
+own validation: the distributed optimizer where the switch of DDP or that of the optimizer is on,
+and gradients in the type that a named mixed precision reduces them in (training/config.py
+_validate_and_sync_distributed_optimizer_settings, training/mixed_precision.py). Only the table of
+the model that is asked for is opened, and only the row that is chosen is converted.
 """
 
 import csv

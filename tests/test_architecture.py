@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"memory", "cost", "job", "diagnose"}),
     frozenset({"recipes"}),
     frozenset({"frameworks", "answer", "experiments"}),
+    frozenset({"job_memory", "job_time"}),
     frozenset({"evaluate"}),
     frozenset({"resolve", "ranking", "explain"}),
     frozenset({"search"}),

@@ -5,7 +5,7 @@ from typing import Final
 from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job import Job
-from advisor.memory.stages import StageDetail
+from advisor.job_memory import StageDetail
 from harness.result import StagePeaks
 from harness.trial import Device
 
