@@ -80,6 +80,7 @@ class RunConfig:
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConfig:
     """Hydra's overrides as a RunConfig; UserError, in one line, where they are wrong."""
     command, overrides = _taken_out("command", overrides)
+    _check_asked(overrides)
     values, experiment = _composed(_with_defaults(overrides), config_dir, _RUN)
     return _run_config(values | command, experiment, config_dir)
 
@@ -88,6 +89,7 @@ def compose_sweep(
     overrides: Sequence[str], config_dir: Path | None = None
 ) -> tuple[RunConfig, SweepOptions]:
     """The same of `harness sweep`: the job, and what is searched around it."""
+    _check_asked(overrides)
     given = {override.partition("=")[0] for override in overrides}
     added = [] if "sweep" in given else ["sweep=recompute"]
     if not given & {"sweep", "experiment"}:
@@ -140,6 +142,18 @@ def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list
     own = [text for name, _, text in (o.partition("=") for o in overrides) if name == key]
     rest = [override for override in overrides if override.partition("=")[0] != key]
     return ({key: own[-1]} if own else {}), rest
+
+
+def _check_asked(overrides: Sequence[str]) -> None:
+    """UserError for what Hydra takes and nobody here would act on."""
+    for override in overrides:
+        key, _, text = override.lstrip("+~").partition("=")
+        if re.match(r"hydra\b", key):
+            raise UserError(key, text, "is Hydra's own: no key of the harness",
+                            "runs=FOLDER and name=NAME say where results go")  # fmt: skip
+        if key == "recompute.settings" and not text.strip("[ ]"):
+            raise UserError(key, text, "names no setting",
+                            "recompute=top is the advisor's best")  # fmt: skip
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

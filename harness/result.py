@@ -8,7 +8,10 @@ SCHEMA_VERSION = 1
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. Only `ok` and `unstable` carry times; every status is a final answer."""
+    """How a trial ended. Only `ok` and `unstable` carry times; every status is a final answer.
+
+    `incomplete` is a log that was read and breaks off before its run's end.
+    """
 
     OK = "ok"
     UNSTABLE = "unstable"
@@ -18,6 +21,7 @@ class TrialStatus(StrEnum):
     NCCL_ERROR = "nccl_error"
     NAN = "nan"
     NO_DATA = "no_data"
+    INCOMPLETE = "incomplete"
     SKIPPED = "skipped"
 
 

@@ -159,18 +159,27 @@ class Command:
         """The line of a trial: the setting in its place, else at the end."""
         words = dict(pair.split("=", 1) for pair in self.words)
         words |= {"steps": str(plan.max_warmup_steps + plan.steps), "seed": str(plan.seed)}
-        filled = _PLACEHOLDER.sub(lambda match: words.get(match[1], match[0]), self.template)
+        filled = _PLACEHOLDER.sub(
+            lambda match: words.get(match[1], "") if match[1] else match[0][1:-1], self.template
+        )
         return filled if takes_setting(self.template) else f"{filled} {words['recompute']}".rstrip()
 
 
 _SETTING: Final = ("recompute", "granularity", "modules", "method", "num_layers")
-_PLACEHOLDER: Final = re.compile(rf"(?<!\$)\{{({'|'.join(_SETTING)}|layout|steps|seed)\}}")
-"""Other braces, and the shell's own ${name}, stay as they are."""
+PLACEHOLDERS: Final = (*_SETTING, "layout", "steps", "seed")
+_PLACEHOLDER: Final = re.compile(r"(?<!\$)(?:\{\{[a-z]\w*\}\}|\{([a-z]\w*)\})")
+"""``{name}``, and ``{{name}}`` for one that stays; all other braces, and the shell's own ${name},
+stay as they are."""
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """Names in braces of a command, known or not."""
+    return tuple(match[1] for match in _PLACEHOLDER.finditer(template) if match[1])
 
 
 def takes_setting(template: str) -> bool:
     """Whether a command says where the setting goes."""
-    return any(match[1] in _SETTING for match in _PLACEHOLDER.finditer(template))
+    return any(name in _SETTING for name in placeholders(template))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,8 @@ Verdicts
   FAIL      regression: no change is excluded (99 %), the 95 % interval reaches the limit, and the
             estimate two thirds of it: a slowdown as large as the limit is caught
   ERROR     a run failed (oom, timeout, nccl_error, nan, no_data, failed)
-  UNSTABLE  the measurement itself is not to be trusted     OPEN  inconclusive: more repeats
+  UNSTABLE  the measurement itself is not to be trusted, or a log that was read was cut short
+  OPEN      inconclusive: more repeats
   REFUSED   the environment differs                         GONE, NEW  in one of the two only
   STALE     better than the golden by more than the limit   PASS  the interval is inside the limit
 

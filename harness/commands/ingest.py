@@ -43,7 +43,7 @@ compare, golden and report read. Warm-up is dropped by the same rule as everywhe
 
 Flags
   --one-run             all LOGs are files of one run
-  --accept-incomplete   a run that was stopped before its end is good all the same
+  --accept-incomplete   a log that ends before its run did is good for the steps it holds
   --dry-run             print what the logs say, write nothing
   --config-dir DIR      searched before ./configs and the packaged configuration
   --help
@@ -55,6 +55,7 @@ run failed.
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _FLAGS: Final = ("--one-run", "--accept-incomplete", "--dry-run", "--config-dir", "--help")
 _AUTO: Final = "auto"
+_WORKLOAD: Final = ("model", "layout", "job", "recompute", "backend", "command", "launcher")
 _STEPS: Final = 200
 _SHOWN: Final = 3
 _SUFFIXES: Final = (".log", ".out", ".err", ".txt", ".gz", "")
@@ -170,6 +171,7 @@ def _stem(path: Path) -> str:
 
 def _identity(options: Options) -> Identity:
     given = {override.lstrip("+~").partition("=")[0] for override in options.overrides}
+    _check_workload(given, options)
     steps = () if "measure.steps" in given else (f"measure.steps={_STEPS}",)
     config = compose((*options.overrides, *steps), options.config_dir)
     preset = "experiment" in given
@@ -179,6 +181,17 @@ def _identity(options: Options) -> Identity:
     like = load_results([options.like]).results[0] if options.like else None
     device = Device.CUDA if config.device == _AUTO else convert(config.device, Device, "", "device")
     return Identity(config=config, preset=preset, like=like, device=device)
+
+
+def _check_workload(given: set[str], options: Options) -> None:
+    """UserError for keys that would say nothing: they change the workload of an experiment."""
+    if "experiment" in given:
+        return
+    told = "like=RESULT tells its own" if options.like else "the log alone tells it"
+    for key in sorted(given):
+        if key.partition(".")[0] in _WORKLOAD:
+            raise UserError(key, "(given)", f"is part of a workload, and {told}",
+                            "experiment=NAME says which workload is meant")  # fmt: skip
 
 
 def _default_name(sources: Sequence[Source]) -> str:

@@ -13,6 +13,7 @@ from harness.logs.records import (
     Record,
     Step,
     Throughput,
+    Timers,
     WholeRun,
 )
 
@@ -58,7 +59,8 @@ class Collector:
     rates: list[Throughput] = field(default_factory=list)
     peaks: dict[int | None, Peak] = field(default_factory=dict)
     arguments: dict[str, str] = field(default_factory=dict)
-    whole_run_seconds: float | None = None
+    timers: list[float] = field(default_factory=list)
+    whole_run: WholeRun | None = None
     ended: bool = False
 
     def add(self, record: Record, rank: int | None) -> bool:
@@ -72,12 +74,16 @@ class Collector:
                 self.rates.append(record)
                 self.ended = False
                 return True
+            case Timers():
+                self.timers.append(record.seconds)
+                self.ended = False
+                return True
             case Peak():
                 self._peak(record, rank)
             case Argument():
                 self.arguments[record.name] = record.value
             case WholeRun():
-                self.whole_run_seconds = record.seconds
+                self.whole_run = later(self.whole_run, record)
             case Mark.END:
                 self.ended = True
             case Mark.START:
@@ -91,6 +97,7 @@ class Collector:
             for number, step in stream.steps.items():
                 merged[number] = combined(merged[number], step) if number in merged else step
         found = [merged[number] for number in sorted(merged)]
+        found = _with_timers(found, self.timers) if self.timers else found
         return tuple(_with_rates(found, self.rates)) if self.rates else tuple(found)
 
     @property
@@ -143,8 +150,9 @@ class Collector:
             self.peaks.pop(rank, None)
             return
         self.rates.clear()
+        self.timers.clear()
         self.peaks.clear()
-        self.whole_run_seconds = None
+        self.whole_run = None
 
 
 def combined(one: Step, other: Step) -> Step:
@@ -154,12 +162,21 @@ def combined(one: Step, other: Step) -> Step:
         here, there = getattr(one, item.name), getattr(other, item.name)
         known = here if there is None else there
         both = here is not None and there is not None
-        if both and item.name in ("seconds", "stamp"):
+        if both and item.name in ("seconds", "timer_seconds", "stamp"):
             known = max(here, there)
         elif both and item.name.endswith(("_per_gpu", "_per_second")):
             known = min(here, there)
         found[item.name] = known
     return Step(**found)
+
+
+def later(one: WholeRun | None, other: WholeRun) -> WholeRun:
+    """Means as the last line tells them; what only an earlier one told stays."""
+    if one is None:
+        return other
+    told = {item.name: value for item in fields(WholeRun)
+            if (value := getattr(other, item.name)) is not None}  # fmt: skip
+    return replace(one, **told)
 
 
 def wider(one: Peak, other: Peak | None) -> Peak:
@@ -187,15 +204,36 @@ def together(files: Sequence[Collector]) -> Collector:
         rates=[rate for one in files for rate in one.rates],
         peaks=peaks,
         arguments=arguments,
-        whole_run_seconds=next((s for one in files if (s := one.whole_run_seconds)), None),
-        ended=any(one.ended for one in files),
+        timers=next((one.timers for one in files if one.timers), []),
+        whole_run=next((one.whole_run for one in files if one.whole_run), None),
+        ended=_all_ended(files),
     )
+
+
+def _all_ended(files: Sequence[Collector]) -> bool:
+    """Whether every rank that writes steps came to its end, or one that writes none says so for
+    all (Megatron's first)."""
+    writers = [one for one in files if any(stream.steps for stream in one.streams.values())]
+    silent = any(one.ended for one in files if one not in writers)
+    return silent or (bool(writers) and all(one.ended for one in writers))
 
 
 def _larger(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return max(one, other)
+
+
+def _with_timers(steps: list[Step], timers: list[float]) -> list[Step]:
+    """Timers as those of steps 1, 2, 3, …; none of them where the log has fewer than steps: then
+    one line stands for several steps, or the run goes on from a checkpoint."""
+    if steps and steps[-1].number > len(timers):
+        return steps
+    known = {step.number: step for step in steps}
+    return [
+        replace(known.get(number, Step(number=number)), timer_seconds=seconds)
+        for number, seconds in enumerate(timers, start=1)
+    ]
 
 
 def _with_rates(steps: list[Step], rates: list[Throughput]) -> list[Step]:

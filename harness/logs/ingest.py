@@ -144,6 +144,9 @@ def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
         return None
     config = identity.config
     asked = config.recompute.settings
+    if len(asked) > 1:
+        raise UserError("recompute.settings", ",".join(asked), "are several, and a log is of one",
+                        "read the logs of each by themselves")  # fmt: skip
     spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
     if spec is None:
         raise UserError(

@@ -11,10 +11,8 @@ from harness.logs.causes import ORDER, Causes
 from harness.logs.collect import Collector, together
 from harness.logs.lines import Line, read_lines
 from harness.logs.readers import READERS, reader_of
-from harness.logs.records import LogFramework, Peak, Step
+from harness.logs.records import LogFramework, Peak, Step, WholeRun
 
-_SAYS_ITS_END: Final = (LogFramework.TORCHTITAN, LogFramework.HUGGINGFACE)
-"""Frameworks without a total that write a line when they are done; DeepSpeed does neither."""
 _RANK_FILE: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"(\d+)")
 
@@ -23,17 +21,17 @@ _DIGITS: Final = re.compile(r"(\d+)")
 class ParsedLog:
     """What the last attempt of a run logged.
 
-    ended: whether the run came to its end; None where the framework does not tell. cause: why it
-    did not, where the log names that. whole: the file does not break off within a line.
-    whole_run_seconds: mean step of the whole run, where no step has a time of its own.
+    ended: whether the log shows that the run came to its end. cause: why it did not, where the log
+    names that. whole: the file does not break off within a line.
+    whole_run: means over the whole run, where the log tells any.
     """
 
     framework: LogFramework | None = None
     steps: tuple[Step, ...] = ()
     peaks: tuple[Peak, ...] = ()
     arguments: dict[str, str] = field(default_factory=dict)
-    whole_run_seconds: float | None = None
-    ended: bool | None = None
+    whole_run: WholeRun | None = None
+    ended: bool = False
     cause: Failure | None = None
     restarts: int = 0
     lines: int = 0
@@ -43,30 +41,34 @@ class ParsedLog:
 def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> ParsedLog:
     """The run that `paths` are logs of: one file, or those of its ranks.
 
-    framework None: found out by the lines. UserError where a file cannot be read.
+    Where no line is a framework's, only a traceback is believed: a text about training speaks of
+    running out of memory too. framework None: found out by the lines. UserError where a file cannot
+    be read.
     """
     scans = [_scan(path, framework) for path in paths]
+    found = {name: together([s.collectors[name] for s in scans]) for name in scans[0].collectors}
+    said = any(collected.ended for collected in found.values())  # a Trainer's, of its DeepSpeed
     causes = [cause for scan in scans if (cause := scan.causes.cause()) is not None]
     bare = ParsedLog(
         cause=min(causes, key=_severity, default=None),
         lines=sum(scan.lines for scan in scans),
         whole=all(scan.whole for scan in scans),
     )
-    for name in scans[0].collectors:
-        collected = together([scan.collectors[name] for scan in scans])
+    for name, collected in found.items():
         steps = collected.steps()
-        if steps or collected.peaks or collected.whole_run_seconds:
+        if steps or collected.peaks or collected.whole_run:
             return replace(
                 bare,
                 framework=_spoken(name, collected),
                 steps=steps,
                 peaks=collected.sorted_peaks(),
                 arguments=collected.arguments,
-                whole_run_seconds=collected.whole_run_seconds,
-                ended=_ended(name, collected.ended, steps),
+                whole_run=collected.whole_run,
+                ended=said or _at_total(steps),
                 restarts=collected.restarts,
             )
-    return bare
+    traced = any(scan.causes.traceback for scan in scans)
+    return bare if traced else replace(bare, cause=None)
 
 
 class _Scan:
@@ -120,13 +122,10 @@ def _spoken(name: LogFramework, collected: Collector) -> LogFramework:
     return LogFramework.MEGATRON_BRIDGE if bridge else name
 
 
-def _ended(name: LogFramework, said: bool, steps: tuple[Step, ...]) -> bool | None:
-    if said:
-        return True
+def _at_total(steps: tuple[Step, ...]) -> bool:
+    """Whether the last step is the last of the run, where the lines tell how many it has."""
     total = steps[-1].total if steps else None
-    if total is not None:
-        return steps[-1].number >= total
-    return False if name in _SAYS_ITS_END else None
+    return total is not None and steps[-1].number >= total
 
 
 def _severity(failure: Failure) -> int:

@@ -27,13 +27,15 @@ class LogFramework(StrEnum):
 class Step:
     """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
 
-    total: steps of the whole run. samples_per_second is of all ranks, the other rates of one GPU.
-    stamp: when the line was written, seconds of some epoch. None is what the line does not say.
+    total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
+    what lies between them. samples_per_second is of all ranks, the other rates of one GPU. stamp: when
+    the line was written, seconds of some epoch. None is what the line does not say.
     """
 
     number: int
     total: int | None = None
     seconds: float | None = None
+    timer_seconds: float | None = None
     tflops_per_gpu: float | None = None
     tokens_per_second_per_gpu: float | None = None
     samples_per_second: float | None = None
@@ -68,10 +70,23 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeRun:
-    """The end of a run that tells the mean step over all of it, warm-up included."""
+class Timers:
+    """Seconds of forward, backward and optimizer of a step, on a line without its number."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRun:
+    """Means over the whole run, start and warm-up included: a step's seconds, and rates.
+
+    tokens_per_second is of all ranks, the other rates of one GPU.
+    """
+
+    seconds: float | None = None
+    tflops_per_gpu: float | None = None
+    tokens_per_second: float | None = None
+    tokens_per_second_per_gpu: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +104,7 @@ class Mark(StrEnum):
     END = "end"
 
 
-Record = Step | Throughput | Peak | Loss | WholeRun | Argument | Mark
+Record = Step | Throughput | Timers | Peak | Loss | WholeRun | Argument | Mark
 
 
 class Reader(Protocol):

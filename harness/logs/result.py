@@ -9,8 +9,8 @@ from harness.baselines.identity import world_size
 from harness.failures import Failure
 from harness.logs.arguments import contradictions, told_workload
 from harness.logs.parse import ParsedLog
-from harness.logs.records import Step
-from harness.logs.series import STAMPS, TimedSteps, Work, timed_steps, work_of
+from harness.logs.records import Step, WholeRun
+from harness.logs.series import STAMPS, TIMERS, TimedSteps, Work, timed_steps, work_of
 from harness.measure.trust import Evidence as Seen
 from harness.measure.trust import concerns
 from harness.measure.warmup import is_warm
@@ -27,6 +27,7 @@ from harness.result import (
 from harness.trial import Device, MeasurementPlan
 
 PROVENANCE: Final = "parsed from log"
+_NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +54,8 @@ class Question:
 
 
 def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
-    """Status and numbers of the run; numbers only where it trained beyond the warm-up.
-
-    A run that broke off before its end keeps what it showed until then, as unstable.
-    """
+    """Status and numbers of the run; numbers only where it trained beyond the warm-up, and came to
+    its end: of a log that was cut nobody knows what is missing."""
     bare = unmeasured(parsed, question)
     failure = _failure(parsed, question)
     if failure is not None:
@@ -65,9 +64,12 @@ def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
     cut = _warm_up(timed, question.plan)
     window = slice(cut, cut + question.plan.steps)
     if not timed.seconds[window]:
-        if parsed.whole_run_seconds is not None:
-            return _of_whole_run(bare, parsed, question, parsed.whole_run_seconds)
+        whole = parsed.whole_run
+        if whole is not None and whole.seconds is not None:
+            return _of_whole_run(bare, parsed, question, whole)
         return failed(bare, parsed, Failure(status=TrialStatus.NO_DATA, message=_nothing(parsed)))
+    if not (question.done or parsed.ended or question.accept_incomplete):
+        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=_NO_END))
     steps = timed.steps[window]
     seen = Seen(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
     found = (*concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed))
@@ -92,14 +94,19 @@ def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
 
 def failed(bare: TrialResult, parsed: ParsedLog, failure: Failure) -> TrialResult:
     """`bare` with why there are no numbers."""
-    last = parsed.steps[-1].number if parsed.steps else None
-    where = "" if last is None else f" (after step {last})"
+    where = f" ({_last(parsed)})" if parsed.steps else ""
     evidence = Evidence(
-        phase=Phase.START if last is None else Phase.TRAINING,
+        phase=Phase.TRAINING if parsed.steps else Phase.START,
         message=failure.message + where,
         over_bytes=failure.over_bytes,
     )
     return replace(bare, status=failure.status, evidence=evidence)
+
+
+def _last(parsed: ParsedLog) -> str:
+    """Where the log ends."""
+    last = parsed.steps[-1] if parsed.steps else Step(number=0)
+    return f"after step {last.number}" + ("" if last.total is None else f" of {last.total}")
 
 
 def unmeasured(parsed: ParsedLog, question: Question) -> TrialResult:
@@ -150,7 +157,9 @@ def _nothing(parsed: ParsedLog) -> str:
     if parsed.framework is None:
         return f"no line of a known framework in {lines}"
     if not parsed.steps:
-        return f"no step in {lines} of {parsed.framework}"
+        mean = parsed.whole_run and parsed.whole_run.tflops_per_gpu
+        words = f", but a mean of {mean:g} TFLOP/s/GPU since the job's start" if mean else ""
+        return f"no step in {lines} of {parsed.framework}{words}"
     count = len(parsed.steps)
     if timed_steps(parsed.steps, Work()).seconds or parsed.steps[0].seconds:
         return f"all {count} logged steps are warm-up"
@@ -158,7 +167,7 @@ def _nothing(parsed: ParsedLog) -> str:
 
 
 def _of_whole_run(
-    bare: TrialResult, parsed: ParsedLog, question: Question, seconds: float
+    bare: TrialResult, parsed: ParsedLog, question: Question, whole: WholeRun
 ) -> TrialResult:
     """The mean over all steps: the only time there is, and one that holds the warm-up."""
     mean = Concern(
@@ -167,10 +176,16 @@ def _of_whole_run(
         fatal=True,
     )  # fmt: skip
     found = (mean, *_concerns(parsed, question, TimedSteps()))
+    assert whole.seconds is not None
+    tokens = whole.tokens_per_second_per_gpu
+    layout = question.workload.get("layout")
+    if whole.tokens_per_second is not None and layout:
+        tokens = whole.tokens_per_second / world_size(question.workload)
     return replace(
         bare,
         status=TrialStatus.UNSTABLE,
-        times=StepTimes(seconds=(seconds,), warmup_seconds=(), clock="log"),
+        times=StepTimes(seconds=(whole.seconds,), warmup_seconds=(), clock="log"),
+        reported=Reported(tokens_per_second_per_gpu=() if tokens is None else (tokens,)),
         memory=_memory(parsed, question.workload),
         loss=_losses(parsed.steps),
         concerns=_fatal_first(found),
@@ -185,7 +200,8 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             advice="the command does not take what is put in; see docs/backends.md",
         )  # fmt: skip
     if not (question.done or parsed.ended):
-        yield _end(parsed, question.accept_incomplete)
+        yield Concern(name="incomplete", seen=f"the log ends {_last(parsed)}", limit="its end",
+                      advice="make sure that the run was stopped on purpose")  # fmt: skip
     if parsed.restarts:
         yield Concern(name="restarts", seen=str(parsed.restarts), limit="0",
                       advice="only the last attempt is counted")  # fmt: skip
@@ -199,24 +215,22 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
             name="missing_lines", seen=f"{timed.missing} between the first and the last",
             limit="0", advice="ranks wrote over each other: one file a rank",
         )  # fmt: skip
+    mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
+    if mean is not None:
+        yield Concern(
+            name="job_mean", seen=f"{mean:g} TFLOP/s/GPU since the job's start", limit="steps",
+            advice="its start and its checkpoints are in it; no step's rate is taken from it",
+        )  # fmt: skip
+    if timed.clock == TIMERS:
+        yield Concern(
+            name="engine_timers", seen="step times are fwd + bwd + step", limit="whole steps",
+            advice="what lies between is not in them; steps_per_print=1 gives samples per second",
+        )  # fmt: skip
     if timed.clock == STAMPS:
         yield Concern(
             name="time_stamps", seen="step times are distances of time stamps", limit="times",
             advice="say the workload: experiment=NAME or like=RESULT",
         )  # fmt: skip
-
-
-def _end(parsed: ParsedLog, accept: bool) -> Concern:
-    """That the end was not seen; fatal where the framework would have shown it."""
-    if parsed.ended is None:
-        return Concern(name="end_unknown", seen=f"{parsed.framework} does not tell", limit="an end",
-                       advice="make sure that the run was over")  # fmt: skip
-    last = parsed.steps[-1] if parsed.steps else Step(number=0)
-    of = "" if last.total is None else f" of {last.total}"
-    return Concern(
-        name="incomplete", seen=f"the log ends after step {last.number}{of}", limit="its end",
-        fatal=not accept, advice="--accept-incomplete takes a run that was stopped early",
-    )  # fmt: skip
 
 
 def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak, ...]:

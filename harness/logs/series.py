@@ -11,6 +11,7 @@ from harness.logs.records import Step
 
 LOG: Final = "log"
 STAMPS: Final = "log_stamps"
+TIMERS: Final = "log_timers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +43,14 @@ def work_of(workload: Mapping[str, Any]) -> Work:
 
 
 def timed_steps(steps: Sequence[Step], work: Work) -> TimedSteps:
-    """Every step whose time is known. Rates become times by the work of a step; without it the
-    distances of time stamps stand, which hold the writing of the log too."""
+    """Every step whose time is known. Rates become times by the work of a step; timers of a step's
+    parts stand where they tell of more steps, and where there is neither the distances of time
+    stamps, which hold the writing of the log too."""
     known = [(step, seconds) for step in steps if (seconds := _seconds(step, work)) is not None]
+    parts = [(step, step.timer_seconds) for step in steps if step.timer_seconds is not None]
     clock = LOG
+    if len(parts) > len(known):
+        known, clock = parts, TIMERS
     if not known:
         known, clock = list(_by_stamps(steps)), STAMPS
     gaps = [later.number - earlier.number for (earlier, _), (later, _) in pairwise(known)]

@@ -10,7 +10,7 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.registry import stack_of
 from advisor.job import Framework, Job
 from advisor.units import nearest_names
-from harness.trial import takes_setting
+from harness.trial import PLACEHOLDERS, placeholders, takes_setting
 
 OTHER: Final = "other"
 """A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
@@ -51,16 +51,22 @@ def frameworks() -> tuple[str, ...]:
 def check_framework(name: str) -> None:
     """UserError where `name` is no framework that a command can be of."""
     if name not in frameworks():
-        raise UserError("framework", name, f"must be one of {', '.join(frameworks())}",
+        raise UserError("framework", name, "is none that a command can be of",
                         nearest_names(name, frameworks()))  # fmt: skip
 
 
 def check_template(template: str, framework: str) -> None:
-    """UserError where the command cannot take a setting: one that is empty, that sets recompute
-    itself, or of which nobody knows where the setting goes."""
+    """UserError where the command cannot take a setting: one that is empty, that has a placeholder
+    which nobody fills, that sets recompute itself, or of which nobody knows where the setting goes.
+    """
     if not template.strip():
         raise UserError("command", "(none)", "must be the command that trains",
                         "command='torchrun … pretrain_gpt.py … {recompute}'")  # fmt: skip
+    for name in placeholders(template):
+        if name not in PLACEHOLDERS:
+            raise UserError("command", f"{{{name}}}", "is not a placeholder",
+                            f"{nearest_names(name, PLACEHOLDERS)} (braces of the command's own: "
+                            f"{{{{{name}}}}})")  # fmt: skip
     if framework == OTHER:
         if not takes_setting(template):
             raise UserError("command", template, "must say where the setting goes: {recompute}",

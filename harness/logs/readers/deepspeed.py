@@ -1,20 +1,26 @@
-"""DeepSpeed's timer, its pipeline engine, see_memory_usage and the printed configuration.
+"""DeepSpeed's timers, its pipeline engine, see_memory_usage, the printed configuration, and how its
+launcher ends.
 
-Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer), runtime/pipe/engine.py,
-runtime/utils.py, runtime/config.py (print). Samples are those of the global batch; "GB" is 2**30.
-CurrSamplesPerSec is of the last step alone.
+Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer, SynchronizedWallClockTimer),
+runtime/pipe/engine.py, runtime/utils.py, runtime/config.py (print), launcher/launch.py. Samples
+are those of the global batch; "GB" is 2**30. CurrSamplesPerSec is of the last step alone. A long name of
+the configuration leaves no dots before its value.
 """
 
+import math
 import re
 from typing import Final
 
 from harness.logs.records import (
     NUMBER,
     Argument,
+    Mark,
     Peak,
     Record,
     Step,
+    Timers,
     number,
+    pairs,
     positive,
     scaled_bytes,
     stamp,
@@ -31,25 +37,34 @@ _PIPELINE: Final = re.compile(
     rf"samples/sec: ({NUMBER})$"
 )
 _USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
-_ARGUMENT: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) \.+ (.+)$")
+_DONE: Final = re.compile(r"\[launch\.py:\d+:main\] Process \d+ exits successfully\.$")
+_WALL_CLOCK: Final = re.compile(
+    rf"(?:^|\[Rank 0\] )time \(ms\)((?: \| \w+: {NUMBER})+)$"  # wall_clock_breakdown
+)
+_OF_A_STEP: Final = ("fwd", "bwd", "step")
+_ARGUMENT: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) (?:\.+ )?(.+)$")
 
 
 class DeepSpeedReader:
     """Lines of DeepSpeed's engines, as rank 0 writes them."""
 
-    anchors = ("global_step=", "samples/sec:", "Max_MA", ":print]")
+    anchors = (
+        "global_step=", "time (ms) |", "samples/sec:", "Max_MA", ":print]", "exits successfully",
+    )  # fmt: skip
 
     def read(self, text: str) -> tuple[Record, ...]:
         """See Reader."""
         if match := _TIMER.search(text):
             return _timer(match)
+        if match := _WALL_CLOCK.search(text):
+            return _wall_clock(match[1])
         if match := _PIPELINE.search(text):
             return _pipeline(match)
         if match := _USAGE.search(text):
             return (Peak(number=0, rank=0, allocated=scaled_bytes(match[1], _GIB)),)
         if match := _ARGUMENT.search(text):
             return (Argument(name=match[1], value=match[2]),)
-        return ()
+        return (Mark.END,) if _DONE.search(text) else ()
 
 
 def _timer(match: re.Match[str]) -> tuple[Record, ...]:
@@ -58,6 +73,16 @@ def _timer(match: re.Match[str]) -> tuple[Record, ...]:
         return ()
     step = Step(number=int(match[2]), samples_per_second=rate, stamp=stamp(match[1]))
     return (step, Peak(number=step.number, rank=0, allocated=allocated))
+
+
+def _wall_clock(rest: str) -> tuple[Record, ...]:
+    """The timers of a whole step; those of its micro steps have other names."""
+    fields = pairs(rest, " | ", ":") or {}
+    parts = [number(fields.get(name, "")) for name in _OF_A_STEP]
+    known = [part for part in parts if part is not None and math.isfinite(part)]
+    if len(known) < len(_OF_A_STEP) or sum(known) <= 0:
+        return ()
+    return (Timers(seconds=sum(known) / 1e3),)
 
 
 def _pipeline(match: re.Match[str]) -> tuple[Record, ...]:

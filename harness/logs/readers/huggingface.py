@@ -1,9 +1,10 @@
 """Hugging Face's Trainer: a Python dictionary on a line, numbers in 4.x, quoted text in 5.x.
 
 Source: transformers 4.57.1 and 5.23.0, trainer.py and trainer_callback.py. No step has a time of
-its own: there is the mean over the whole run, at its end, and with skip_memory_metrics=False
-(trainer_utils.py, TrainerMemoryTracker) bytes: by how much a stage ended above its begin, and its
-peak above its end.
+its own: there is the mean over the whole run, at its end. Tokens per second are of all ranks beside
+a loss (include_num_input_tokens_seen), of one rank at the end (include_tokens_per_second, 4.x).
+With skip_memory_metrics=False (trainer_utils.py, TrainerMemoryTracker) there are bytes: by how much
+a stage ended above its begin, and its peak above its end.
 """
 
 import ast
@@ -29,10 +30,15 @@ class HuggingFaceReader:
         match = _DICTIONARY.search(text)
         values = _dictionary(match[1]) if match else {}
         rate = positive(str(values.get("train_steps_per_second", "")))
+        tokens = positive(str(values.get("train_tokens_per_second", "")))
         if rate is not None:
-            return (WholeRun(seconds=1.0 / rate), *_peak(values), Mark.END)
+            whole = WholeRun(seconds=1.0 / rate, tokens_per_second_per_gpu=tokens)
+            return (whole, *_peak(values), Mark.END)
         loss, epoch = (number(str(values.get(name, ""))) for name in ("loss", "epoch"))
-        return () if loss is None or epoch is None else (Loss(value=loss, epoch=epoch),)
+        if loss is None or epoch is None:
+            return ()
+        so_far = () if tokens is None else (WholeRun(tokens_per_second=tokens),)
+        return (Loss(value=loss, epoch=epoch), *so_far)
 
 
 def _peak(values: dict[str, Any]) -> tuple[Peak, ...]:

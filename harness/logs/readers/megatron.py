@@ -2,8 +2,9 @@
 ranks whose data-parallel rank is 0, the arguments of rank 0.
 
 Source: Megatron-LM core_r0.11 to main d98e8a64, megatron/training/training.py (training_log) and
-utils.py (report_memory); Megatron Bridge main 067f987, training/utils/train_utils.py. "MB" is 2**20
-bytes in Megatron-LM, "GB" 10**9 in Bridge.
+utils.py (report_memory); Megatron Bridge main 067f987, training/utils/train_utils.py, and 0.3.1,
+training/train.py (Job throughput, a mean since the job's start, in its progress.txt) and
+pretrain.py (its end). "MB" is 2**20 bytes in Megatron-LM, "GB" 10**9 in Bridge.
 """
 
 import math
@@ -19,6 +20,7 @@ from harness.logs.records import (
     Record,
     Step,
     Throughput,
+    WholeRun,
     number,
     pairs,
     positive,
@@ -42,9 +44,15 @@ _BRIDGE_MEMORY: Final = re.compile(
 _BRIDGE_STEP: Final = re.compile(
     rf"\bStep Time : ({NUMBER})s GPU utilization: ({NUMBER})MODEL_TFLOP/s/GPU$"
 )
+_JOB: Final = re.compile(
+    rf"\bJob throughput: ({NUMBER}) (?:MODEL_)?TFLOP/s/GPU Cumulative throughput: {NUMBER} "
+    r"(?:MODEL_)?TFLOP/s/GPU(?: |$)"
+)
 _ARGUMENT: Final = re.compile(r"^(\w+) \.{2,} (.+)$")
 _WORLD: Final = re.compile(r"^using world size: (\d+), data-parallel size: (\d+), ")
-_EXIT: Final = re.compile(r"^\[exiting program at iteration \d+\] datetime: ")
+_EXIT: Final = re.compile(
+    r"^\[(?:exiting program at iteration \d+|after training is done)\] datetime: "
+)
 _TIME: Final = "elapsed time per iteration (ms)"
 _THROUGHPUT: Final = ("throughput per GPU (TFLOP/s/GPU)", "TFLOPs")  # Megatron-DeepSpeed's is short
 _LOSS: Final = "lm loss"
@@ -57,7 +65,9 @@ _NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, "consumed 
 class MegatronReader:
     """Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed."""
 
-    anchors = ("iteration", "Step Time", " ..", "using world size")
+    anchors = (
+        "iteration", "Step Time", "Job throughput", " ..", "using world size", "after training",
+    )  # fmt: skip
 
     def read(self, text: str) -> tuple[Record, ...]:
         """See Reader."""
@@ -69,6 +79,9 @@ class MegatronReader:
             return _bridge_peak(match[1], match[2], match[3])
         if match := _BRIDGE_STEP.search(text):
             return _bridge_step(match[1], match[2])
+        if match := _JOB.search(text):
+            mean = positive(match[1])
+            return () if mean is None else (WholeRun(tflops_per_gpu=mean),)
         return _frame(text)
 
 

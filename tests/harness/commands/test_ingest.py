@@ -44,12 +44,24 @@ def test_one_line_for_each_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown == [
         "ok          megatron_lm      good.log  8 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
         "53.92 GiB allocated  56.75 GiB reserved  loss 8.123",
-        "unstable    megatron_lm      cut.log  5 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
-        "loss 8.123  (incomplete: the log ends after step 9 of 12)",
+        "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
+        "--accept-incomplete takes it all the same (after step 9 of 12)",
         "oom         megatron_lm      oom.log  [training] torch.OutOfMemoryError: CUDA out of "
-        "memory (after step 3)",
+        "memory (after step 3 of 12)",
         "no_data     unknown          garbage.log  [start] no line of a known framework in 3 lines",
     ]
+
+
+def test_a_text_about_training_is_no_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """It speaks of running out of memory; a traceback of it would be believed."""
+    words = "What fits: that no rank runs out of memory.\nRuntimeError: CUDA out of memory\n"
+    Path("README.md").write_text(words)
+    assert cli.main(["ingest", "README.md"]) == 3
+    assert capsys.readouterr().out.startswith(
+        "no_data     unknown          README.md  [start] no l"
+    )
+    Path("died.log").write_text("Traceback (most recent call last):\n" + words)
+    assert cli.main(["ingest", "died.log"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -169,6 +181,13 @@ def test_the_command_line() -> None:
         (["a.log", "like=absent.json"], "cannot be read"),
         (["a.log", "like=a.log", "experiment=tiny_cpu"], "give one of them"),
         (["a.log", "mesure.steps=3"], "is not a known key"),
+        (
+            ["a.log", "recompute.settings=[bogus]"],
+            "recompute.settings = (given): is part of a work",
+        ),
+        (["a.log", "like=a.log", "job.seq_length=1"], "and like=RESULT tells its own"),
+        (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
+        (["a.log", *FULL, "recompute.settings=[none,selective]"], "are several"),
     ],
 )
 def test_a_wrong_request_is_one_line(

@@ -1,9 +1,10 @@
-"""Lines in the true formats of the frameworks: their own format strings, made-up numbers.
+"""Lines in the true formats of the frameworks: their own format strings, made-up numbers. What can
+run without a GPU wrote real ones: recorded/.
 
 Sources: Megatron-LM core_r0.11 to main d98e8a64 (training.py, utils.py), Megatron Bridge main
-067f987 (train_utils.py), NeMo 8cfedd72 (progress_printer.py), torchtitan 0.1.0 to 0.3.0
-(components/metrics.py), DeepSpeed 0.19.8 (utils/timer.py, runtime/pipe/engine.py), transformers
-4.57.1 and 5.23.0 (trainer_callback.py).
+067f987 (train_utils.py) and 0.3.1 (train.py), NeMo 8cfedd72 (progress_printer.py), torchtitan 0.1.0
+to 0.3.0 (components/metrics.py), DeepSpeed 0.19.8 (utils/timer.py, runtime/pipe/engine.py),
+transformers 4.57.1 and 5.23.0 (trainer_callback.py).
 """
 
 ARGUMENTS = {
@@ -70,6 +71,15 @@ def bridge_memory(rank: int, number: int, peak: float, reserved: float) -> str:
             f"mem-max-active-gigabytes: 56.0 | mem-max-inactive-gigabytes: 4.2 | "
             f"mem-max-reserved-gigabytes: {reserved} | mem-alloc-retires: 0 | "
             f"mem-allocated-count: 1234\n")  # fmt: skip
+
+
+def job_throughput(number: int, tflops: float) -> str:
+    """A line of progress.txt in the folder of checkpoints."""
+    text = "2026-01-15 10:20:31\tJob ID: 17\t# GPUs: 32\tSaved checkpoint\t"
+    text += f"Iteration: {number}\tJob throughput: {tflops:.1f} MODEL_TFLOP/s/GPU\t"
+    text += f"Cumulative throughput: {399.8:.1f} MODEL_TFLOP/s/GPU\t"
+    text += f"Floating-point operations: {1.2e20:.2e}\tTokens (in billions): {1.25:.2f}"
+    return f"{text}\n"
 
 
 def nemo(number: int, total: int = 100, *, seconds: float = 5.432, tail: str = "") -> str:

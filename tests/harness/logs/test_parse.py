@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from advisor.errors import UserError
 from harness.logs.lines import LINE_CHARACTERS
 from harness.logs.parse import ParsedLog, parse_logs
-from harness.logs.records import LogFramework, Peak, Step
+from harness.logs.records import LogFramework, Peak, Step, WholeRun
 from harness.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
@@ -64,7 +64,7 @@ def test_cut_at_every_byte_there_is_never_a_wrong_number(tmp_path: Path, kind: s
         parsed = parse_logs([path])
         assert parsed.steps == whole.steps[: len(parsed.steps)]
         assert set(parsed.peaks) <= set(whole.peaks)
-        assert parsed.ended is (True if len(parsed.steps) == 3 else False if parsed.steps else None)
+        assert parsed.ended is (len(parsed.steps) == 3)
         assert parsed.cause is None
 
 
@@ -186,7 +186,24 @@ def test_bridge_rates_alone_are_steps(parse: Parse) -> None:
         Step(number=1, seconds=9.0, tflops_per_gpu=50.0),
         Step(number=2, seconds=1.23, tflops_per_gpu=400.0),
     )
-    assert parsed.ended is None
+    assert parsed.ended is False
+    done = "[after training is done] datetime: 2026-01-15 10:20:31 \n"
+    assert parse(lines.bridge_step(9.0, 50.0) + done).ended is True
+
+
+def test_a_mean_of_the_whole_job_is_no_step(parse: Parse) -> None:
+    """Bridge's and Megatron-LM's progress.txt."""
+    parsed = parse(lines.job_throughput(100, 300.1) + lines.job_throughput(200, 400.1))
+    assert (parsed.framework, parsed.steps) == (LogFramework.MEGATRON_LM, ())
+    assert parsed.whole_run == WholeRun(tflops_per_gpu=400.1)
+
+
+def test_of_ranks_that_all_write_steps_all_must_end(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "rank0.log", tmp_path / "rank1.log"
+    whole.write_text(lines.titan(1) + lines.titan_says("Training completed"))
+    cut.write_text(lines.titan(1))
+    assert parse_logs([whole]).ended is True
+    assert parse_logs([whole, cut]).ended is False
 
 
 def test_files_of_ranks_are_one_run(tmp_path: Path) -> None:

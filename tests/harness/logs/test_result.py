@@ -91,9 +91,9 @@ def test_a_line_every_tenth_step(parse: Parse) -> None:
 def test_a_run_that_broke_off(parse: Parse) -> None:
     parsed = parse(run(12, total=50))
     result = result_of(parsed, QUESTION)
-    assert result.status is TrialStatus.UNSTABLE
-    assert result.concerns[0].seen == "the log ends after step 12 of 50"
-    assert result.times is not None
+    assert (result.status, result.times, result.loss) == (TrialStatus.INCOMPLETE, None, ())
+    assert result.evidence is not None
+    assert result.evidence.message.endswith("(after step 12 of 50)")
     accepted = result_of(parsed, replace(QUESTION, accept_incomplete=True))
     assert (accepted.status, names(accepted)) == (TrialStatus.OK, ["incomplete"])
     assert names(result_of(parsed, replace(QUESTION, done=True))) == []
@@ -133,7 +133,7 @@ def test_a_failure_has_no_numbers(parse: Parse) -> None:
     assert (result.status, result.times) == (TrialStatus.OOM, None)
     assert result.evidence is not None
     assert result.evidence.phase is Phase.TRAINING
-    assert result.evidence.message.endswith("(after step 12)")
+    assert result.evidence.message.endswith("(after step 12 of 50)")
     assert result_of(parse(run() + oom), QUESTION).status is TrialStatus.OK, "after its end"
 
 
@@ -183,21 +183,38 @@ def test_without_the_work_time_stamps_stand(parse: Parse) -> None:
     assert "time_stamps" in names(result)
 
 
-def test_deepspeed_rates_and_an_end_that_nobody_tells(parse: Parse) -> None:
+def test_deepspeed_rates_and_an_end_that_only_its_launcher_tells(parse: Parse) -> None:
     text = "".join(lines.deepspeed(n, rate=16.0) for n in range(1, 13))
-    result = result_of(parse(text), QUESTION)
+    assert result_of(parse(text), QUESTION).status is TrialStatus.INCOMPLETE
+    done = "[2026-01-15 10:20:31,1] [INFO] [launch.py:285:main] Process 7 exits successfully.\n"
+    result = result_of(parse(text + done), QUESTION)
     assert result.times is not None
     assert result.times.seconds == (2.0,) * 9, "32 samples, 16 a second"
-    assert (result.status, names(result)) == (TrialStatus.OK, ["end_unknown"])
+    assert (result.status, names(result)) == (TrialStatus.OK, [])
 
 
 def test_a_trainer_tells_one_mean(parse: Parse) -> None:
-    text = ("{'loss': 7.1, 'epoch': 0.5}\n{'train_runtime': 80.0, 'train_steps_per_second': 1.25, "
-            "'epoch': 1.0}\n")  # fmt: skip
+    text = ("{'loss': 7.1, 'epoch': 0.5, 'train_tokens_per_second': 640}\n"
+            "{'train_runtime': 80.0, 'train_steps_per_second': 1.25, 'epoch': 1.0}\n")  # fmt: skip
     result = result_of(parse(text), replace(QUESTION, device=Device.CPU))
     assert result.times is not None
     assert (result.times.seconds, result.loss) == ((0.8,), (7.1,))
     assert (result.status, names(result)) == (TrialStatus.UNSTABLE, ["whole_run_mean"])
+    assert result.reported is not None
+    assert result.reported.tokens_per_second_per_gpu == (20.0,), "640 of 32 ranks"
+    bare = result_of(parse(text), replace(QUESTION, trial={"workload": {}}))
+    assert bare.reported is not None
+    assert bare.reported.tokens_per_second_per_gpu == (), "nobody knows of how many ranks"
+
+
+def test_a_mean_of_the_job_is_told_and_not_taken_for_a_step(parse: Parse) -> None:
+    result = result_of(parse(run() + lines.job_throughput(12, 400.1)), QUESTION)
+    assert (result.status, names(result)) == (TrialStatus.OK, ["job_mean"])
+    assert result.concerns[0].seen.startswith("400.1 TFLOP/s/GPU")
+    alone = result_of(parse(lines.job_throughput(12, 400.1)), QUESTION)
+    assert (alone.status, alone.times) == (TrialStatus.NO_DATA, None)
+    assert alone.evidence is not None
+    assert "a mean of 400.1 TFLOP/s/GPU" in alone.evidence.message
 
 
 def test_work_of_a_step() -> None:

@@ -1,5 +1,7 @@
 """How a setting is put into a command."""
 
+import re
+
 import pytest
 
 from advisor.errors import UserError
@@ -22,9 +24,12 @@ def line(template: str, recompute: str = "--recompute-granularity full") -> str:
         ("train {recompute} --train-iters {steps} --seed {seed} {layout}",
          "train --recompute-granularity full --train-iters 30 --seed 7 --tp 4"),
         ("train --ac={granularity}:{num_layers}", "train --ac=full:4"),
+        ("train --m={modules}", "train --m="),
         ("train ${recompute}", "train ${recompute} --recompute-granularity full"),
-        ("train {recompute} --json '{\"a\": {b}}' ${steps} ${recompute}",
-         "train --recompute-granularity full --json '{\"a\": {b}}' ${steps} ${recompute}"),
+        ("train {{steps}} | awk '{{print}}' {a,b} {1..3} %q{RANK}",
+         "train {steps} | awk '{print}' {a,b} {1..3} %q{RANK} --recompute-granularity full"),
+        ("train {recompute} --json '{\"a\": {\"b\": 1}}' ${steps} ${recompute}",
+         "train --recompute-granularity full --json '{\"a\": {\"b\": 1}}' ${steps} ${recompute}"),
     ],
 )  # fmt: skip
 def test_placeholders(template: str, expected: str) -> None:
@@ -52,12 +57,14 @@ def test_without_recompute_nothing_is_put_in() -> None:
         ("train activation_checkpoint:full", "torchtitan", "sets recompute itself"),
         ("deepspeed x.py --deepspeed_config ds.json", "deepspeed", "sets recompute itself"),
         ("x.py --gradient_checkpointing True", "huggingface", "sets recompute itself"),
+        ("train {recompte}", "other", "{recompte}: is not a placeholder; did you mean recompute?"),
+        ("train {rank}", "megatron_lm", "(braces of the command's own: {{rank}})"),
         ("train", "other", "must say where the setting goes"),
         ("train ${recompute}", "other", "must say where the setting goes"),
     ],
 )
 def test_commands_that_cannot_take_a_setting(template: str, framework: str, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match=re.escape(says)):
         check_template(template, framework)
 
 
@@ -78,3 +85,6 @@ def test_frameworks() -> None:
     )  # fmt: skip
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")
+    with pytest.raises(UserError, match="framework = jax: is none that") as error:
+        check_framework("jax")
+    assert str(error.value).count("nemo") == 1

@@ -80,7 +80,7 @@ def test_failures_of_all_kinds(tmp_path: Path) -> None:
     """One command a fault, and full recompute, in which the script has none."""
     expected = {
         "oom": ("oom", "[training, 512.00 MiB over] torch.OutOfMemoryError: CUDA out of memory."),
-        "crash": ("failed", "AssertionError: You must specify a recompute method (after step 4)"),
+        "crash": ("failed", "You must specify a recompute method (after step 4 of 10)"),
         "silent": ("failed", "ended with exit code 3"),
         "nan": ("nan", "loss of step 5 is nan"),
         "deaf": ("unstable", "not_as_asked: recompute is none, asked for was selective:mlp"),
@@ -113,7 +113,7 @@ def test_a_command_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) ->
     result = results(tmp_path)["none"]
     assert result.status == "timeout"
     assert result.evidence is not None
-    assert result.evidence.message == "not done after 4 s (after step 4)"
+    assert result.evidence.message == "not done after 4 s (after step 4 of 30)"
     assert not alive(str(script))
 
 

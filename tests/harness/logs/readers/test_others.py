@@ -102,6 +102,20 @@ def test_deepspeed_usage_and_configuration() -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "[Rank 0] time (ms) | fwd_microstep: 0.27 | bwd_microstep: 8.77 | step_microstep: 12.19",
+        "[Rank 0] time (ms) | pipe_send_output: 1.00 | pipe_recv_grad: 2.00",
+        "[Rank 0] time (ms) | fwd: 12.84 | bwd: 9.69 | step: 12.2[Rank 1]",
+        "[Rank 0] time (ms) | fwd: 12.84 | bwd: nan | step: 12.21",
+        "[Rank 0] time (ms) | fwd: 0.00 | bwd: 0.00 | step: 0.00",
+    ],
+)
+def test_deepspeed_timers_that_are_of_no_whole_step(line: str) -> None:
+    assert read("deepspeed", line) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "{'loss': 7.1234, 'grad_norm': 1.2, 'learning_rate': 5e-05, 'epoch': 0.1}",
         "{'loss': '7.1234', 'grad_norm': '1.2', 'learning_rate': '5e-05', 'epoch': '0.1'}",
         "  2%|▏         | 20/1000 [01:10<57:30]{'loss': 7.1234, 'epoch': 0.1}",
@@ -122,6 +136,8 @@ def test_trainer_end() -> None:
     line = ("{'train_runtime': '123.4', 'train_samples_per_second': '12.35', "
             "'train_steps_per_second': '1.25', 'train_loss': '6.5', 'epoch': '1'}")  # fmt: skip
     assert read("huggingface", line) == (WholeRun(seconds=0.8), Mark.END)
+    rate = line.replace("{", "{'train_tokens_per_second': 1234.5, ")  # 4.x: of one rank
+    assert read("huggingface", rate)[0] == WholeRun(seconds=0.8, tokens_per_second_per_gpu=1234.5)
     memory = "{'before_init_mem_gpu': 1000, 'init_mem_gpu_alloc_delta': 20000, "
     memory += "'train_mem_gpu_alloc_delta': 300000, 'train_mem_gpu_peaked_delta': 4000000, "
     assert read("huggingface", line.replace("{", memory)) == (
