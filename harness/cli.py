@@ -1,10 +1,14 @@
 """The command `harness`: hands its arguments to a subcommand, maps errors to exit codes."""
 
 import importlib
+import io
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 USAGE: Final = 2
 RUN_FAILED: Final = 4
@@ -49,6 +53,8 @@ MODULES: Final = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; stdout carries the result, stderr the talk. Returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and sys.stdout is not None:
+        sys.stdout = _pipe(sys.stdout)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal without UTF-8 shows a question mark
             stream.reconfigure(errors="replace")
@@ -56,15 +62,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
     except OSError as error:  # a full disk, a folder that is read-only
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{arguments[0]}: {where}{error.strerror or error}", RUN_FAILED)
     except Exception:  # Python would exit with 1, which CI reads as a regression
         traceback.print_exc()
         return RUN_FAILED
+
+
+class _Pipe(io.FileIO):
+    """A pipe whose reader may leave before the end (`| head`): what it has not read is lost, and
+    the verdict's exit code is not."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _pipe(stream: TextIO) -> TextIO:
+    """`stream` as one that does not fail where nobody reads it."""
+    raw = _Pipe(stream.fileno(), "w", closefd=False)
+    buffer = io.BufferedWriter(raw)
+    return io.TextIOWrapper(buffer, stream.encoding, line_buffering=stream.isatty())
 
 
 def _dispatch(arguments: list[str]) -> int:

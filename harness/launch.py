@@ -14,6 +14,7 @@ from harness.launchers.options import LauncherKind, LauncherOptions
 from harness.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.plan import RunPlan
 from harness.progress import Progress
+from harness.result import TrialStatus
 from harness.runner import Runner
 from harness.store import RunFolder
 from harness.trial import Device, Trial
@@ -26,7 +27,7 @@ def make_runner(
     folder: RunFolder,
     plan: RunPlan,
     progress: Progress,
-    retry: bool = False,
+    retry: frozenset[TrialStatus] = frozenset(),
 ) -> Runner:
     """A runner of `plan`; what it needs beyond the standard library is imported only now."""
     given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress, "retry": retry}

@@ -23,6 +23,7 @@ from harness.store import RunFolder, TrialFolder
 from harness.trial import Trial
 
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
+UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
 FAILED: Final = (
     TrialStatus.FAILED, TrialStatus.TIMEOUT, TrialStatus.NCCL_ERROR, TrialStatus.NAN,
     TrialStatus.NO_DATA,
@@ -32,13 +33,13 @@ FAILED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """How trials are run, on this machine. retry: those that did not measure are run again."""
+    """How trials are run, on this machine. retry: those of these statuses are run again."""
 
     folder: RunFolder
     plan: RunPlan
     progress: Progress
     launcher: Callable[[Trial], Launcher] = launcher_of
-    retry: bool = False
+    retry: frozenset[TrialStatus] = frozenset()
     grace_seconds: float = GRACE_SECONDS
 
     def run(self) -> dict[str, TrialResult]:
@@ -94,10 +95,9 @@ class Runner:
         result = folder.result()
         if result is None and not folder.has_result():
             return None
-        if result is not None and earlier is not None and same_question(trial, earlier, result):
-            answered = result.status in MEASURED or not self.retry
-            if answered:
-                return result
+        wanted = result is not None and result.status not in self.retry
+        if result and earlier and wanted and same_question(trial, earlier, result):
+            return result
         self.folder.set_aside(trial.name)
         return None
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.baselines.golden import Golden
+from harness.baselines.identity import Scalar
 from harness.gate.metrics import LOSS, METRICS, find_metric
 from harness.stats import Summary
 
@@ -32,14 +33,31 @@ def golden_page(golden: Golden) -> str:
         f"  {meta.provenance}, {meta.date}: {meta.reason}",
     ]
     lines += [f"  source: {meta.source}"] if meta.source else []
-    lines += [f"  workload {identity.workload_key or 'known in part'}"]
-    if not golden.processes:
-        lines.append(f"  status {golden.status}")
+    lines += [f"  workload {identity.workload_key or 'known in part'}", *_numbers(golden)]
+    lines += [f"  {key:<40} {value}" for key, value in sorted(meta.environment.items())]
+    return "\n".join(lines) + "\n"
+
+
+def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar]] | None) -> str:
+    """A golden as it is to be written to `path`: of a new one its numbers, of one that was there
+    (`diff`) what becomes different, value by value."""
+    if diff is None:
+        return "\n".join([f"new  {path}", f"  {new.meta.reason}", *_numbers(new)]) + "\n"
+    lines = [f"  {key}: {_shown(old)} -> {_shown(value)}" for key, (old, value) in diff.items()]
+    return "\n".join([f"changed  {path}" if lines else f"as it was  {path}", *lines]) + "\n"
+
+
+def _shown(value: Scalar) -> str:
+    return "(none)" if value is None else str(value)
+
+
+def _numbers(golden: Golden) -> list[str]:
+    """A line a metric: its median, its scatter, a limit of its own."""
+    lines = [] if golden.processes else [f"  status {golden.status}"]
     for name, one in golden.summary().items():
         limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
         lines.append(f"  {name:<28} {_value(name, one):>12}  {_scatter(one)}{limit}")
-    lines += [f"  {key:<40} {value}" for key, value in sorted(meta.environment.items())]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _value(name: str, one: Summary) -> str:

@@ -10,7 +10,7 @@ from advisor.errors import UserError
 from harness.baselines.foreign import FIRST_STEP, Layout, write_layout
 from harness.baselines.golden_json import json_text
 from harness.baselines.imported import ImportRequest, import_golden
-from harness.baselines.page import golden_page, list_page
+from harness.baselines.page import change_page, golden_page, list_page
 from harness.baselines.results import load_results
 from harness.commands.compare import Parser
 from harness.files import write_atomic
@@ -59,12 +59,13 @@ def _update(arguments: Namespace) -> None:
 
 
 def _apply(changes: Sequence[Change], arguments: Namespace) -> None:
-    """Show the diff, then write; with --dry-run nothing is written."""
-    text = diff_text(changes)
+    """Show what changes, then write; with --dry-run nothing is written."""
     if arguments.diff:
-        write_atomic(arguments.diff, text)
+        write_atomic(arguments.diff, diff_text(changes))
     else:
-        print(text, end="", file=sys.stderr)
+        for change in sorted(changes, key=lambda one: str(one.path)):
+            diff = change.diff() if change.old else None
+            print(change_page(change.path, change.new, diff), end="", file=sys.stderr)
     if arguments.dry_run:
         return
     write(changes)
@@ -149,8 +150,8 @@ def _writing(made: ArgumentParser) -> None:
     made.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER",
                       help=f"where goldens are (default {FOLDER})")  # fmt: skip
     made.add_argument("--diff", type=Path, metavar="FILE",
-                      help="write the JSON diff old -> new there, not to stderr")  # fmt: skip
-    made.add_argument("--dry-run", action="store_true", help="show the diff, write nothing")
+                      help="write old and new of every value there, as JSON")  # fmt: skip
+    made.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Final
 
 from advisor.errors import UserError
+from advisor.reader import convert
 from harness.backends.command.plan import check_request
 from harness.config import compose
 from harness.launch import machine_of, make_runner
@@ -17,15 +18,16 @@ from harness.plan import RunPlan
 from harness.planning import make_plan
 from harness.predicted import page
 from harness.progress import Progress
-from harness.result import TrialResult
+from harness.result import TrialResult, TrialStatus
 from harness.runner import FAILED as UNANSWERED
-from harness.runner import Runner, exit_code
+from harness.runner import UNMEASURED, Runner, exit_code
 from harness.signals import Stop
 from harness.store import RunFolder
 
 UNFINISHED: Final = 3
 FAILED: Final = 4
-_SWITCHES: Final = ("--dry-run", "--retry", "--no-report")
+_SWITCHES: Final = ("--dry-run", "--no-report")
+_RETRY: Final = "--retry"
 HELP: Final = """\
 harness run [flags] [KEY=VALUE]...
 
@@ -72,6 +74,7 @@ Flags
   --dry-run                 show the trials and predictions, run nothing, write nothing
   --no-report               do not write runs/NAME/report (harness report writes it later)
   --retry                   run trials again that gave no measurement (failed, out of memory, …)
+  --retry=STATUS,…          run those again that ended so, e.g. --retry=unstable, and no others
   --config-dir DIR          searched before ./configs and the packaged configuration
   --help
 
@@ -87,7 +90,7 @@ class Flags:
 
     overrides: tuple[str, ...] = ()
     dry_run: bool = False
-    retry: bool = False
+    retry: frozenset[TrialStatus] = frozenset()
     no_report: bool = False
     config_dir: Path | None = None
 
@@ -115,21 +118,25 @@ def parse(argv: Sequence[str]) -> Flags:
     rest, overrides = list(argv), []
     given: dict[str, bool] = {}
     config_dir: Path | None = None
+    retry: frozenset[TrialStatus] = frozenset()
     while rest:
         word = rest.pop(0)
         name, has_value, value = word.partition("=")
         if word in _SWITCHES:
             given[word.removeprefix("--").replace("-", "_")] = True
+        elif name == _RETRY:
+            given_statuses = value.split(",") if has_value else UNMEASURED
+            retry = frozenset(convert(one, TrialStatus, "", _RETRY) for one in given_statuses)
         elif name == "--config-dir":
             if not has_value and not rest:
                 raise UserError(name, "(none)", "needs a folder")
             config_dir = Path(value if has_value else rest.pop(0))
         elif word.startswith("-"):
-            hint = nearest_names(word, (*_SWITCHES, "--config-dir", "--help"))
+            hint = nearest_names(word, (*_SWITCHES, _RETRY, "--config-dir", "--help"))
             raise UserError(word, "(given)", "is not a flag", hint)
         else:
             overrides.append(word)
-    return Flags(overrides=tuple(overrides), config_dir=config_dir, **given)
+    return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
 
 
 def run_folder(runs: str, name: str) -> RunFolder:
@@ -239,7 +246,7 @@ def _kept(folder: RunFolder, plan: RunPlan) -> str:
 
 def again_line(command: str, argv: Sequence[str]) -> str:
     """The command line that goes on where this one was stopped."""
-    words = [word for word in argv if word != "--retry"]
+    words = [word for word in argv if word.partition("=")[0] != _RETRY]
     return " ".join(["harness", command, *(quote(word) for word in words)])
 
 

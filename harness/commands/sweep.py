@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Final
 
 from advisor.errors import UserError
-from harness.commands.run import FAILED, Flags, parse
+from harness.commands.run import FAILED, Flags, again_line, parse
 from harness.config import RunConfig, compose_sweep
 from harness.launch import machine_of, make_runner
 from harness.launchers.options import LauncherKind, LauncherOptions
@@ -127,7 +127,7 @@ def _sweep(
         ),
         retry=flags.retry,
     )
-    again = " ".join(["harness", "sweep", *(quote(word) for word in argv if word != "--retry")])
+    again = again_line("sweep", argv)
     _say(f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
          f"into {folder.path}")  # fmt: skip
     try:

@@ -8,7 +8,7 @@ from typing import Final
 from harness.launchers.base import Running
 from harness.plan import PlannedSetting, same_trial
 from harness.result import TrialResult
-from harness.runner import MEASURED, Runner, label_of
+from harness.runner import Runner, label_of
 from harness.signals import StopSignals
 from harness.store import TrialFolder
 from harness.trial import Trial
@@ -77,7 +77,7 @@ class Follower(Runner):
         """Whether `result` is one that node 0 keeps as found, or has just written."""
         if not self._is_asked(trial, self.folder.trial(trial.name)):
             return False
-        return result.status in MEASURED or not self.retry or result != before
+        return result.status not in self.retry or result != before
 
     def _start(self, trial: Trial, folder: TrialFolder) -> Running:
         return self.launcher(trial).start(trial, folder, trial.environment)

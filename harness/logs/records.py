@@ -28,8 +28,8 @@ class Step:
     """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
 
     total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
-    what lies between them. samples_per_second is of all ranks, the other rates of one GPU. stamp: when
-    the line was written, seconds of some epoch. None is what the line does not say.
+    what lies between them. samples_per_second is of all ranks, the other rates of one GPU. stamp:
+    when the line was written, seconds of some epoch. None is what the line does not say.
     """
 
     number: int

@@ -12,7 +12,7 @@ from advisor.errors import UserError
 from harness.files import Lock
 from harness.plan import PlannedSetting, RunPlan
 from harness.progress import Progress
-from harness.result import TrialResult
+from harness.result import TrialResult, TrialStatus
 from harness.runner import Runner
 from harness.store import RunFolder
 from harness.sweep.front import Outcome, outcome_of
@@ -22,7 +22,7 @@ from harness.sweep.study import Study
 
 _LOCK: Final = "sweep.lock"
 
-MakeRunner = Callable[[RunPlan, Progress, bool], Runner]
+MakeRunner = Callable[[RunPlan, Progress, frozenset[TrialStatus]], Runner]
 
 
 class SweepProgress(Progress):
@@ -56,7 +56,7 @@ class Sweep:
     space: Space
     options: SweepOptions
     make_runner: MakeRunner
-    retry: bool = False
+    retry: frozenset[TrialStatus] = frozenset()
     planned: dict[Point, PlannedSetting] = field(default_factory=dict)
     outcomes: dict[Point, Outcome] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class Sweep:
                 # the sampler repeats itself: the advisor's best of the rest
                 study.enqueue([p for p in self.space.planned if p not in self.outcomes][:1])
             else:
-                self._execute(new, progress, False)
+                self._execute(new, progress)
             for point, trial in asked:
                 study.tell(trial, self.outcomes[point])
 
@@ -111,7 +111,9 @@ class Sweep:
                 found.append(point)
         return found
 
-    def _execute(self, points: list[Point], progress: Progress, retry: bool) -> None:
+    def _execute(
+        self, points: list[Point], progress: Progress, retry: frozenset[TrialStatus] = frozenset()
+    ) -> None:
         """Results of `points`, run or found."""
         self.planned.update({point: self.space.planned[point] for point in points})
         plan = RunPlan(

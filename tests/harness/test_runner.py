@@ -21,7 +21,7 @@ from advisor.errors import UserError
 from harness.files import Lock
 from harness.plan import RunPlan
 from harness.result import TrialResult, TrialStatus
-from harness.runner import Runner, exit_code
+from harness.runner import UNMEASURED, Runner, exit_code
 from harness.store import RunFolder, TrialFolder
 from harness.trial import MeasurementPlan
 
@@ -167,8 +167,11 @@ def test_retry_runs_only_what_did_not_measure(
     first = make_runner(plan).run()
     faults({})
     assert make_runner(plan).run() == first
-    second = make_runner(plan, retry=True).run()
+    chosen = make_runner(plan, retry=frozenset({TrialStatus.OOM})).run()
+    assert [result.status for result in chosen.values()] == ["ok", "failed", "ok"]
+    second = make_runner(plan, retry=UNMEASURED).run()
     assert [result.status for result in second.values()] == ["ok"] * 3
+    assert second[names[0]] == chosen[names[0]]
     assert second[names[2]] == first[names[2]]
     kept = sorted((make_runner(plan).folder.path / "superseded").iterdir())
     statuses = {TrialFolder(path).result().status for path in kept}  # type: ignore[union-attr]

@@ -2,9 +2,9 @@
 launcher ends.
 
 Source: DeepSpeed 0.19.8, utils/timer.py (ThroughputTimer, SynchronizedWallClockTimer),
-runtime/pipe/engine.py, runtime/utils.py, runtime/config.py (print), launcher/launch.py. Samples
-are those of the global batch; "GB" is 2**30. CurrSamplesPerSec is of the last step alone. A long name of
-the configuration leaves no dots before its value.
+runtime/pipe/engine.py, runtime/utils.py, runtime/config.py (print), launcher/launch.py. Samples are
+those of the global batch; "GB" is 2**30. CurrSamplesPerSec is of the last step alone. A long name
+of the configuration leaves no dots before its value.
 """
 
 import math

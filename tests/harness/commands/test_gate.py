@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,12 +39,31 @@ def test_the_recorded_regression_is_exit_1() -> None:
     assert line.endswith("limit -5 %")
 
 
+def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
+    """`harness compare | head -1`: the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli", "compare", str(RECORDED)], cwd=ROOT, timeout=60,
+        stdout=writing, stderr=subprocess.PIPE, check=False, env={"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
     to = tmp_path / "goldens"
     done = harness("golden", "update", "--reason", "accepted", "--to", str(to), str(RECORDED))
     assert done.returncode == 0
     assert len(done.stdout.split()) == len(list(to.iterdir())) == 4
-    assert '"new": "accepted"' in done.stderr
+    shown = [line for line in done.stderr.splitlines() if not line.startswith("harness golden: ")]
+    assert shown[0].startswith(f"new  {to}/llama3_70b")
+    assert shown[1] == "  accepted"
+    assert len(shown) < 20, "four goldens in short"
+    other = harness("golden", "update", "--reason", "again", "--to", str(to), str(MLP))
+    assert other.stderr.splitlines()[1:] == [
+        f"changed  {other.stdout.strip()}", "  meta.reason: accepted -> again",
+    ]  # fmt: skip
     assert "few samples (1)" in done.stderr
     again = harness("compare", str(RECORDED), "--golden", str(to))
     assert again.returncode == 0, again.stdout
@@ -77,11 +97,13 @@ def test_no_golden_is_exit_3(tmp_path: Path) -> None:
         ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100", "--workload", "a"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...]) -> None:
-    done = harness(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
+def test_a_wrong_request_is_one_line_and_exit_2(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

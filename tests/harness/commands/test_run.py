@@ -12,6 +12,7 @@ pytest.importorskip("hydra")
 
 from harness import cli
 from harness.commands import run
+from harness.runner import UNMEASURED
 
 ROOT = Path(__file__).parents[3]
 DRIVE = str(Path(__file__).parents[1] / "drive.py")
@@ -104,6 +105,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     ("arguments", "says"),
     [
         (["experiment=llama3_8b_1xh20"], "experiment = llama3_8b_1xh20: unknown experiment"),
+        (["--retry=unsable"], "--retry = unsable: must be one of ok, unstable"),
         (["--retri"], "--retri = (given): is not a flag; did you mean --retry or"),
         (["--config-dir"], "--config-dir = (none): needs a folder"),
         (["--config-dir=absent"], "is not a folder"),
@@ -168,8 +170,10 @@ def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str])
 def test_flags_and_overrides_may_stand_anywhere() -> None:
     flags = run.parse(["a=1", "--retry", "--config-dir", "d", "b=2", "--dry-run"])
     assert flags == run.Flags(
-        overrides=("a=1", "b=2"), dry_run=True, retry=True, config_dir=Path("d")
+        overrides=("a=1", "b=2"), dry_run=True, retry=UNMEASURED, config_dir=Path("d")
     )
+    assert run.parse(["--retry=unstable,oom"]).retry == {"unstable", "oom"}
+    assert run.again_line("run", ["a=1", "--retry=unstable"]) == "harness run a=1"
 
 
 def test_importing_the_command_line_loads_nothing_heavy() -> None:

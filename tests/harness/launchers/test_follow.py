@@ -19,6 +19,7 @@ from harness.launchers.follow import Follower
 from harness.plan import RunPlan
 from harness.progress import Progress
 from harness.result import TrialStatus
+from harness.runner import UNMEASURED
 from harness.store import RunFolder, TrialFolder
 from harness.trial import Trial
 
@@ -99,7 +100,7 @@ def test_what_node_0_runs_again_is_followed_again(tmp_path: Path, make_plan: Mak
     ranks = Ranks()
     thread = threading.Thread(target=again)
     thread.start()
-    (result,) = follower(tmp_path, plan, ranks, retry=True).run().values()
+    (result,) = follower(tmp_path, plan, ranks, retry=UNMEASURED).run().values()
     thread.join()
     assert result.status is TrialStatus.OK
     (kept,) = follower(tmp_path, plan, Ranks()).run().values()

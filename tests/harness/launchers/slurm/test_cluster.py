@@ -15,6 +15,7 @@ from harness.cli import main
 from harness.launchers.slurm.runner import SlurmRunner
 from harness.plan import RunPlan
 from harness.result import TrialResult, TrialStatus
+from harness.runner import UNMEASURED
 from harness.store import RunFolder, TrialFolder
 from tests.harness.launchers.slurm.cluster import Cluster, until
 
@@ -151,7 +152,7 @@ def test_retry_submits_again_what_did_not_measure(
     first = make_slurm_runner(plan, wait=True).run()
     assert [result.status for result in first.values()] == [TrialStatus.FAILED, TrialStatus.OK]
     faults({})
-    second = make_slurm_runner(plan, wait=True, retry=True).run()
+    second = make_slurm_runner(plan, wait=True, retry=UNMEASURED).run()
     assert [result.status for result in second.values()] == [TrialStatus.OK] * 2
     assert second[names[1]] == first[names[1]]
 
