@@ -156,7 +156,9 @@ def _advice(
     )
 
 
-def _notes(evaluations: Sequence[Evaluation], stack: Stack) -> Callable[[Evaluation], str]:
+def _notes(
+    evaluations: Sequence[Evaluation], stack: Stack
+) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 
     A setting is held against `none` on the same job. By how much it is worse is said of one job
@@ -165,9 +167,9 @@ def _notes(evaluations: Sequence[Evaluation], stack: Stack) -> Callable[[Evaluat
     without = {id(e.job): e for e in evaluations if not recomputes(e.setting)}
     alone = len({id(e.job) for e in evaluations}) == 1
 
-    def note(evaluation: Evaluation) -> str:
+    def notes(evaluation: Evaluation) -> tuple[str, ...]:
         if not recomputes(evaluation.setting):
-            return ""
+            return ()
         said = list(stack.notes(evaluation.setting, evaluation.job))
         none = without.get(id(evaluation.job))
         if none is not None:
@@ -175,6 +177,6 @@ def _notes(evaluations: Sequence[Evaluation], stack: Stack) -> Callable[[Evaluat
             if more >= 0:
                 figure = f": {human_bytes(more)} more than none" if alone and more else ""
                 said.insert(0, f"buys nothing{figure}")
-        return "; ".join(said)
+        return tuple(said)
 
-    return note
+    return notes

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from advisor.cost.calibration import Calibration, Provenance
 from advisor.job import Job
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import LayerKind
 from advisor.recompute import Setting
 
 LIKELY = 0.9
@@ -81,7 +81,7 @@ class EvaluationDetail:
     """What a report shows of an evaluation beyond what ranks it."""
 
     stages: tuple[StageMemory, ...]
-    saved_bytes_per_layer: dict[FeedForward, int]
+    saved_bytes_per_layer: dict[LayerKind, int]
     hardware_flops_per_step: float
 
 
@@ -116,8 +116,8 @@ class Evaluation:
         return self._detail.stages
 
     @property
-    def saved_bytes_per_layer(self) -> dict[FeedForward, int]:
-        """Bytes that a layer keeps of one microbatch, by its feed-forward part."""
+    def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
+        """Bytes that a layer of each kind keeps of one microbatch."""
         return self._detail.saved_bytes_per_layer
 
     @property
@@ -184,16 +184,21 @@ class Verification:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
-    and time. `note` says in a few words what the setting buys, or that it buys nothing; `preset`
+    and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
     where it is the setting that the job's preset ships with; `verification` where --verify asked
     for it."""
 
     rank: int
     evaluation: Evaluation
     pareto: bool
-    note: str = ""
+    notes: tuple[str, ...] = ()
     preset: bool = False
     verification: Verification | None = None
+
+    @property
+    def note(self) -> str:
+        """All that is said of it."""
+        return "; ".join(self.notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

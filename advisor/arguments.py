@@ -1,6 +1,7 @@
 """The command line of `advise` as data: flags, what they accept, and the options they give."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -12,6 +13,7 @@ from advisor.request import Request, SearchScope
 
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
+_NEGATIVE: Final = re.compile(r"-\.?\d")
 COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules")
 
 
@@ -164,7 +166,12 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with one-line errors: no usage, no exit."""
+    """argparse with one-line errors: no usage, no exit. What begins like a negative number is a
+    value (``--memory-budget -3GiB``), and told to be a wrong one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         # "argument --tp/--tensor-model-parallel-size: expected one argument"

@@ -15,7 +15,7 @@ from advisor.job_time import JobTime
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
 from advisor.models.attention import SoftmaxType
-from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 from advisor.pipeline import ModelChunk, Pipeline, pipeline_stages
 from advisor.recompute import RecomputePlan, Setting
@@ -113,14 +113,14 @@ class Evaluator:
             hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plans)),
         )
 
-    def _saved_bytes_per_layer(self, setting: Setting) -> dict[FeedForward, int]:
-        """Bytes that one layer keeps, one microbatch, by its feed-forward part: the mean over as
-        many of them as the largest chunk has."""
-        kept: dict[FeedForward, int] = {}
+    def _saved_bytes_per_layer(self, setting: Setting) -> dict[LayerKind, int]:
+        """Bytes that one layer of each kind keeps, one microbatch: the mean over as many of them as
+        the largest chunk has."""
+        kept: dict[LayerKind, int] = {}
         for kind in self._kinds:
             most = max(layers.count(kind) for layers in self._pipeline.groups)
             plan = self._plan(setting, (kind,) * most)
-            kept.setdefault(kind.feed_forward, kept_bytes(self.shape, plan) // most)
+            kept[kind] = kept_bytes(self.shape, plan) // most
         return kept
 
     def _replayed_flops(self, plans: list[RecomputePlan]) -> int:

@@ -3,7 +3,7 @@
 from typing import Final
 
 SHORT: Final = """\
-advise ranks the recompute settings of a Megatron training job by memory and time, before it runs.
+advise ranks the recompute settings of a training job by memory and time, before it runs.
 
     advise --model llama3_70b --gpus 32xH100
 
@@ -12,9 +12,9 @@ advise --help shows every flag; advise models and advise gpus list the names."""
 LONG: Final = """\
 advise --model MODEL --gpus COUNTxTYPE [flags] [KEY=VALUE]...
 
-Ranks the recompute settings of a Megatron training job by peak memory and step time, before it
-runs, and prints the flags of the best one. What is not given comes from the job's preset or is
-chosen, and the page says so.
+Ranks the recompute settings of a training job of Megatron, torchtitan, FSDP2, DeepSpeed or Hugging
+Face by peak memory and step time, before it runs, and prints the flags of the best one. What is not
+given comes from the job's preset or is chosen, and the page says so.
 
   advise --model llama3_70b --gpus 32xH100
   advise --model llama3_8b --gpus 8xA100-40GB --tp 2 --global-batch-size 128 --explain
@@ -28,7 +28,8 @@ Job
   --seq-length N            tokens of one sequence
   --micro-batch-size N      sequences of one microbatch
   --global-batch-size N     sequences of one step
-  --precision P             bf16, fp16, fp8_delayed, fp8_current, fp8_blockwise, mxfp8
+  --precision P             bf16, fp16, fp8_delayed, fp8_current, fp8_blockwise, mxfp8,
+                            nvfp4
   --framework F             megatron_lm, megatron_bridge, nemo, torchtitan, fsdp2, deepspeed,
                             huggingface
   --framework-version V     its release: meaning and spelling of settings follow it
@@ -44,7 +45,11 @@ Layout (Megatron's long names work too)
 Search
   --recompute SPEC          evaluate this instead of searching; may be repeated: none,
                             selective:core_attn,mlp, full:uniform:4, full:block:8
-                            (+offload=MODULES, +distribute_saved_activations)
+                            (+offload=MODULES, +cpu_offloading=LAYERS,
+                            +distribute_saved_activations); outside Megatron none, full,
+                            selective:N (every N-th block), op:save_attention, op:save_matmul,
+                            op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …):
+                            advise rules --framework F says what is taken
   --search recompute|layout layout: TP, PP, VPP, CP, DP and the micro batch are searched too
   --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
 
@@ -63,7 +68,7 @@ Other commands
   advise lint FILE|FLAGS    checks an existing configuration or command line
   advise diagnose LOG       says why a run failed
   advise models, gpus       lists the presets; advise recipes [MODEL] what was published
-  advise rules [WORD]       what a release accepts, promotes and refuses
+  advise rules [--framework F] [WORD]   what a release accepts, promotes and refuses
 
 Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
 lint: 0 clean or notes only, 1 an error or a warning. diagnose: 0 a cause is named, 1 none is known.

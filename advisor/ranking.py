@@ -26,9 +26,10 @@ def order(evaluation: Evaluation) -> tuple[int, float, bool, int]:
 
 
 def rank(
-    evaluations: Sequence[Evaluation], note: Callable[[Evaluation], str] = lambda _: ""
+    evaluations: Sequence[Evaluation],
+    notes: Callable[[Evaluation], tuple[str, ...]] = lambda _: (),
 ) -> tuple[Candidate, ...]:
-    """Candidates best first; `note` gives each its remark."""
+    """Candidates best first; `notes` gives each its remarks."""
     ordered = sorted(evaluations, key=order)
     front = pareto_front(ordered)
     return tuple(
@@ -36,7 +37,7 @@ def rank(
             rank=number,
             evaluation=evaluation,
             pareto=id(evaluation) in front,
-            note=note(evaluation),
+            notes=notes(evaluation),
         )
         for number, evaluation in enumerate(ordered, start=1)
     )

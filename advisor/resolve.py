@@ -113,6 +113,11 @@ def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     for pair in pairs:
         path, _, text = pair.partition("=")
         group, _, key = path.partition(".")
+        if "nvme" in pair.lower():
+            raise UserError(
+                path, text, "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
+                "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
+            )  # fmt: skip
         if group not in groups or not key:
             raise UserError(
                 path, text, "is not a known key",

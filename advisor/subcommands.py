@@ -11,6 +11,8 @@ from advisor.outcome import Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from advisor.job import Framework, Job
+
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
     "lint": "advise lint [--framework-version V] FILE|FLAGS: checks recompute settings\n"
@@ -139,13 +141,30 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.arguments import parse_rules
     from advisor.frameworks.megatron.revisions import resolve_revision
+    from advisor.frameworks.registry import stack_of
+    from advisor.frameworks.torch.stack import TorchStack
     from advisor.job import Framework
-    from advisor.report.rules import rules_page
+    from advisor.report.rules import rules_page, stack_rules_page
 
     wanted = parse_rules(arguments)
     framework = Framework(wanted.framework or Framework.MEGATRON_LM)
+    stack = stack_of(framework)
+    if isinstance(stack, TorchStack):
+        job = _some_job(framework, wanted.framework_version)
+        return Outcome(text=_printed(stack_rules_page(stack, job, wanted.word)))
     revision = resolve_revision(framework, wanted.framework_version or "")
     return Outcome(text=_printed(rules_page(revision, wanted.word)))
+
+
+def _some_job(framework: "Framework", version: str | None) -> "Job":
+    """A dense model on one node, to ask a framework about."""
+    from advisor.request import Request
+    from advisor.resolve import resolve
+
+    found = resolve(Request(model="llama3_8b", gpus="8xH100", framework=framework,
+                            framework_version=version))  # fmt: skip
+    assert found.layout is not None
+    return found.job(found.layout)
 
 
 def _table(

@@ -57,6 +57,12 @@ class LayerKind(NamedTuple):
     role: Role = Role.LAYER
     rotary: bool = True
 
+    @property
+    def name(self) -> str:
+        """``full_attention+mlp``, ``mamba`` or ``moe``: what it is made of."""
+        parts = (self.mixer, self.feed_forward)
+        return "+".join(part for part in parts if part not in (Mixer.NONE, FeedForward.NONE))
+
 
 DENSE = LayerKind()
 """Attention over the whole sequence and a dense MLP."""

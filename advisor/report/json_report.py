@@ -6,12 +6,13 @@ renamed or removed.
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
 from advisor.answer import Advice, Candidate, Evaluation, Rejection, StageMemory
 from advisor.job import Job
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.recompute import Setting
 from advisor.report.flags import all_flags
 from advisor.report.wording import chosen
@@ -109,15 +110,25 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "peak_reserved_bytes": peak.peak_reserved_bytes,
         "peak_stage": peak.stage,
         "stages": [_stage(stage) for stage in evaluation.stages],
-        "saved_bytes_per_layer": {
-            "dense": evaluation.saved_bytes_per_layer.get(FeedForward.DENSE),
-            "moe": evaluation.saved_bytes_per_layer.get(FeedForward.MOE),
-        },
+        "saved_bytes_per_layer": _saved(evaluation.saved_bytes_per_layer),
         "time_seconds": plain(evaluation.time_seconds),
         **{name: getattr(evaluation, name) for name in SCALARS},
         "verification": plain(candidate.verification) if candidate.verification else None,
         "flags": {str(name): flags for name, flags in all_flags(evaluation).items()},
     }
+
+
+def _saved(kept: Mapping[LayerKind, int]) -> dict[str, int | None]:
+    """One layer with an MLP and one with experts, null where the model has none; then every kind by
+    its mixer and its feed-forward part, as a hybrid's layers have one of the two."""
+    saved: dict[str, int | None] = {"dense": None, "moe": None}
+    words = {FeedForward.DENSE: "dense", FeedForward.MOE: "moe"}
+    for kind, size in kept.items():
+        word = words.get(kind.feed_forward)
+        if word and saved[word] is None:
+            saved[word] = size
+        saved.setdefault(kind.name, size)
+    return saved
 
 
 def _stage(stage: StageMemory) -> dict[str, Any]:

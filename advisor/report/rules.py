@@ -1,4 +1,4 @@
-"""The page of `advise rules`: what a release accepts, promotes and refuses."""
+"""The pages of `advise rules`: what a release accepts, promotes and refuses."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,10 @@ from advisor.errors import UserError
 from advisor.frameworks.megatron.revisions import Revision, checkpoint_kind
 from advisor.frameworks.megatron.rules import RULES, Rule
 from advisor.frameworks.megatron.rules.engine import in_force
+from advisor.frameworks.torch.known import known_rules
+from advisor.frameworks.torch.stack import TorchStack
+from advisor.job import Job
+from advisor.recompute import recomputes
 from advisor.report.text import beside, indented
 
 _MARGIN = 18
@@ -28,6 +32,32 @@ def rules_page(revision: Revision, word: str = "") -> RenderableType:
         summaries = beside((rule.id, rule.summary) for rule in of_kind)
         parts += ["", f"{verdict}, by {authority} ({len(of_kind)})", indented(summaries, 2)]
     return Group(f"{revision.label}: {len(rules)} rules", *parts)
+
+
+def stack_rules_page(stack: TorchStack, job: Job, word: str = "") -> RenderableType:
+    """What the release of a PyTorch stack takes, and every rule of it with an example of a setting
+    that it refuses; `word` as above."""
+    rules = [
+        rule
+        for rule in known_rules(stack, job)
+        if word.lower() in f"{rule.rule} {rule.reason} {rule.source} refused".lower()
+    ]
+    label = f"{stack.label} {job.config.framework_version}"
+    if not rules:
+        raise UserError("rules", word, f"is in no rule of {label}", "advise rules lists them all")
+    parts: list[RenderableType] = [] if word else ["", beside(_takes(stack), margin=_MARGIN)]
+    for one in rules:
+        example = f"{one.setting.spec}: " if recomputes(one.setting) else ""
+        parts += ["", one.rule, indented(f"{example}{one.reason} ({one.source})", 2)]
+    return Group(f"{label} refuses by {len(rules)} rules", *parts)
+
+
+def _takes(stack: TorchStack) -> Iterator[tuple[str, str]]:
+    yield "granularities", " ".join(stack.granularities)
+    yield "op:", " ".join(stack.policies) or "none"
+    yield "options", " ".join(f"+{option}" for option in stack.options) or "none"
+    yield "sharding", " ".join(stack.shardings)
+    yield "jobs", "bf16, dense models, all GPUs data parallel"
 
 
 def _text(rule: Rule) -> str:

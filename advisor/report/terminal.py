@@ -121,8 +121,8 @@ def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
     """What single rows buy, rows with the same remark together; then the dominated rows."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
-        if candidate.note:
-            rows_of.setdefault(candidate.note, []).append(candidate.rank)
+        for note in candidate.notes:
+            rows_of.setdefault(note, []).append(candidate.rank)
     dominated = [candidate.rank for candidate in shown if not candidate.pareto]
     if dominated:
         rows_of["another row needs no more memory and no more time"] = dominated

@@ -27,7 +27,7 @@ from advisor.cost.hardware import Gpu
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.units import GIB
 
@@ -62,7 +62,7 @@ MakeAdvice = Callable[..., Advice]
 
 def evaluation(
     spec: str | RecomputeSetting, activations_gib: int, recompute_seconds: float = 0.0,
-    probability: float = 0.97, job: Job = JOB,
+    probability: float = 0.97, job: Job = JOB, saved: dict[LayerKind, int] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Weights 9, gradients 18, optimizer 13, transient 2, overhead 3 GiB, and the activations;
     stage s has 4 GiB less of them for each s. A step without recompute takes 8 s."""
@@ -81,7 +81,7 @@ def evaluation(
         model_flops_per_step=model_flops,
         recompute_overhead=recompute_seconds / 8.0,
         look=lambda: EvaluationDetail(
-            stages=stages, saved_bytes_per_layer={FeedForward.DENSE: 300 * 2**20},
+            stages=stages, saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
             hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
         ),
     )  # fmt: skip
@@ -148,7 +148,7 @@ def tight() -> Advice:
         remedies=(VPP_REMEDY,),
     )
     useless = replace(
-        whole.candidates[4], pareto=False, note="buys nothing: flash attention keeps no scores"
+        whole.candidates[4], pareto=False, notes=("buys nothing: flash attention keeps no scores",)
     )
     beaten = replace(whole.candidates[1], pareto=False)
     first, _, *middle, _ = whole.candidates

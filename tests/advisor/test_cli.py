@@ -14,6 +14,8 @@ import pytest
 from advisor import arguments, cli, help, subcommands
 from advisor.answer import Advice
 from advisor.arguments import OutputFormat, parse
+from advisor.dtypes import Precision
+from advisor.job import Framework
 from advisor.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
@@ -132,6 +134,8 @@ def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> Non
         (["--tp", "9" * 5000], "is too large"),
         (["--tp", "٤"], "is not a whole number"),
         (["--tp"], "--tp: needs a value"),
+        (["--memory-budget", "-3GiB"], "--memory-budget = -3GiB: is not a quantity of bytes"),
+        (["--recompute", "none+offload="], "+offload= names no module"),
         (["--sp=1"], "--sp: takes no value"),
         (["--tp", "--pp", "2"], "--tp: needs a value"),
         (["--precision", "bf61"], "--precision = bf61: is not known here; did you mean bf16"),
@@ -303,8 +307,10 @@ def test_help_names_every_flag_within_100_columns(
         assert name in text or name == "--no-sequence-parallel", name
     for name in (*arguments.COMMANDS, "Exit codes: 0", "1 nothing fits", "2 the request is wrong"):
         assert name in text
+    for name in (*Precision, *Framework, "selective:N", "op:save_attention", "budget:0.5"):
+        assert name in text
     assert max(map(len, text.splitlines())) <= 100
-    assert len(text.splitlines()) <= 70
+    assert len(text.splitlines()) <= 75
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

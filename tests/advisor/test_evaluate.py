@@ -12,6 +12,7 @@ from advisor.experiments import load_experiment
 from advisor.frameworks.megatron.setting import NONE, Method, full, selective
 from advisor.job import Job
 from advisor.layout import ParallelLayout
+from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from advisor.models.spec import AttentionBackend, TransformerImpl
 
@@ -81,7 +82,7 @@ def test_core_attn_under_transformer_engine_costs_memory(evaluator) -> None:
     """The checkpoint keeps the whole mixed QKV that the module would have let go."""
     none, core = evaluator.evaluate(NONE), evaluator.evaluate(selective("core_attn"))
     assert core.peak.peak_allocated_bytes > none.peak.peak_allocated_bytes
-    assert core.saved_bytes_per_layer["mlp"] > none.saved_bytes_per_layer["mlp"]
+    assert core.saved_bytes_per_layer[DENSE] > none.saved_bytes_per_layer[DENSE]
 
 
 def test_earlier_stages_hold_more(evaluator) -> None:

@@ -8,7 +8,7 @@ from advisor.advise import advise
 from advisor.answer import Advice, Evaluation
 from advisor.errors import UserError
 from advisor.job import Framework, JobConfig
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import DENSE
 from advisor.request import Request, SearchScope
 
 NO_MASK = "job.create_attention_mask=false"
@@ -49,7 +49,7 @@ def test_kept_bytes_are_linear_in_the_positions_of_a_rank(kind: str) -> None:
         length: _none(length, cp, f"layout.cp_comm_type={kind}").saved_bytes_per_layer
         for length, cp in LENGTHS.items()
     }
-    dense = [found[FeedForward.DENSE] for found in layers.values()]
+    dense = [found[DENSE] for found in layers.values()]
     assert dense == [dense[1] // 4, *[dense[1]] * 4]
 
 

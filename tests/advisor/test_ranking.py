@@ -48,9 +48,9 @@ def test_of_what_does_not_fit_the_smaller_comes_first(base: Evaluation) -> None:
 
 
 def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
-    candidates = rank([_like(base, 1, 2.0, 1), _like(base, 1, 1.0, 1)], lambda _: "said")
+    candidates = rank([_like(base, 1, 2.0, 1), _like(base, 1, 1.0, 1)], lambda _: ("said", "so"))
     assert [candidate.rank for candidate in candidates] == [1, 2]
-    assert {candidate.note for candidate in candidates} == {"said"}
+    assert {candidate.note for candidate in candidates} == {"said; so"}
 
 
 def test_front_of_all_pairs(base: Evaluation) -> None:

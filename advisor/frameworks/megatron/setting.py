@@ -128,7 +128,7 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
     for suffix in suffixes:
         match suffix.partition("="):
             case ("offload", "=", names):
-                found["offload_modules"] = tuple(name for name in names.split(",") if name)
+                found["offload_modules"] = _parse_names(text, names)
             case ("cpu_offloading", "=", number):
                 found["cpu_offloading_num_layers"] = _parse_number(text, number)
             case ("distribute_saved_activations", "", ""):
@@ -138,6 +138,14 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
                     "--recompute", text, f"+{suffix} is not known",
                     "+offload=MODULES, +cpu_offloading=LAYERS or +distribute_saved_activations",
                 )  # fmt: skip
+    return found
+
+
+def _parse_names(text: str, names: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not found:
+        raise UserError("--recompute", text, "+offload= names no module",
+                        "write e.g. none+offload=core_attn,attn_proj")  # fmt: skip
     return found
 
 

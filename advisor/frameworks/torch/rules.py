@@ -109,9 +109,11 @@ def data_parallel_layout(
     """All GPUs are data parallel; the first of `shardings` is the default."""
     for name in _ONE:
         if given.get(name, 1) != 1:
+            itself = " (AutoTP)" if (framework, name) == (Framework.DEEPSPEED, _ONE[0]) else ""
             raise UserError(
-                f"layout.{name}", given[name], f"is not modelled for {framework}: data parallel "
-                "sharding only", "leave it out, or --framework megatron_lm",
+                f"layout.{name}", given[name], f"is not modelled for {framework}{itself}: all GPUs "
+                f"are data parallel, layout.data_parallel_sharding={'|'.join(shardings)}",
+                "leave it out, or --framework megatron_lm",
             )  # fmt: skip
     if given.get("sequence_parallel"):
         raise UserError("layout.sequence_parallel", True, "needs tensor parallelism, which is not "

@@ -10,6 +10,7 @@ import pytest
 
 from advisor.answer import Advice
 from advisor.layout import ParallelLayout
+from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
 from advisor.report.json_report import json_report
 from advisor.units import GIB
@@ -73,7 +74,7 @@ def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
         assert candidate["recompute"].keys() >= RECOMPUTE
         assert candidate["layout"].keys() >= names(ParallelLayout)
         assert candidate["time_seconds"].keys() == TIME
-        assert candidate["saved_bytes_per_layer"].keys() == {"dense", "moe"}
+        assert candidate["saved_bytes_per_layer"].keys() == {"dense", "moe", "full_attention+mlp"}
         assert candidate["flags"].keys() >= {"megatron_lm", "megatron_bridge"}
         for stage in candidate["stages"]:
             assert stage.keys() >= STAGE
@@ -114,6 +115,17 @@ def test_values(tight: Advice) -> None:
     assert best["recompute_overhead"] == pytest.approx(0.1625)
     assert best["flags"]["megatron_lm"].endswith("--recompute-modules mlp")
     assert report["candidates"][4]["note"].startswith("buys nothing")
+
+
+def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) -> None:
+    """A hybrid has layers of a mixer alone, and none that is dense."""
+    mamba = LayerKind(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE)
+    experts = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE)
+    unrotated = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE, rotary=False)
+    saved = {mamba: 3, experts: 5, unrotated: 7}
+    one = make_evaluation("none", 10, saved=saved)
+    (candidate,) = json.loads(json_report(make_advice(one)))["candidates"]
+    assert candidate["saved_bytes_per_layer"] == {"dense": None, "moe": 5, "mamba": 3}
 
 
 def test_what_json_cannot_say_is_null(make_advice, make_evaluation) -> None:

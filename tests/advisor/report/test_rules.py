@@ -1,7 +1,10 @@
 import re
+from pathlib import Path
 
 import pytest
 
+import advisor.frameworks
+from advisor import cli
 from advisor.errors import UserError
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, Revision
 from advisor.frameworks.megatron.rules import RULES
@@ -10,6 +13,11 @@ from advisor.report.text import plain_lines
 
 CORE = {revision.core: revision for revision in MEGATRON_CORE}
 BRIDGE = {revision.version: revision for revision in MEGATRON_BRIDGE}
+FRAMEWORKS = Path(advisor.frameworks.__file__).parent
+RELEASES = (
+    ("torchtitan", "0.1"), ("torchtitan", "0.3"), ("fsdp2", "2.13"), ("deepspeed", "0.19"),
+    ("huggingface", "4"), ("huggingface", "5"),
+)  # fmt: skip
 
 
 def page(revision: Revision, word: str = "") -> str:
@@ -49,6 +57,22 @@ def test_each_framework_has_its_own_launcher_s_rules() -> None:
     assert "bridge_local_graphs" in page(BRIDGE["0.6"])
     assert "selective_with_method" not in page(BRIDGE["0.6"])
     assert "selective_with_method" in page(CORE["0.19"])
+
+
+def test_every_rule_of_the_other_stacks_is_on_the_page_of_a_release(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All that their modules declare, found by trying settings and jobs."""
+    folders = ("torch", "torchtitan", "deepspeed", "huggingface")
+    sources = [file for name in folders for file in (FRAMEWORKS / name).glob("*.py")]
+    declared = {rule for file in sources for rule in re.findall(r'rule="(.+?)"', file.read_text())}
+    shown: set[str] = set()
+    for framework, version in RELEASES:
+        assert cli.main(["rules", "--framework", framework, "--framework-version", version]) == 0
+        shown |= set(re.findall(r"^[a-z_]+\.\w+$", capsys.readouterr().out, re.MULTILINE))
+    assert shown == declared
+    assert cli.main(["rules", "--framework", "deepspeed", "nvme"]) == 2
+    assert "nvme: is in no rule of DeepSpeed 0.19" in capsys.readouterr().err
 
 
 def test_a_word_filters() -> None:

@@ -197,9 +197,13 @@ def test_top_limits_the_rows_and_says_so(tight: Advice) -> None:
 
 def test_equal_notes_share_a_line(make_advice, make_evaluation) -> None:
     advice = make_advice(*(make_evaluation(f"full:block:{n}", 10 + n) for n in range(1, 7)))
-    marked = [replace(c, note="buys nothing" if c.rank != 4 else "") for c in advice.candidates]
+    own = {4: ("of all",)}
+    marked = [
+        replace(c, notes=own.get(c.rank, ("buys nothing", "of all"))) for c in advice.candidates
+    ]
     text = plain(replace(advice, candidates=tuple(marked)))
     assert "\nrows 1-3, 5-6  buys nothing\n" in text
+    assert "\nrows 1-6       of all\n" in text
 
 
 def test_layout_columns_appear_where_layouts_are_ranked(tight: Advice, layouts: Advice) -> None:

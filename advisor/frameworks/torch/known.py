@@ -1,0 +1,58 @@
+"""Every rule of a PyTorch stack, found by asking it: settings and jobs of all kinds are tried."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from advisor.answer import Rejection
+from advisor.frameworks.torch.setting import (
+    FULL,
+    NONE,
+    OpPolicy,
+    Option,
+    TorchSetting,
+    budget,
+    every,
+    op,
+    sequential,
+    uniform,
+    with_options,
+)
+from advisor.frameworks.torch.stack import TorchStack
+from advisor.job import Framework, Job
+from advisor.models.spec import TransformerImpl
+
+
+def known_rules(stack: TorchStack, job: Job) -> tuple[Rejection, ...]:
+    """What the release of `job` refuses, one example of each rule by its name."""
+    found: dict[str, Rejection] = {}
+    for one, setting in product(_jobs(stack, job), _settings(job)):
+        for rejection in stack.check(setting, one):
+            found.setdefault(rejection.rule, rejection)
+    return tuple(found[rule] for rule in sorted(found))
+
+
+def _settings(job: Job) -> Iterator[TorchSetting]:
+    """Every kind of setting, and what is out of range."""
+    layers = job.model.num_layers
+    yield from (NONE, FULL, replace(FULL, use_reentrant=True), every(2), every(layers + 1))
+    yield from (with_options(FULL, option) for option in Option)
+    yield from (sequential(number) for number in (1, 2, layers + 1))
+    yield with_options(sequential(2), Option.OFFLOAD)
+    yield from (op(policy) for policy in OpPolicy)
+    yield from (uniform(2), budget(0.5))
+
+
+def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
+    """The job under every sharding, with states on the host where they may go there, with the
+    layers of transformers, and in a layout that the stack does not have here."""
+    yield job
+    if stack.framework is Framework.DEEPSPEED:
+        host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
+        configs = (host, replace(host, optimizer_offload_fraction=0.5))
+        for sharding, config in product(stack.shardings, configs):
+            layout = replace(job.layout, data_parallel_sharding=sharding)
+            yield replace(job, layout=layout, config=config)
+    yield replace(job, model=replace(job.model, transformer_impl=TransformerImpl.TRANSFORMERS))
+    halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=4)
+    yield replace(job, layout=halves)
