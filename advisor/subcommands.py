@@ -24,7 +24,8 @@ USAGE: Final = {
     "Exit codes: 0 a cause is named, 1 nothing known is in it, 2 it cannot be read.\n",
     "models": "advise models [--config-dir DIR]: the names that --model takes\n",
     "gpus": "advise gpus [--config-dir DIR]: the types that --gpus takes\n",
-    "recipes": "advise recipes [MODEL] [--config-dir DIR]: published recipes, and what they ship\n",
+    "recipes": "advise recipes [MODEL] [--config-dir DIR]: the recipes that Megatron Bridge, NeMo\n"
+    "and Megatron-LM publish, and the setting that they ship\n",
     "rules": "advise rules [--framework F] [--framework-version V] [WORD]: what a release\n"
     "accepts, promotes and refuses; with a WORD only the rules that have it\n",
 }

@@ -108,7 +108,7 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
 @pytest.mark.parametrize(("framework", "options", "words"), [
     ("torchtitan", {"tensor_model_parallel_size": 2}, "is not modelled for torchtitan"),
     ("deepspeed", {"tensor_model_parallel_size": 2},
-     "(AutoTP): all GPUs are data parallel, layout.data_parallel_sharding=full|gradients|optimizer"),
+     "(AutoTP): all GPUs are data parallel, layout.data_parallel_sharding=full|gradients"),
     ("deepspeed", {"overrides": ("job.optimizer_offload_device=nvme",)},
      "NVMe (ZeRO-Infinity) is not modelled, to the host it is; job.optimizer_cpu_offload=true"),
     ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
