@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "gpu_campaign.sh"
 CAMPAIGN = """
 items:
-  - {name: dry, arguments: [run, --dry-run, device=cpu], why: a plan}
+  - {name: help, arguments: [--help], why: the cheapest command}
   - {name: later, arguments: [run], why: no time for it, least_seconds: 500}
-  - {name: brought, arguments: [run, --dry-run], why: what WHEELS brings, needs: [brought_along]}
+  - {name: brought, arguments: [--help], why: what WHEELS brings, needs: [brought_along]}
 """
 
 
@@ -41,10 +41,10 @@ def test_it_packs_what_was_done_and_goes_on_from_there(tmp_path: Path) -> None:
     first = call(tmp_path / "one", CAMPAIGN=campaign, BUDGET="100s", WHEELS=wheels)
     assert first.returncode == 3, first.stderr
     archive = tmp_path / "one" / "campaign.tar.gz"
-    assert {"campaign/campaign.jsonl", "campaign/environment.json", "campaign/logs/dry.txt",
+    assert {"campaign/campaign.jsonl", "campaign/environment.json", "campaign/logs/help.txt",
             "campaign/logs/brought.txt"} <= names(archive)  # fmt: skip
     second = call(tmp_path / "two", CAMPAIGN=campaign, BUDGET="100s", RESUME=archive)
-    assert "dry: done before" in second.stdout
+    assert "help: done before" in second.stdout
     assert "brought: done before" in second.stdout
     assert names(tmp_path / "two" / "campaign.tar.gz") >= names(archive)
 

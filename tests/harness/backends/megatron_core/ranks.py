@@ -1,6 +1,9 @@
-"""One of two ranks under torchrun: prints its losses under each layout."""
+"""One of two ranks: its losses under each layout. The test is one, this as a program the other."""
 
+import json
 import sys
+from datetime import timedelta
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -22,13 +25,25 @@ class Silent:
     def phase(self, phase: Phase) -> None: ...
 
 
-if __name__ == "__main__":
-    dist.init_process_group("gloo")
-    for name, (model, layout) in LAYOUTS.items():
-        step = build(workload(model, layout=layout), 1234)
-        found = [step.run(Silent()) for _ in range(4)]
+def train(rank: int, store: Path) -> dict[str, list[float]]:
+    """Losses of four steps by layout; the ranks meet in the file `store`."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2,
+        timeout=timedelta(seconds=90),
+    )  # fmt: skip
+    try:
+        return {name: _losses(model, layout) for name, (model, layout) in LAYOUTS.items()}
+    finally:
+        dist.destroy_process_group()
+
+
+def _losses(model: object, layout: ParallelLayout) -> list[float]:
+    step = build(workload(model, layout=layout), 1234)
+    try:
+        return [step.run(Silent()) for _ in range(4)]
+    finally:
         step.close()
-        # one write: the ranks share a pipe
-        sys.stdout.write(f"{name} {' '.join(str(loss) for loss in found)}\n")
-        sys.stdout.flush()
-    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    print(json.dumps(train(1, Path(sys.argv[1]))))

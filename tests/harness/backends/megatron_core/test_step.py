@@ -1,5 +1,6 @@
 """Megatron's real training step, on the CPU, in this process alone or with a second rank."""
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from advisor.models.experts import TokenDispatcher  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from harness.backends.megatron_core import build  # noqa: E402
 from harness.result import Phase  # noqa: E402
+from tests.harness.backends.megatron_core.ranks import train  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, MOE, workload  # noqa: E402
 
 ROOT = Path(__file__).parents[4]
@@ -114,20 +116,21 @@ def test_a_layout_of_more_ranks_than_there_are_is_refused() -> None:
     assert not torch.distributed.is_initialized()
 
 
-def test_two_ranks_agree() -> None:
-    """One loss on both; data-parallel ranks with half the batch each train as one with all."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-         str(RANKS)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
-             "PYTHONWARNINGS": "ignore"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split() for line in done.stdout.splitlines()]
-    for name in ("tp", "pp", "dp", "ep"):
-        first, second = ([float(text) for text in line[1:]] for line in lines if line[0] == name)
-        assert first == second
-        assert first[-1] < first[0]
-        if name == "dp":  # bf16 gradients, summed in another order
-            assert first == pytest.approx(losses(steps=4), rel=1e-3)
+def test_two_ranks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One loss on both; data-parallel ranks with half the batch each train as one with all. This
+    process, which has imported all of it, is the first of them."""
+    store = tmp_path / "store"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore",
+           "OMP_NUM_THREADS": "1", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}  # fmt: skip
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, str(RANKS), str(store)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as other:
+        first = train(0, store)
+        second = json.loads(other.communicate(timeout=90)[0].splitlines()[-1])
+    assert first == second
+    assert set(first) == {"tp", "pp", "dp", "ep"}
+    assert all(found[-1] < found[0] for found in first.values())
+    monkeypatch.undo()
+    # bf16 gradients, summed in another order
+    assert first["dp"] == pytest.approx(losses(steps=4), rel=1e-3)
