@@ -1,15 +1,14 @@
 """What to paste behind torchtitan's launch command, or into its TOML file, by version.
 
 Up to 0.2 the options are those of one data class (config/job_config.py): tyro parses them, a TOML
-file sets them. From 0.3 on the configuration is Python, and the kind of checkpointing a subcommand
-of tyro, which must come last.
+file sets them. From 0.3 on the configuration is Python (config/manager.py, models/*/
+config_registry.py), and the kind of checkpointing a subcommand of tyro, which must come last.
 """
 
 import json
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.errors import UserError
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job import Job
 from advisor.layout import DataParallelSharding
@@ -39,11 +38,30 @@ def job_flags(job: Job) -> Iterator[str]:
     return _options(_job(job))
 
 
+_CHECKPOINTS: Final = "torchtitan.distributed.activation_checkpoint"
+_CLASSES: Final = {
+    Granularity.FULL: "FullAC", Granularity.OP: "SelectiveAC", Granularity.BUDGET: "MemoryBudgetAC",
+}  # fmt: skip
+
+
+def python_module(setting: TorchSetting, job: Job) -> str:
+    """The same for 0.3, whose recipes are functions (config_registry.py) that return a
+    Trainer.Config with fields to set."""
+    name = _CLASSES.get(setting.granularity)
+    budget = "" if setting.budget is None else f"memory_budget={setting.budget:g}"
+    lines = [f"from {_CHECKPOINTS} import {name}", "", ""] if name else []
+    lines += ["def recompute(config):", '    """In a recipe: return recompute(llama3_8b())."""']
+    for section, values in _job(job).items():
+        lines += [f"    config.{section}.{key} = {json.dumps(values[key])}" for key in values]
+    if setting.granularity is Granularity.BUDGET:
+        lines.append("    config.compile.enable = True")
+    made = f"{name}.Config({budget})" if name else None
+    lines += [f"    config.activation_checkpoint = {made}", "    return config"]
+    return "\n".join(lines) + "\n"
+
+
 def toml(setting: TorchSetting, job: Job) -> str:
-    """The same as sections of a TOML file; UserError for a release that reads none."""
-    if job.config.framework_version == "0.3":
-        raise UserError("--framework-version", "0.3", "is configured in Python, not by TOML",
-                        "--format flags, or --framework-version 0.2")  # fmt: skip
+    """The same as sections of a TOML file, which releases to 0.2 read."""
     lines = []
     for section, values in {**_job(job), **_mode(setting)}.items():
         # JSON writes strings, numbers and booleans as TOML does

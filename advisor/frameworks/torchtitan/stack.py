@@ -14,7 +14,7 @@ from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.stack import TorchStack, as_torch
-from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, toml
+from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
 from advisor.job import Framework, Job
 from advisor.layers.shape import RankShape
 from advisor.pipeline import ModelChunk
@@ -88,5 +88,6 @@ class TorchTitan(TorchStack):
         return shlex.join(job_flags(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:
-        """Sections of a TOML file."""
-        return toml(as_torch(setting), job)
+        """Sections of a TOML file; from 0.3 on a Python module."""
+        written = python_module if job.config.framework_version == "0.3" else toml
+        return written(as_torch(setting), job)

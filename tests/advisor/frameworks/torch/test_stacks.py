@@ -1,6 +1,7 @@
 """Each stack's candidates, refusals, versions and layouts, as a user meets them."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,3 +217,29 @@ def test_settings_that_spare_less_save_more() -> None:
     assert unsure.startswith("a block keeps 1.00 GiB with flash attention, which is assumed, 1.12")
     assert stack.notes(parse_setting("budget:0.8"), job) == ()
     assert stack.check(sequential(2), job) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "made"),
+    [("none", "", None), ("full", "FullAC", ()), ("op:torchtitan", "SelectiveAC", ()),
+     ("budget:0.25", "MemoryBudgetAC", (0.25,))],
+)  # fmt: skip
+def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, made: Any) -> None:
+    """Run on fields and classes by the names of torchtitan 0.3.0 (config/configs.py,
+    distributed/activation_checkpoint.py); the package wants a GPU's libraries to be imported."""
+    stack, job = stack_job("torchtitan", framework_version="0.3")
+    head, function, body = stack.config_file(stack.parse(spec), job).partition("def recompute")
+    module = "torchtitan.distributed.activation_checkpoint"
+    assert head.split("\n")[0] == (f"from {module} import {kind}" if kind else "")
+    names: dict[str, Any] = {kind: SimpleNamespace(Config=lambda **given: tuple(given.values()))}
+    exec(function + body, names)
+    sections = ("training", "parallelism", "compile")
+    config = names["recompute"](SimpleNamespace(**{n: SimpleNamespace() for n in sections}))
+    assert config.activation_checkpoint == made
+    assert vars(config.training) == {
+        "local_batch_size": job.config.micro_batch_size,
+        "global_batch_size": job.config.global_batch_size, "seq_len": job.config.seq_length,
+    }  # fmt: skip
+    assert config.parallelism.data_parallel_shard_degree == 8
+    assert config.parallelism.fsdp_reshard_after_forward == "default"
+    assert vars(config.compile) == ({"enable": True} if spec == "budget:0.25" else {})
