@@ -58,16 +58,9 @@ def read_fields(
     return converted
 
 
-def override(instance: T, key: str, text: str, prefix: str) -> T:
-    """`instance` with one field replaced by the value that a command line spells.
-
-    `prefix` is the field's path, e.g. ``model.``; the class checks the new value.
-    """
-    return override_all(instance, {key: text}, prefix)
-
-
 def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
-    """As override, for several fields at once: only their sum must be legal."""
+    """`instance` with fields replaced by the values that a command line spells, all at once: only
+    their sum must be legal. `prefix` is the path of the fields, e.g. ``model.``."""
     hints, values = field_types(type(instance)), {}
     for key, text in texts.items():
         if key not in hints:

@@ -16,7 +16,7 @@ from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
 from advisor.models.variants import of_providers
-from advisor.reader import field_types, override, override_all, parse
+from advisor.reader import field_types, override_all, parse
 from advisor.recompute import Setting
 from advisor.request import Request
 from advisor.units import nearest_names, parse_bytes, parse_gpus
@@ -25,6 +25,7 @@ _DEFAULT_SEQ_LENGTH = 4096
 _DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
 _SHAPING = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _GROUPS = ("model", "layout", "job")
+_BUDGET = "memory_budget_bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +214,11 @@ def _config(
     if request.memory_budget is not None:
         given["memory_budget_bytes"] = parse_bytes(request.memory_budget, "--memory-budget")
     config = replace(config, **given)
-    for key, text in overrides.items():
-        config = _override_config(config, key, text)
+    texts = dict(overrides)
+    budget = texts.get(_BUDGET, "0")
+    if not budget.isdigit():
+        texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
+    config = override_all(config, texts, "job.")
     _check_positions(model, config)
     return config
 
@@ -248,12 +252,6 @@ def _base_config(
         global_batch_size=max(1, batch // num_gpus) * num_gpus,
         precision=preset.config.precision,
     )
-
-
-def _override_config(config: JobConfig, key: str, text: str) -> JobConfig:
-    if key == "memory_budget_bytes" and not text.isdigit():
-        return replace(config, memory_budget_bytes=parse_bytes(text, "job.memory_budget_bytes"))
-    return override(config, key, text, "job.")
 
 
 def _check_positions(model: ModelSpec, config: JobConfig) -> None:

@@ -232,3 +232,12 @@ def test_the_framework_is_one_that_builds_the_model(
     )
     builds = Framework.MEGATRON_LM in shown_frameworks(job)
     assert builds is (framework is Framework.MEGATRON_LM)
+
+
+def test_keys_that_need_each_other_may_stand_in_any_order() -> None:
+    pair = ("job.optimizer_cpu_offload=true", "job.use_precision_aware_optimizer=true")
+    first, second = ask(overrides=pair).job.config, ask(overrides=pair[::-1]).job.config
+    assert first == second
+    assert first.optimizer_cpu_offload
+    budget = ask(overrides=("job.memory_budget_bytes=60GiB", *pair)).job.config.memory_budget_bytes
+    assert budget == 60 * 2**30

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from advisor.dtypes import DType
 from advisor.errors import UserError
 from advisor.models.spec import ModelSpec
-from advisor.reader import convert, override, parse, read_dataclass, read_fields, show
+from advisor.reader import convert, override_all, parse, read_dataclass, read_fields, show
 
 
 class Shade(StrEnum):
@@ -133,8 +133,8 @@ def test_parse_refuses_the_rest(text: str, annotation: type, line: str) -> None:
 
 
 def test_override_replaces_one_field(toy: ModelSpec) -> None:
-    assert override(toy, "num_layers", "12", "model.").num_layers == 12
-    assert override(toy, "transformer_impl", "local", "model.").transformer_impl == "local"
+    assert override_all(toy, {"num_layers": "12"}, "model.").num_layers == 12
+    assert override_all(toy, {"transformer_impl": "local"}, "model.").transformer_impl == "local"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_override_replaces_one_field(toy: ModelSpec) -> None:
 )
 def test_override_names_the_field(toy: ModelSpec, key: str, text: str, line: str) -> None:
     with pytest.raises(UserError) as error:
-        override(toy, key, text, "model.")
+        override_all(toy, {key: text}, "model.")
     assert str(error.value).startswith(line)
 
 
