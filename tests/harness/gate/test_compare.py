@@ -235,6 +235,15 @@ def test_a_failed_process_is_listed_beside_the_others(
     assert results[4].name in line
 
 
+def test_a_log_that_was_cut_is_no_failure_and_no_verdict(
+    make_repeats: Any, make_failed: Any, golden: Golden
+) -> None:
+    results = [*make_repeats()[:4], make_failed(TrialStatus.INCOMPLETE, "no end", repeat=4)]
+    found = compare(results, [golden])
+    assert (found.exit_code, found.count(Verdict.UNSTABLE)) == (3, 1)
+    assert "incomplete" in render(found).splitlines()[0]
+
+
 def test_what_died_before_it_could_say_where_differs_in_nothing_but_its_variables(
     make_failed: Any, golden: Golden
 ) -> None:

@@ -99,6 +99,24 @@ def test_a_run_that_broke_off(parse: Parse) -> None:
     assert names(result_of(parsed, replace(QUESTION, done=True))) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        run(12, total=50),
+        "".join(lines.bridge_step(1.23, 400.0) for _ in range(12)),
+        "".join(lines.nemo(n) for n in range(1, 13)),
+        "".join(lines.titan(n, second=n) for n in range(1, 13)),
+        "".join(lines.deepspeed(n, second=n) for n in range(1, 13)),
+    ],
+    ids=["megatron", "bridge", "nemo", "torchtitan", "deepspeed"],
+)
+def test_without_its_framework_s_end_a_log_gives_no_number(parse: Parse, text: str) -> None:
+    result = result_of(parse(text), QUESTION)
+    assert (result.status, result.times, result.memory, result.loss, result.reported) == (
+        TrialStatus.INCOMPLETE, None, (), (), None,
+    )  # fmt: skip
+
+
 def test_another_setting_than_was_asked_for(parse: Parse) -> None:
     text = lines.megatron_header(recompute_modules=["core_attn"]) + run()
     result = result_of(parse(text), QUESTION)
