@@ -59,7 +59,7 @@ class Collector:
     rates: list[Throughput] = field(default_factory=list)
     peaks: dict[int | None, Peak] = field(default_factory=dict)
     arguments: dict[str, str] = field(default_factory=dict)
-    timers: list[float] = field(default_factory=list)
+    timers: list[float | None] = field(default_factory=list)
     whole_run: WholeRun | None = None
     ended: bool = False
 
@@ -224,10 +224,10 @@ def _larger(one: int | None, other: int | None) -> int | None:
     return max(one, other)
 
 
-def _with_timers(steps: list[Step], timers: list[float]) -> list[Step]:
-    """Timers as those of steps 1, 2, 3, …; none of them where the log has fewer than steps: then
-    one line stands for several steps, or the run goes on from a checkpoint."""
-    if steps and steps[-1].number > len(timers):
+def _with_timers(steps: list[Step], timers: list[float | None]) -> list[Step]:
+    """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or where
+    the log has fewer of them than steps: then the run goes on from a checkpoint."""
+    if None in timers or (steps and steps[-1].number > len(timers)):
         return steps
     known = {step.number: step for step in steps}
     return [

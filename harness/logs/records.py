@@ -71,9 +71,10 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """Seconds of forward, backward and optimizer of a step, on a line without its number."""
+    """Seconds of forward, backward and optimizer of a step, on a line without its number; None:
+    the engine adds up several steps."""
 
-    seconds: float
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ _WALL_CLOCK: Final = re.compile(
     rf"(?:^|\[Rank 0\] )time \(ms\)((?: \| \w+: {NUMBER})+)$"  # wall_clock_breakdown
 )
 _OF_A_STEP: Final = ("fwd", "bwd", "step")
+_OF_A_PIPELINE: Final = "batch_input"
 _ARGUMENT: Final = re.compile(r"\[config\.py:\d+:print\] (\w+) (?:\.+ )?(.+)$")
 
 
@@ -76,8 +77,11 @@ def _timer(match: re.Match[str]) -> tuple[Record, ...]:
 
 
 def _wall_clock(rest: str) -> tuple[Record, ...]:
-    """The timers of a whole step; those of its micro steps have other names."""
+    """The timers of a whole step; those of its micro steps have other names, and one of them is of
+    the pipeline engine alone, which resets its timers where it prints them."""
     fields = pairs(rest, " | ", ":") or {}
+    if _OF_A_PIPELINE in fields:
+        return (Timers(seconds=None),)
     parts = [number(fields.get(name, "")) for name in _OF_A_STEP]
     known = [part for part in parts if part is not None and math.isfinite(part)]
     if len(known) < len(_OF_A_STEP) or sum(known) <= 0:

@@ -15,6 +15,7 @@ from tests.harness.logs.conftest import Parse
 RECORDED = Path(__file__).with_name("recorded")
 ENDS = {
     "deepspeed": b"exits successfully",
+    "deepspeed_pipeline": b"exits successfully",
     "huggingface": b"'train_steps_per_second'",
     "torchtitan": b"Training completed",
 }
@@ -51,6 +52,19 @@ def test_deepspeed() -> None:
     assert parsed.peaks == (Peak(number=12, rank=0, allocated=round(0.34 * 2**30)),)
     told = ("train_batch_size", "train_micro_batch_size_per_gpu", "world_size")
     assert [parsed.arguments[name] for name in told] == ["4", "2", "1"]
+
+
+def test_deepspeed_s_pipeline_engine() -> None:
+    """Its timers stand for several steps at once, and are not taken for one of them."""
+    name = "deepspeed_pipeline"
+    parsed = recorded(name)
+    assert (parsed.framework, parsed.ended) == (LogFramework.DEEPSPEED, True)
+    assert [step.number for step in parsed.steps] == [4, 8, 12]
+    assert [step.seconds for step in parsed.steps] == printed(name, r"iter time \(s\): ([\d.]+)")
+    assert [step.loss for step in parsed.steps] == printed(name, r"loss: ([\d.]+)")
+    assert all(step.timer_seconds is None for step in parsed.steps)
+    (peak,) = parsed.peaks
+    assert (peak.rank, peak.allocated) == (0, round(0.34 * 2**30))
 
 
 def test_the_timers_are_the_times_where_they_tell_of_more_steps() -> None:

@@ -13,6 +13,7 @@ from harness.logs.records import (
     Peak,
     Record,
     Step,
+    Timers,
     WholeRun,
 )
 from tests.harness.logs import lines
@@ -111,6 +112,11 @@ def test_deepspeed_usage_and_configuration() -> None:
 )
 def test_deepspeed_timers_that_are_of_no_whole_step(line: str) -> None:
     assert read("deepspeed", line) == ()
+
+
+def test_deepspeed_timers_of_a_pipeline_are_of_several_steps() -> None:
+    line = "[Rank 0] time (ms) | batch_input: 0.16 | fwd_microstep: 0.68 | step_microstep: 3.36"
+    assert read("deepspeed", line) == (Timers(seconds=None),)
 
 
 @pytest.mark.parametrize(
