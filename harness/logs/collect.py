@@ -225,8 +225,8 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 def _with_timers(steps: list[Step], timers: list[float | None]) -> list[Step]:
-    """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or where
-    the log has fewer of them than steps: then the run goes on from a checkpoint."""
+    """Timers as those of steps 1, 2, 3, …; none of them where one stands for several steps, or
+    where the log has fewer of them than steps: then the run goes on from a checkpoint."""
     if None in timers or (steps and steps[-1].number > len(timers)):
         return steps
     known = {step.number: step for step in steps}
