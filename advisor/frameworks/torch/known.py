@@ -20,7 +20,7 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.frameworks.torch.stack import TorchStack
 from advisor.job import Framework, Job
-from advisor.models.spec import TransformerImpl
+from advisor.models.spec import Activation, TransformerImpl
 
 
 def known_rules(stack: TorchStack, job: Job) -> tuple[Rejection, ...]:
@@ -45,7 +45,8 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
 
 def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
-    layers of transformers, and in a layout that the stack does not have here."""
+    layers of transformers, an activation whose graph is not known, and a layout that the stack does
+    not have here."""
     yield job
     if stack.framework is Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
@@ -53,6 +54,8 @@ def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
         for sharding, config in product(stack.shardings, configs):
             layout = replace(job.layout, data_parallel_sharding=sharding)
             yield replace(job, layout=layout, config=config)
-    yield replace(job, model=replace(job.model, transformer_impl=TransformerImpl.TRANSFORMERS))
+    for changes in ({"transformer_impl": TransformerImpl.TRANSFORMERS},
+                    {"activation": Activation.QUICK_GEGLU}):  # fmt: skip
+        yield replace(job, model=replace(job.model, **changes))
     halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=4)
     yield replace(job, layout=halves)
