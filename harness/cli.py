@@ -82,10 +82,10 @@ class _Pipe(io.FileIO):
 
 
 def _pipe(stream: TextIO) -> TextIO:
-    """`stream` as one that does not fail where nobody reads it."""
-    raw = _Pipe(stream.fileno(), "w", closefd=False)
-    buffer = io.BufferedWriter(raw)
-    return io.TextIOWrapper(buffer, stream.encoding, line_buffering=stream.isatty())
+    """`stream` as one that does not fail where nobody reads it; PYTHONUNBUFFERED is by the line."""
+    buffer = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+    by_line = stream.isatty() or bool(getattr(stream, "write_through", False))
+    return io.TextIOWrapper(buffer, stream.encoding, line_buffering=by_line)
 
 
 def _dispatch(arguments: list[str]) -> int:
