@@ -33,7 +33,7 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
     """Operators of one layer as the model's transformer_impl writes it."""
     match shape.model.transformer_impl:
         case TransformerImpl.TORCH:
-            return plain_layer(shape)
+            return plain_layer(shape, kind)
         case TransformerImpl.TRANSFORMERS:
             return transformers_layer(shape, kind)
     return _megatron_layer(shape, kind)

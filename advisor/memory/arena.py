@@ -1,5 +1,6 @@
 """Live storages of a walk over operators, and the gradients among them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from advisor.layers.operators import Operator, Tensor
@@ -102,8 +103,9 @@ class Gradients:
         while self._kept:
             self._leave(self._kept.pop())
 
-    def step(self, operator: Operator) -> None:
-        """Backward of one operator: input gradients appear, then output gradients go."""
+    def step(self, operator: Operator, spent: Iterable[str] = ()) -> None:
+        """Backward of one operator: input gradients appear, then output gradients go, and the
+        `spent` storages that it kept, before gradients are added up (torch's engine.cpp)."""
         passed = [t for t in operator.inputs if t.name in operator.gradient_passed_to]
         for tensor in passed:
             self._share(tensor.name, self._storage_of[operator.outputs[0].name])
@@ -117,6 +119,8 @@ class Gradients:
         self._arena.add(f"weight gradients of {operator.name}", operator.weight_gradient_bytes)
         self._arena.mark(f"backward of {operator.name}", operator.backward_workspace)
         self._release_all(operator.outputs)
+        for name in spent:
+            self._arena.drop(name)
         for tensor in fresh:
             self._accumulate(tensor)
 

@@ -102,10 +102,8 @@ def _walk_backward(
             replayed.add(ready)
             if _is_nested(ready):
                 gradients.keep(members[-1].outputs)
-        gradients.step(operator)
-        for tensor in operator.saved:
-            if first_keeper[tensor.storage.name] >= index:
-                arena.drop(tensor.storage.name)
+        names = (tensor.storage.name for tensor in operator.saved)
+        gradients.step(operator, [name for name in names if first_keeper[name] >= index])
         if run is not None and operator is run_members(operators, run)[0]:
             _end_run(arena, run, operators, kept, index)
             gradients.let_go()

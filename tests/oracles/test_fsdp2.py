@@ -25,7 +25,7 @@ from advisor.pipeline import ModelChunk  # noqa: E402
 from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.blocks import import_titan  # noqa: E402
+from .stacks.titan import import_titan  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, tracked_peak  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 

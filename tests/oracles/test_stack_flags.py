@@ -35,7 +35,7 @@ def _settings(framework: str, **options: Any) -> list[tuple[Setting, Any, Any]]:
 @pytest.mark.parametrize("sharding", ["full", "gradients"])
 def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
     pytest.importorskip("tyro")
-    from .stacks.blocks import import_titan
+    from .stacks.titan import import_titan
 
     manager = import_titan("config.manager").ConfigManager
     override = (f"layout.data_parallel_sharding={sharding}",)

@@ -46,7 +46,7 @@ def test_nothing_recomputed(name: str, impl: TransformerImpl) -> None:
     assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
 
 
-def _wrapped(made: nn.Module, checkpoint: Checkpoint) -> nn.Module:
+def wrapped(made: nn.Module, checkpoint: Checkpoint) -> nn.Module:
     return checkpoint_wrapper(made, preserve_rng_state=False, **CHECKPOINTS[checkpoint])
 
 
@@ -55,7 +55,7 @@ def _wrapped(made: nn.Module, checkpoint: Checkpoint) -> nn.Module:
 @pytest.mark.parametrize("name", MODELS)
 def test_whole_block_recomputed(name: str, impl: TransformerImpl, checkpoint: Checkpoint) -> None:
     shape = shape_of(MODELS[name], impl)
-    measured = measure(shape, partial(_wrapped, checkpoint=checkpoint))
+    measured = measure(shape, partial(wrapped, checkpoint=checkpoint))
     plan = RecomputePlan((Segment((DENSE,), whole=True, checkpoint=checkpoint),))
     predicted = chunk_footprint(shape, plan, False, False)
     assert predicted.kept == measured.kept

@@ -31,7 +31,7 @@ from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.recompute import Checkpoint  # noqa: E402
 
-from .stacks.blocks import import_titan  # noqa: E402
+from .stacks.titan import import_titan  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
 from .stacks.shapes import MODELS, shape_of  # noqa: E402
 
@@ -46,7 +46,7 @@ LISTS = {
 IMPLS = [TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS]
 
 
-def _titan(made: nn.Module) -> nn.Module:
+def titan_policy(made: nn.Module) -> nn.Module:
     """torchtitan's own policy, with the CPU's attention in its list."""
     config = import_titan("config.job_config").ActivationCheckpoint(
         mode="selective", selective_ac_option="op", preserve_rng_state=False
@@ -56,7 +56,7 @@ def _titan(made: nn.Module) -> nn.Module:
     return wrapped
 
 
-def _listed(made: nn.Module, policy: OpPolicy) -> nn.Module:
+def listed_policy(made: nn.Module, policy: OpPolicy) -> nn.Module:
     contexts: Any = partial(create_selective_checkpoint_contexts, LISTS[policy])
     return checkpoint_wrapper(made, context_fn=contexts, preserve_rng_state=False)
 
@@ -67,7 +67,7 @@ def _listed(made: nn.Module, policy: OpPolicy) -> nn.Module:
 def test_policies(name: str, impl: TransformerImpl, policy: OpPolicy) -> None:
     shape = shape_of(MODELS[name], impl)
     titan = policy is OpPolicy.TORCHTITAN
-    measured = measure(shape, _titan if titan else partial(_listed, policy=policy))
+    measured = measure(shape, titan_policy if titan else partial(listed_policy, policy=policy))
     how = Semantics()
     if titan:
         how = Semantics(hooked=Checkpoint.NON_REENTRANT, counts_addmm=False)

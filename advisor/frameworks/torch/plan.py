@@ -125,8 +125,17 @@ def kept_by_policy(
     """Names of the operators whose outputs a selective checkpoint keeps.
 
     counts_addmm: a linear layer with a bias is aten.addmm, which torchtitan's list has from 0.3 on.
+    A grouped GEMM over experts is in no list; torchtitan's router has to be replayed, and is not
+    counted (per_op_sac_force_recompute_mm_shapes_by_fqns).
     """
-    linear = [o.name for o in operators if o.gemm and (counts_addmm or len(o.weights) == 1)]
+    linear = [
+        o.name
+        for o in operators
+        if o.gemm
+        and not o.weights[0].expert
+        and (counts_addmm or len(o.weights) == 1)
+        and not (policy is OpPolicy.TORCHTITAN and o.module is Module.ROUTER)
+    ]
     attention = [operator.name for operator in operators if operator.attention_flops]
     match policy:
         case OpPolicy.SAVE_ATTENTION:

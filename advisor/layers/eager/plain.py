@@ -5,6 +5,7 @@ models/qwen3 for the norms of q and k. LayerNorm, GELU, biases and dropout, wher
 are torch's own modules in the same places.
 """
 
+from advisor.layers.eager.moe.torchtitan import grouped_experts_layer
 from advisor.layers.eager.parts import (
     activation,
     attention,
@@ -28,12 +29,14 @@ from advisor.layers.operators import (
     cached_operators,
 )
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.spec import PositionEmbedding
 
 
 @cached_operators
-def plain_layer(shape: RankShape) -> tuple[Operator, ...]:
-    """Operators of one block: attention_norm, attention, add, ffn_norm, feed_forward, add."""
+def plain_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
+    """Operators of one block: attention_norm, attention, add, ffn_norm, feed_forward or moe, add.
+    """
     layer_input = hidden(shape, LAYER_INPUT)
     normed = hidden(shape, "attention_norm_out")
     after_attention = hidden(shape, "after_attention")
@@ -42,8 +45,20 @@ def plain_layer(shape: RankShape) -> tuple[Operator, ...]:
         fused_norm(shape, "attention_norm", Module.INPUT_LAYERNORM, layer_input, normed),
         *_attention(shape, normed, layer_input, after_attention),
         fused_norm(shape, "ffn_norm", Module.PRE_MLP_LAYERNORM, after_attention, ffn_input),
-        *_feed_forward(shape, ffn_input, after_attention),
+        *_branch(shape, kind, ffn_input, after_attention),
     )
+
+
+def _branch(
+    shape: RankShape, kind: LayerKind, source: Tensor, skip: Tensor
+) -> tuple[Operator, ...]:
+    """The feed-forward part and the residual."""
+    if kind.feed_forward is not FeedForward.MOE:
+        return _feed_forward(shape, source, skip)
+    experts = grouped_experts_layer(shape, source, ())
+    (routed,) = experts[-1].outputs
+    output, held = hidden(shape, "layer_output"), (hidden(shape, LAYER_INPUT),)
+    return (*experts, residual("moe_residual", Module.MLP_BDA, routed, skip, output, held))
 
 
 def _attention(

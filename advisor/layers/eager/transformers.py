@@ -7,6 +7,7 @@ parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 from dataclasses import replace
 
 from advisor.layers.eager.masked import core_attention
+from advisor.layers.eager.moe.transformers import sparse_moe_block
 from advisor.layers.eager.norms import norm
 from advisor.layers.eager.parts import (
     activation,
@@ -27,7 +28,7 @@ from advisor.layers.operators import (
     cached_operators,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.spec import Activation, PositionEmbedding
 
 
@@ -45,6 +46,11 @@ def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Opera
     mlp_input, between = _norm_before(
         shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
     )
+    if kind.feed_forward is FeedForward.MOE:
+        experts = sparse_moe_block(shape, mlp_input)
+        (routed,), output = experts[-1].outputs, hidden(shape, "layer_output")
+        add = residual("mlp_residual", Module.MLP_BDA, routed, after_attention, output, held)
+        return (*before, *attended, *between, *experts, add)
     mlp = _mlp(shape, mlp_input, after_attention, held)
     return (*before, *attended, *between, *mlp)
 

@@ -1,7 +1,5 @@
 """The blocks of torchtitan and transformers for one RankShape, with their other arguments."""
 
-import sys
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +10,18 @@ from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import Mixer
 from advisor.models.spec import ModelSpec, Normalization, TransformerImpl
 
+from .expert_blocks import titan_block, transformers_block
+from .titan import import_titan
+
 Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 def block(shape: RankShape) -> Block:
     """A block of the shape's implementation, and what follows the hidden states in a call."""
     model = shape.model
+    if model.num_moe_experts is not None:
+        torch_impl = model.transformer_impl is TransformerImpl.TORCH
+        return (titan_block if torch_impl else transformers_block)(shape)
     if model.transformer_impl is TransformerImpl.TORCH:
         if model.normalization is Normalization.LAYER_NORM:
             return PlainGpt(model), (), {}
@@ -25,18 +29,6 @@ def block(shape: RankShape) -> Block:
     if model.norm_placement.behind:
         return _variant(shape)
     return _gpt2(model) if model.normalization is Normalization.LAYER_NORM else _llama(shape)
-
-
-def import_titan(name: str) -> Any:
-    """A module of torchtitan without triton, which its import wants for a kernel of MoE alone."""
-    import importlib
-
-    kernels = "torchtitan.models.moe.kernels"
-    if kernels not in sys.modules:
-        stand_in = types.ModuleType(kernels)
-        stand_in.generate_permute_indices = None  # type: ignore[attr-defined]
-        sys.modules[kernels] = stand_in
-    return importlib.import_module(f"torchtitan.{name}")
 
 
 def _titan(shape: RankShape) -> Block:

@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from advisor.layers.shape import RankShape
 
-from .blocks import import_titan
+from .titan import import_titan
 from .kernels import GpuKernels
 from .meter import LiveBytes
 

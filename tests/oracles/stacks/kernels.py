@@ -65,6 +65,8 @@ class GpuKernels(TorchFunctionMode):
             return _rms_norm(*args, **kwargs)
         if func is F.layer_norm:
             return _layer_norm(*args, **kwargs)
+        if func is torch.histc:  # of int64, which a CPU has not
+            return torch.empty(kwargs["bins"], dtype=args[0].dtype)
         if func is F.dropout:
             return _dropout(*args, **kwargs)
         if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):

@@ -51,6 +51,15 @@ OLMO2_32B = replace(
     transformer_impl=TransformerImpl.TRANSFORMERS, norm_placement=NormPlacement.POST,
     qk_layernorm=True, qk_layernorm_across_heads=True,
 )  # fmt: skip
+QWEN3_30B_A3B = replace(
+    LLAMA3_8B, name="qwen3_30b_a3b", hidden_size=2048, ffn_hidden_size=6144, num_query_groups=4,
+    qk_layernorm=True, num_moe_experts=128, moe_ffn_hidden_size=768, moe_router_topk=8,
+    moe_grouped_gemm=True,
+)  # fmt: skip
+MIXTRAL_8X7B = replace(
+    LLAMA3_8B, name="mixtral_8x7b", num_moe_experts=8, moe_ffn_hidden_size=14336,
+    moe_router_topk=2, moe_grouped_gemm=True,
+)  # fmt: skip
 VARIANTS = {model.name: model for model in (GEMMA2_9B, GEMMA3_27B, OLMO2_32B)}
 """What transformers alone has; windows are short enough to matter here."""
 MODELS = {model.name: model for model in (LLAMA3_8B, LLAMA2_7B, QWEN3_8B, GPT2_XL)}

@@ -1,0 +1,1 @@
+"""Experts of eager torch: torchtitan's and transformers'."""

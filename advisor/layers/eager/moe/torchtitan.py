@@ -1,0 +1,172 @@
+"""torchtitan's layer with experts: router, tokens sorted by expert, grouped experts, scores.
+
+Source: torchtitan 0.2.2 models/moe/moe.py, models/moe/utils.py (padding of every expert's rows),
+distributed/expert_parallel.py, run in tests/oracles; its kernel that permutes is not.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from advisor.dtypes import DType
+from advisor.layers.eager.moe.parts import (
+    all_scores,
+    choice,
+    gate,
+    gated,
+    gather_tokens,
+    grouped_linear,
+    normalized,
+    per_choice,
+)
+from advisor.layers.eager.parts import pointwise
+from advisor.layers.moe.tokens import moe_tokens, rows
+from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.models.experts import ScoreFunction
+from advisor.models.spec import ModelSpec
+
+ALIGNMENT: Final = 8
+"""Rows of an expert are padded to a multiple of this (TOKEN_GROUP_ALIGN_SIZE_M)."""
+Operators = tuple[Operator, ...]
+
+
+def grouped_experts_layer(shape: RankShape, source: Tensor, shared: Operators) -> Operators:
+    """From the normalized input to [tokens, hidden_size]; `shared` are the shared experts'
+    operators, which run behind the routed ones.
+
+    Variables of MoE.forward hold its input and what is sorted, computed and put back until it returns.
+    """
+    before = shape.model.moe_apply_probs_on_input
+    weights, router = _router(shape, source)
+    order, sent, dispatched = _dispatch(shape, source, weights)
+    experts, back = _experts(shape, sent)
+    unsorted = rows(shape, "unsorted", *sent.shape)
+    put_back = _put(back, unsorted, order, rows_before=0)
+    combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
+    held = (source, order, sent, back, unsorted)
+    *head, last = (*router, *dispatched, *experts, *shared, put_back, *combined)
+    if not shared:
+        return (*head, replace(last, forward_holds=held))
+    routed, output = last.outputs[0], shared[-1].outputs[0]
+    total = Tensor("moe_out", routed.shape, routed.dtype)
+    add = pointwise("add_shared_experts", Module.COMBINE, (output, routed), total)
+    passed = frozenset({output.name, routed.name})
+    return (*head, last, replace(add, gradient_passed_to=passed, forward_holds=held))
+
+
+def normalizes(model: ModelSpec) -> bool:
+    """Whether the chosen scores are divided by their sum (route_norm), in Megatron's words."""
+    if model.moe_router_score_function is ScoreFunction.SIGMOID:
+        return model.moe_router_topk > 1
+    return not model.moe_router_pre_softmax
+
+
+def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """Weights [tokens, topk] in fp32. The expert bias is added to a copy of the scores, and groups
+    that are out are masked in another, for the choice alone."""
+    gating = gate(shape, source)
+    scores = all_scores(gating.outputs[0])
+    (all_,) = scores.outputs
+    chosen = per_choice(shape, "chosen_scores")
+    masked = shape.model.moe_router_group_topk is not None
+    copies = (2 if masked else 1) * all_.num_bytes
+    operators = [gating, scores, choice(shape, all_, chosen, copies)]
+    weights = per_choice(shape, "router_weights")
+    if normalizes(shape.model):
+        operators.append(normalized(shape, chosen, weights))
+    else:
+        operators.append(pointwise("router.scale", Module.ROUTER, (chosen,), weights))
+    return weights, tuple(operators)
+
+
+def _dispatch(
+    shape: RankShape, source: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Operators]:
+    """Order of the copies by expert, the copies in that order, and what makes them."""
+    copies = moe_tokens(shape).routed
+    order, taken = (Tensor(name, (copies,), DType.INT64) for name in ("order", "taken_tokens"))
+    sort = pointwise("sort_by_expert", Module.DISPATCH, (weights,), order,
+                     forward_workspace=order.num_bytes)  # fmt: skip
+    sort = replace(sort, gradient_free_inputs=frozenset({weights.name}))
+    sent = rows(shape, "routed_tokens", copies, shape.model.hidden_size)
+    operators = [sort, gather_tokens(source, sent, taken)]
+    if shape.model.moe_apply_probs_on_input:
+        scaled = rows(shape, "scaled_tokens", *sent.shape)
+        operators.append(_scaled(sent, weights, order, scaled))
+        sent = scaled
+    return order, sent, tuple(operators)
+
+
+def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Operator:
+    """Tokens in fp32 times their sorted scores, back in 16 bit: keeps both factors."""
+    wide = Tensor("routed_tokens.fp32", sent.shape, DType.FP32)
+    scores = Tensor("sorted_scores", (sent.shape[0],), DType.FP32)
+    return pointwise(
+        "apply_scores", Module.DISPATCH, (sent, weights), scaled, saved=(wide, scores, order),
+        forward_workspace=wide.num_bytes, backward_workspace=2 * wide.num_bytes,
+    )  # fmt: skip
+
+
+def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
+    """Padding to whole groups, w1, w3 and w2 of all experts, and padding off again."""
+    copies, width = sent.shape
+    experts = moe_tokens(shape).local_experts
+    padded_rows = -(-(copies + experts * ALIGNMENT) // ALIGNMENT) * ALIGNMENT
+    indices = Tensor("padded_rows", (padded_rows,), DType.INT32)
+    padded = rows(shape, "padded_tokens", padded_rows, width)
+    ffn = shape.model.expert_ffn_hidden_size // shape.expert_tensor_parallel_size
+    first, third = (rows(shape, f"experts.w{n}_out", padded_rows, ffn) for n in (1, 3))
+    activate, multiply = gated(shape, first, third)
+    output = rows(shape, "experts.w2_out", padded_rows, width)
+    back = rows(shape, "experts_out", copies + 1, width)
+    operators = (
+        _pad(sent, padded, indices),
+        grouped_linear(shape, "w1", Module.EXPERT_FC1, padded, first),
+        activate,
+        grouped_linear(shape, "w3", Module.EXPERT_FC1, padded, third),
+        multiply,
+        grouped_linear(shape, "w2", Module.EXPERT_FC2, multiply.outputs[0], output),
+        replace(_put(output, back, indices, rows_before=1), forward_holds=(padded,)),
+    )
+    return operators, back
+
+
+def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
+    """A row of zeros is put behind all rows, by a copy, and rows are taken from that."""
+    longer = source.num_bytes + 2 * source.num_bytes // source.shape[0]
+    return pointwise(
+        "pad_groups", Module.DISPATCH, (source,), padded, saved=(indices,),
+        forward_workspace=longer, backward_workspace=longer,
+    )  # fmt: skip
+
+
+def _put(source: Tensor, output: Tensor, indices: Tensor, *, rows_before: int) -> Operator:
+    """Rows of `source` written to `indices` of a new tensor. Where that has more rows than are
+    used, the gradient is first copied into as many."""
+    longer = output.num_bytes if rows_before else 0
+    return pointwise(
+        f"{output.name}.put", Module.COMBINE, (source,), output, saved=(indices,),
+        backward_workspace=longer,
+    )  # fmt: skip
+
+
+def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:
+    """torch.bmm of scores and an fp32 copy of the experts' outputs: keeps both."""
+    wide = Tensor("unsorted.fp32", unsorted.shape, DType.FP32)
+    output = _output(shape)
+    total = Tensor("weighted_sum", output.shape, DType.FP32)
+    return (
+        pointwise("unsorted.float", Module.COMBINE, (unsorted,), wide),
+        pointwise("weighted_sum", Module.COMBINE, (weights, wide), total, saved=(weights, wide)),
+        pointwise("weighted_sum.cast", Module.COMBINE, (total,), output),
+    )
+
+
+def _sum(unsorted: Tensor, shape: RankShape) -> Operators:
+    """The sum over the experts of a token, whose gradient is a view for each."""
+    output = _output(shape)
+    return (pointwise("sum_of_experts", Module.COMBINE, (unsorted,), output),)
+
+
+def _output(shape: RankShape) -> Tensor:
+    return rows(shape, "routed_out", shape.tokens, shape.model.hidden_size)

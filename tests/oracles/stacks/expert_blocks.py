@@ -1,0 +1,75 @@
+"""Blocks with experts of torchtitan and transformers for one RankShape."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.layers.shape import RankShape
+from advisor.models.spec import ModelSpec
+
+from .titan import import_titan
+
+Block = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+def titan_experts(model: ModelSpec) -> Any:
+    """torchtitan's MoEArgs of `model`."""
+    width = model.moe_shared_expert_intermediate_size or 0
+    return import_titan("models.moe").MoEArgs(
+        num_experts=model.num_moe_experts, top_k=model.moe_router_topk,
+        num_shared_experts=width // model.expert_ffn_hidden_size,
+        score_func=str(model.moe_router_score_function), route_norm=True,
+        score_before_experts=model.moe_apply_probs_on_input,
+        num_expert_groups=model.moe_router_num_groups,
+        num_limited_groups=model.moe_router_group_topk,
+        use_grouped_mm=model.moe_grouped_gemm,
+    )  # fmt: skip
+
+
+def titan_block(shape: RankShape) -> Block:
+    """torchtitan's Qwen3 block with experts."""
+    model = shape.model
+    package, args = (import_titan(f"models.qwen3.model.{name}") for name in ("model", "args"))
+    arguments = args.Qwen3ModelArgs(
+        dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_query_groups, head_dim=model.kv_channels,
+        hidden_dim=model.ffn_hidden_size, qk_norm=True, moe_enabled=True,
+        moe_inter_dim=model.expert_ffn_hidden_size, moe_args=titan_experts(model),
+    )  # fmt: skip
+    cache = torch.empty(shape.seq_length, 2 * model.kv_channels, dtype=torch.float32)
+    return package.TransformerBlock(0, arguments), (cache, None), {}
+
+
+def transformers_block(shape: RankShape) -> Block:
+    """Mixtral's decoder layer, or Qwen3-MoE's where q and k are normed."""
+    from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeDecoderLayer
+
+    model = shape.model
+    layer = Qwen3MoeDecoderLayer if model.qk_layernorm else MixtralDecoderLayer
+    tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
+    return layer(transformers_config(model), 0), (), {"position_embeddings": tables}
+
+
+def transformers_config(model: ModelSpec) -> Any:
+    """The configuration of Mixtral or Qwen3-MoE with the model's shape."""
+    from transformers import MixtralConfig, Qwen3MoeConfig
+
+    shared: dict[str, Any] = {
+        "hidden_size": model.hidden_size, "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads, "head_dim": model.kv_channels,
+        "num_key_value_heads": model.num_query_groups, "vocab_size": model.vocab_size,
+        "num_experts_per_tok": model.moe_router_topk, "use_cache": False,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    config: Any
+    if model.qk_layernorm:
+        config = Qwen3MoeConfig(**shared, moe_intermediate_size=model.expert_ffn_hidden_size,
+                                num_experts=model.num_moe_experts, norm_topk_prob=True)  # fmt: skip
+    else:
+        config = MixtralConfig(**shared, intermediate_size=model.expert_ffn_hidden_size,
+                               num_local_experts=model.num_moe_experts)  # fmt: skip
+    config._attn_implementation = "sdpa"
+    config._experts_implementation = "grouped_mm" if model.moe_grouped_gemm else "eager"
+    return config
