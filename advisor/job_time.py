@@ -124,12 +124,11 @@ class JobTime:
         itemsize = self._job.config.main_grads_dtype.itemsize
         sharding = layout.data_parallel_sharding
         if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
-            (part,) = parts  # such stacks have no experts
-            shard = part.elements / part.ranks * DType.BF16.itemsize
+            shard = sum(part.elements / part.ranks for part in parts) * DType.BF16.itemsize
             away = shard / self.machine.host_bytes_per_second
             return ShardedWork(
-                elements=part.elements, gradient_itemsize=itemsize, ranks=part.ranks,
-                joined=part.joined, microbatches=self._microbatches,
+                groups=tuple((part.elements, part.ranks, part.joined) for part in parts),
+                gradient_itemsize=itemsize, microbatches=self._microbatches,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self._calibration.hidden_fraction,
                 from_host=away if self._job.config.param_cpu_offload else 0.0,

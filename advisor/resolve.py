@@ -87,7 +87,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     base = replace(base, framework=framework)
     config = _config(request, overrides["job"], base, model, precision)
     check_precision(config.precision, gpu)
-    config = replace(config, framework_version=stack.version(config.framework_version))
+    config = replace(config, framework_version=stack.version(config.framework_version, model))
     model, config = stack.configure(model, config, frozenset(overrides["model"]))
     layout = stack.layout(layout_fields, num_gpus)
     if layout is None:

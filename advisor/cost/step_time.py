@@ -211,15 +211,13 @@ class ShardedWork:
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
     backward again where they were freed, and reduces its gradients; all beside the kernels.
 
-    from_host: seconds of a gathering's copies from the host, where the shards are there."""
+    groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds of a gathering's copies from the host, where the shards are there."""
 
-    elements: int
+    groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int
-    ranks: int
     microbatches: int
     gathers_again: bool
     hidden_fraction: float
-    joined: Link
     from_host: float = 0.0
 
     def exposed_seconds(self, forward: float, backward: float) -> float:
@@ -231,7 +229,10 @@ class ShardedWork:
         return self.microbatches * one
 
     def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
-        return collective_seconds(kind, self.elements * itemsize, self.ranks, self.joined)
+        return sum(
+            collective_seconds(kind, elements * itemsize, ranks, joined)
+            for elements, ranks, joined in self.groups
+        )
 
     def _exposed(self, seconds: float, kernels: float) -> float:
         return seconds - self.hidden_fraction * min(seconds, kernels)

@@ -75,8 +75,9 @@ class Stack(Protocol):
         """No recompute."""
         ...
 
-    def version(self, text: str) -> str:
-        """The known version that `text` means; empty means the newest. UserError otherwise."""
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """The known version that `text` means; empty means the newest, of those that have layers
+        for `model`. UserError otherwise."""
         ...
 
     def words(self, job: Job) -> str:

@@ -11,7 +11,13 @@ from functools import lru_cache
 from advisor.dtypes import DType
 from advisor.layers.ends import embedding_weights, output_weights
 from advisor.layers.shape import RankShape
-from advisor.memory.static import StaticMemory, layer_elements, num_elements
+from advisor.memory.static import (
+    StaticMemory,
+    layer_elements,
+    num_elements,
+    stage_expert_elements,
+)
+from advisor.pipeline import ModelChunk
 
 _ADAM_MOMENTS = 2
 
@@ -46,7 +52,8 @@ class WorkingSet:
 class Sharding:
     """How FSDP2 is applied.
 
-    ranks: over which parameters are cut. reshards: whether a group is freed after its forward and
+    ranks: over which parameters are cut, and expert_ranks those of routed experts under expert
+    parallelism, which are groups of their own inside a layer's. reshards: whether a group is freed after its forward and
     gathered again for its backward. root_holds_ends: embedding, final norm and output layer are the
     root's group, which is never freed between the passes; else two groups of their own.
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
@@ -54,6 +61,7 @@ class Sharding:
     """
 
     ranks: int
+    expert_ranks: int = 0
     reshards: bool = True
     root_holds_ends: bool = False
     reduce_dtype: DType = DType.FP32
@@ -68,24 +76,30 @@ class Sharding:
         """Bytes of the input of a group's reduce-scatter."""
         return elements * self.reduce_dtype.itemsize
 
-    def shard(self, elements: int) -> int:
-        """Bytes of a group's fp32 parameters, or of their gradients, on one rank."""
-        return -(-elements // self.ranks) * DType.FP32.itemsize
+    def shard(self, elements: int, experts: int = 0) -> int:
+        """Bytes of a group's fp32 parameters, or of their gradients, on one rank; `experts` of
+        `elements` are routed experts'."""
+        own = experts if self.expert_ranks else 0
+        shards = -(-(elements - own) // self.ranks)
+        if own:
+            shards += -(-own // self.expert_ranks)
+        return shards * DType.FP32.itemsize
 
 
-def fsdp_static(elements: int, sharding: Sharding) -> StaticMemory:
+def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMemory:
     """fp32 shards of the parameters and of Adam's moments; gathered 16-bit parameters that stay.
 
     Gradients are counted where they outlive a microbatch; else they come with the backward.
     """
-    gradients = sharding.shard(elements) if sharding.accumulates else 0
+    shard = sharding.shard(elements, experts)
+    gradients = shard if sharding.accumulates else 0
     if sharding.accumulates_whole:
         gradients = sharding.reduced(elements)
     stays = 0 if sharding.reshards else sharding.gathered(elements)
     return StaticMemory(
-        weights=sharding.shard(elements) + stays,
+        weights=shard + stays,
         gradients=gradients,
-        optimizer=_ADAM_MOMENTS * sharding.shard(elements),
+        optimizer=_ADAM_MOMENTS * shard,
     )
 
 
@@ -102,21 +116,40 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
             output_weights(shape, holds_embedding=shape.model.share_embeddings_and_output_weights)
         ),
     )
-    layer, model = layer_elements(shape), shape.model
-    largest = max(layer, sum(ends) if sharding.root_holds_ends else max(ends))
-    shards = 0 if sharding.accumulates else sharding.shard(model.num_layers * layer + sum(ends))
+    layers = _Layers.of(shape)
+    largest = max(layers.largest, sum(ends) if sharding.root_holds_ends else max(ends))
+    shards = 0 if sharding.accumulates else sharding.shard(layers.all + sum(ends), layers.experts)
     return sharding.gathered(largest) + sharding.reduced(largest) + shards
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """Elements of a model's layers: of the largest, of all, and of all routed experts."""
+
+    number: int
+    largest: int
+    all: int
+    experts: int
+
+    @staticmethod
+    def of(shape: RankShape) -> "_Layers":
+        """Those of the whole model."""
+        kinds = shape.model.layer_kinds
+        each = {kind: layer_elements(shape, kind) for kind in dict.fromkeys(kinds)}
+        experts = stage_expert_elements(shape, (ModelChunk(kinds),))
+        return _Layers(len(kinds), max(each.values()), sum(each[kind] for kind in kinds), experts)
 
 
 @lru_cache(maxsize=1024)
 def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
-    """Beside each block.
+    """Beside each block. Where layers differ, the largest stands for each, and leaves the mean.
 
     Forward: the gathered parameters of a group, and the all-gather's output, which is freed when
     the next group's is there. Backward: its own, the all-gather of the group that goes back next,
     and the reduce-scatter's input of the group that went back before.
     """
-    layer = layer_elements(shape)
+    layers = _Layers.of(shape)
+    layer = layers.largest
     embedding = num_elements(embedding_weights(shape))
     tied = shape.model.share_embeddings_and_output_weights
     head = num_elements(output_weights(shape, holds_embedding=tied))
@@ -124,10 +157,10 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         found = _root_holds_ends(layer, embedding, head, sharding)
     else:
         found = _groups_of_their_own(layer, embedding, head, sharding)
-    elements = shape.model.num_layers * layer + embedding + head
+    elements = layers.all + embedding + head
     return replace(
-        _with_left(found, layer, embedding, head, sharding),
-        step=0 if sharding.accumulates else sharding.shard(elements),
+        _with_left(found, layers, embedding, head, sharding),
+        step=0 if sharding.accumulates else sharding.shard(elements, layers.experts),
     )
 
 
@@ -195,21 +228,18 @@ def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) 
 
 
 def _with_left(
-    found: WorkingSet, layer: int, embedding: int, head: int, sharding: Sharding
+    found: WorkingSet, layers: _Layers, embedding: int, head: int, sharding: Sharding
 ) -> WorkingSet:
-    groups = {
-        "embedding": embedding, "first_layer": layer, "layer": layer, "last_layer": layer,
-        "head": head,
+    mean = _left(layers.all // layers.number, sharding, layers.experts // layers.number)
+    left = {
+        "embedding": _left(embedding, sharding), "first_layer": mean, "layer": mean,
+        "last_layer": mean, "head": _left(head, sharding),
     }  # fmt: skip
     return replace(
-        found,
-        **{
-            name: replace(getattr(found, name), left=_left(elements, sharding))
-            for name, elements in groups.items()
-        },
+        found, **{name: replace(getattr(found, name), left=left[name]) for name in left}
     )
 
 
-def _left(elements: int, sharding: Sharding) -> int:
-    shards = 0 if sharding.accumulates else sharding.shard(elements)
+def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:
+    shards = 0 if sharding.accumulates else sharding.shard(elements, experts)
     return shards - (0 if sharding.reshards else sharding.gathered(elements))

@@ -92,7 +92,9 @@ def _accumulation_buffer(
     if sharding is DataParallelSharding.FULL:
         return ()
     ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size
-    largest = max(ends, *(w.num_elements for o in transformer_layer(shape) for w in o.weights))
+    kinds = {*shape.model.layer_kinds}
+    weights = (w for kind in kinds for o in transformer_layer(shape, kind) for w in o.weights)
+    largest = max(ends, *(weight.num_elements for weight in weights))
     return (
         NamedBytes("gradient on its way", largest * DType.BF16.itemsize,
                    "DeepSpeed temp_grad_buffer_for_gpu_offload"),
@@ -134,7 +136,8 @@ def _working_set(
     step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
     if sharding is not DataParallelSharding.FULL:
         return WorkingSet(step=step)
-    layer = (layer_elements(shape) + PREFETCH_BUCKET_ELEMENTS) * narrow
+    largest = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
+    layer = (largest + PREFETCH_BUCKET_ELEMENTS) * narrow
     ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size * narrow
     beside, end = Beside(forward=layer, backward=layer), Beside(forward=ends, backward=ends)
     return WorkingSet(

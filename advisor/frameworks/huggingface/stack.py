@@ -36,6 +36,7 @@ class HuggingFace(TorchStack):
 
     framework = Framework.HUGGINGFACE
     versions = ("4", "5")
+    newest_with_experts = "5"
     label = "transformers"
     impl = TransformerImpl.TRANSFORMERS
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)

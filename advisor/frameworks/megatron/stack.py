@@ -77,7 +77,7 @@ class Megatron:
         """No recompute."""
         return NONE
 
-    def version(self, text: str) -> str:
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
         """The release that `text` means."""
         return resolve_revision(self.framework, text).version
 

@@ -7,7 +7,7 @@ from advisor.job import Job
 from advisor.layers.shape import RankShape
 from advisor.layout import DataParallelSharding
 from advisor.memory.resident import NamedBytes, cublas_workspaces
-from advisor.memory.static import stage_elements
+from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
 from advisor.models.spec import PositionEmbedding, TransformerImpl
 from advisor.pipeline import ModelChunk
@@ -31,16 +31,19 @@ def fsdp_memory(
 ) -> FixedMemory:
     """Memory beside the activations. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone."""
+    layout = job.layout
     sharding = Sharding(
-        ranks=job.layout.data_parallel_size,
-        reshards=job.layout.data_parallel_sharding is DataParallelSharding.FULL,
+        ranks=layout.data_parallel_size,
+        expert_ranks=layout.expert_data_parallel_size if shape.expert_model_parallel_size > 1 else 0,
+        reshards=layout.data_parallel_sharding is DataParallelSharding.FULL,
         root_holds_ends=root_holds_ends,
         reduce_dtype=job.config.main_grads_dtype,
         accumulates=job.num_microbatches > 1,
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
     )
+    experts = stage_expert_elements(shape, chunks)
     return FixedMemory(
-        static=fsdp_static(stage_elements(shape, chunks), sharding),
+        static=fsdp_static(stage_elements(shape, chunks), sharding, experts),
         words=_WORDS,
         buffers=torch_buffers(job, shape),
         pools=(

@@ -8,6 +8,7 @@ from advisor.answer import Rejection
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.frameworks.torch.budget import unknown_operator
+from advisor.frameworks.torch.experts import eager_experts
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
@@ -57,16 +58,13 @@ def configured(
     impl: TransformerImpl,
     given: frozenset[str],
 ) -> tuple[ModelSpec, JobConfig]:
-    """Model and job as eager torch runs them: 16 bit, dense, vocabulary not padded.
+    """Model and job as eager torch runs them: 16 bit, vocabulary not padded.
 
     The layers are those of `impl` unless the user chose another eager one.
     """
     if config.precision is not Precision.BF16:
         raise UserError("job.precision", config.precision,
                         f"is not modelled for {framework}", "use bf16")  # fmt: skip
-    if model.num_moe_experts is not None:
-        raise UserError("--framework", framework, "has no model of layers with experts here",
-                        "use megatron_lm, or a dense model")  # fmt: skip
     for field, default in _MEGATRON_ATTENTION:
         if getattr(model, field) != default:
             raise UserError("--framework", framework, f"has no model of {field} here",
@@ -78,6 +76,8 @@ def configured(
                             "torch or transformers")  # fmt: skip
         impl = model.transformer_impl
     _check_plain(model, impl)
+    if model.num_moe_experts is not None:
+        model = eager_experts(model, impl, given)
     multiple = 1
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by

@@ -48,6 +48,7 @@ class TorchStack:
 
     framework: ClassVar[Framework]
     versions: ClassVar[tuple[str, ...]]
+    newest_with_experts: ClassVar[str | None] = None
     label: ClassVar[str]
     impl: ClassVar[TransformerImpl] = TransformerImpl.TORCH
     granularities: ClassVar[tuple[Granularity, ...]]
@@ -73,9 +74,12 @@ class TorchStack:
         """No recompute."""
         return NONE
 
-    def version(self, text: str) -> str:
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
         """A known release, by its first two numbers or in full."""
-        wanted = text.strip().lower().removeprefix("v") or self.versions[-1]
+        newest = self.versions[-1]
+        if model is not None and model.num_moe_experts is not None:
+            newest = self.newest_with_experts or newest
+        wanted = text.strip().lower().removeprefix("v") or newest
         for version in self.versions:
             if wanted == version or wanted.startswith(f"{version}."):
                 return version
@@ -91,6 +95,10 @@ class TorchStack:
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """See rules.configured."""
+        known, version = self.newest_with_experts, config.framework_version
+        if model.num_moe_experts is not None and known not in (None, version):
+            raise UserError("--framework-version", version, "has layers with experts of its own, "
+                            "which are not modelled", f"--framework-version {known}")  # fmt: skip
         return configured(self.framework, model, config, self.impl, given)
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:

@@ -28,6 +28,7 @@ class TorchTitan(TorchStack):
 
     framework = Framework.TORCHTITAN
     versions = ("0.1", "0.2", "0.3")
+    newest_with_experts = "0.2"
     label = "torchtitan"
     granularities = (
         Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP,

@@ -246,8 +246,8 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
     joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
     work = ShardedWork(
-        elements=10**9, gradient_itemsize=4, ranks=2, microbatches=3, gathers_again=True,
-        hidden_fraction=0.5, joined=joined,
+        groups=((10**9, 2, joined),), gradient_itemsize=4, microbatches=3, gathers_again=True,
+        hidden_fraction=0.5,
     )  # fmt: skip
     assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
     assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) / 2)
