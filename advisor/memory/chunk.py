@@ -287,13 +287,15 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
     if kind.role is Role.MULTI_TOKEN_PREDICTION:
         joined = (shape.model.mtp_num_layers or 0) * hidden
         block = replace(block, backward=block.held_backward, joined_gradient=joined)
-    if any(Module.ROUTER in run.modules for run in segment.runs) and _routes(segment.layers):
+    if any(Module.ROUTER in run.modules for run in segment.runs) and _holds_graph(shape, segment.layers):
         block = replace(block, left=2 * hidden)
     return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
 
 
-def _routes(layers: tuple[LayerKind, ...]) -> bool:
-    return any(kind.feed_forward is FeedForward.MOE for kind in layers)
+def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:
+    """Whether Megatron's token dispatcher is in one of `layers`."""
+    has_experts = any(kind.feed_forward is FeedForward.MOE for kind in layers)
+    return has_experts and shape.model.transformer_impl.is_megatron
 
 
 _NAMES = {
@@ -355,8 +357,8 @@ def _reentrant_block(shape: RankShape, segment: Segment) -> _Block:
         forward=forward,
         backward=backward,
         held_backward=backward,
-        left=hidden if _routes(layers) else 0,
-        left_gradient=hidden if _routes(layers) else 0,
+        left=hidden if _holds_graph(shape, layers) else 0,
+        left_gradient=hidden if _holds_graph(shape, layers) else 0,
     )
 
 

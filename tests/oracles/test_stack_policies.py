@@ -1,5 +1,6 @@
 """What policies over operators and checkpoint_sequential keep, against torch's own code."""
 
+from collections.abc import Set
 from functools import partial
 from typing import Any
 
@@ -46,13 +47,13 @@ LISTS = {
 IMPLS = [TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS]
 
 
-def titan_policy(made: nn.Module) -> nn.Module:
-    """torchtitan's own policy, with the CPU's attention in its list."""
+def titan_policy(made: nn.Module, listed: Set[Any] = frozenset({ATEN.mm.default})) -> nn.Module:
+    """torchtitan's own policy over a list of operators, with the CPU's attention in it."""
     config = import_titan("config.job_config").ActivationCheckpoint(
         mode="selective", selective_ac_option="op", preserve_rng_state=False
     )
     apply = import_titan("distributed.activation_checkpoint")._apply_op_sac
-    wrapped: nn.Module = apply(made, config, op_sac_save_list={ATEN.mm.default, ATTENTION})
+    wrapped: nn.Module = apply(made, config, op_sac_save_list={*listed, ATTENTION})
     return wrapped
 
 

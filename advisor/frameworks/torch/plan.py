@@ -11,7 +11,7 @@ from functools import lru_cache
 from advisor.frameworks.torch.budget import budget_run
 from advisor.frameworks.torch.partitioner.block import AttentionKernel
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
-from advisor.layers.operators import Operator
+from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
@@ -31,7 +31,8 @@ from advisor.recompute import (
 class Semantics:
     """Where stacks differ: the kind of checkpoint by use_reentrant; whether `selective:n` begins
     with the first block (n-th otherwise); whether matmuls with a bias count as matmuls; how inputs
-    of checkpoints go to the host, and how many of the newest do not; the attention kernel."""
+    of checkpoints go to the host, and how many of the newest do not; the attention kernel; which
+    communication torchtitan has in its list of operators."""
 
     hooked: Checkpoint = Checkpoint.EARLY_STOP
     use_reentrant: bool = False
@@ -40,6 +41,7 @@ class Semantics:
     offload: InputStorage = ON_HOST
     newest_stay: int = 0
     attention: AttentionKernel = AttentionKernel.FLASH
+    saved_collectives: frozenset[CollectiveKind] = frozenset()
 
     def checkpoint(self, setting: TorchSetting) -> Checkpoint:
         """How the checkpoints of `setting` replay."""
@@ -114,17 +116,17 @@ def _policy_run(
         return budget_run(shape, kind, setting.budget, how.attention)
     assert setting.policy is not None
     operators = transformer_layer(shape, kind)
-    kept = kept_by_policy(operators, setting.policy, counts_addmm=how.counts_addmm)
+    kept = kept_by_policy(operators, setting.policy, how)
     modules = frozenset(operator.module for operator in operators)
     return ReplayRun(modules, keeps=kept, checkpoint=how.hooked)
 
 
 def kept_by_policy(
-    operators: tuple[Operator, ...], policy: OpPolicy, *, counts_addmm: bool = True
+    operators: tuple[Operator, ...], policy: OpPolicy, how: Semantics
 ) -> frozenset[str]:
     """Names of the operators whose outputs a selective checkpoint keeps.
 
-    counts_addmm: a linear layer with a bias is aten.addmm, which torchtitan's list has from 0.3 on.
+    A linear layer with a bias is aten.addmm, which torchtitan's list has from 0.3 on.
     A grouped GEMM over experts is in no list; torchtitan's router has to be replayed, and is not
     counted (per_op_sac_force_recompute_mm_shapes_by_fqns).
     """
@@ -133,7 +135,7 @@ def kept_by_policy(
         for o in operators
         if o.gemm
         and not o.weights[0].expert
-        and (counts_addmm or len(o.weights) == 1)
+        and (how.counts_addmm or len(o.weights) == 1)
         and not (policy is OpPolicy.TORCHTITAN and o.module is Module.ROUTER)
     ]
     attention = [operator.name for operator in operators if operator.attention_flops]
@@ -142,4 +144,9 @@ def kept_by_policy(
             return frozenset(attention)
         case OpPolicy.SAVE_MATMUL:
             return frozenset(linear)
-    return frozenset([*attention, *linear[::2]])
+    sent = [
+        operator.name
+        for operator in operators
+        if any(one.kind in how.saved_collectives for one in operator.forward_collectives)
+    ]
+    return frozenset([*attention, *linear[::2], *sent])

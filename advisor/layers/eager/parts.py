@@ -19,8 +19,10 @@ def activation(shape: RankShape, name: str, *width: int, dtype: DType | None = N
 
 
 def hidden(shape: RankShape, name: str, dtype: DType | None = None) -> Tensor:
-    """[micro_batch_size, seq_length, hidden_size]."""
-    return activation(shape, name, shape.model.hidden_size, dtype=dtype)
+    """[micro_batch_size, seq_length (/ tp), hidden_size]: torchtitan cuts the sequence outside
+    attention and MLP."""
+    size = (shape.micro_batch_size, shape.norm_seq, shape.model.hidden_size)
+    return Tensor(name, size, dtype or shape.dtype)
 
 
 def in_fp32(tensor: Tensor, name: str) -> Tensor:

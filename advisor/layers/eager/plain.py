@@ -6,6 +6,7 @@ are torch's own modules in the same places.
 """
 
 from advisor.layers.eager.moe.torchtitan import grouped_experts_layer
+from advisor.layers.eager.parallel import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.eager.parts import (
     activation,
     attention,
@@ -55,10 +56,14 @@ def _branch(
     """The feed-forward part and the residual."""
     if kind.feed_forward is not FeedForward.MOE:
         return _feed_forward(shape, source, skip)
-    experts = grouped_experts_layer(shape, source, ())
-    (routed,) = experts[-1].outputs
+    gathered, gather = gather_sequence(shape, Module.ROUTER, source)
+    experts = grouped_experts_layer(shape, gathered, ())
+    (whole,) = experts[-1].outputs
+    routed = whole if shape.tp == 1 else hidden(shape, "moe_out.scattered")
+    scatter = scatter_sequence(shape, Module.COMBINE, whole, routed, (source, gathered))
     output, held = hidden(shape, "layer_output"), (hidden(shape, LAYER_INPUT),)
-    return (*experts, residual("moe_residual", Module.MLP_BDA, routed, skip, output, held))
+    add = residual("moe_residual", Module.MLP_BDA, routed, skip, output, held)
+    return (*gather, *experts, *scatter, add)
 
 
 def _attention(
@@ -68,6 +73,8 @@ def _attention(
     model = shape.model
     heads, groups = shape.local_heads * model.kv_channels, shape.local_groups * model.kv_channels
     bias = model.add_bias_linear or model.add_qkv_bias
+    normed = source
+    source, gather = gather_sequence(shape, Module.LINEAR_QKV, normed)
     projections = []
     for name, width in (("wq", heads), ("wk", groups), ("wv", groups)):
         out = activation(shape, f"{name}_out", width)
@@ -75,14 +82,17 @@ def _attention(
     query, key, value = (operator.outputs[0] for operator in projections)
     query, key, middle = _position_heads(shape, query, key)
     core = attention(shape, query, key, value)
-    wo_out = hidden(shape, "wo_out")
-    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], wo_out,
+    whole = whole_hidden(shape, "wo_out")
+    wo_out = hidden(shape, "wo_out" if shape.tp == 1 else "wo_out.scattered")
+    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], whole,
                 bias=model.add_bias_linear, holds=(source, query, key, value))  # fmt: skip
     branch, dropped = dropout(
         shape, "attention_dropout_out", Module.SELF_ATTN_BDA, wo_out, model.hidden_dropout
     )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
-    return (*projections, *middle, core, wo, *dropped, add)
+    held = (normed, source, query, key, value, *core.outputs)
+    scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, wo_out, held)
+    return (*gather, *projections, *middle, core, wo, *scatter, *dropped, add)
 
 
 def _position_heads(
@@ -134,8 +144,10 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
     """w2(silu(w1 x) * w3 x), or w2(gelu(w1 x)) where the model has no gate; residual."""
     model = shape.model
     bias, width = model.add_bias_linear, model.ffn_hidden_size // shape.tp
+    normed = source
+    source, gather = gather_sequence(shape, Module.LINEAR_FC1, normed)
     gate = activation(shape, "w1_out", width)
-    operators = [linear(shape, "w1", Module.LINEAR_FC1, source, gate, bias=bias)]
+    operators = [*gather, linear(shape, "w1", Module.LINEAR_FC1, source, gate, bias=bias)]
     activated = activation(shape, "activation_out", width)
     operators += nonlinearity(model.activation, gate, activated)
     if model.activation.gated:
@@ -146,10 +158,13 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
                       saved=(activated, up)),
         ]  # fmt: skip
         activated = product
-    w2_out = hidden(shape, "w2_out")
+    whole = whole_hidden(shape, "w2_out")
+    w2_out = hidden(shape, "w2_out" if shape.tp == 1 else "w2_out.scattered")
     operators.append(
-        linear(shape, "w2", Module.LINEAR_FC2, activated, w2_out, bias=bias, holds=(source,))
+        linear(shape, "w2", Module.LINEAR_FC2, activated, whole, bias=bias, holds=(source,))
     )
+    held = (normed, source, activated)
+    operators += scatter_sequence(shape, Module.LINEAR_FC2, whole, w2_out, held)
     branch, dropped = dropout(
         shape, "ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 
@@ -43,6 +44,9 @@ class _Dropout(torch.autograd.Function):
 
 
 def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    if isinstance(input, DTensor):  # of which each rank norms its own rows
+        local = _Norm.apply(input.to_local(), weight.to_local(), None)
+        return DTensor.from_local(local, input.device_mesh, input.placements)
     return _Norm.apply(input, weight, None)
 
 
@@ -54,6 +58,14 @@ def _layer_norm(
 
 def _dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     return _Dropout.apply(input) if training and p else input
+
+
+def _attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
+    if isinstance(query, DTensor):  # of which each rank has its own heads
+        local = (tensor.to_local() for tensor in (query, key, value))
+        out = F.scaled_dot_product_attention(*local, **options)
+        return DTensor.from_local(out, query.device_mesh, query.placements)
+    return F.scaled_dot_product_attention(query, key, value, **options)
 
 
 class GpuKernels(TorchFunctionMode):
@@ -69,6 +81,6 @@ class GpuKernels(TorchFunctionMode):
             return torch.empty(kwargs["bins"], dtype=args[0].dtype)
         if func is F.dropout:
             return _dropout(*args, **kwargs)
-        if func is F.scaled_dot_product_attention and kwargs.get("dropout_p"):
-            kwargs = {**kwargs, "dropout_p": 0.0}
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **{**kwargs, "dropout_p": 0.0})
         return func(*args, **kwargs)

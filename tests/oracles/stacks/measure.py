@@ -56,13 +56,24 @@ def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measure
     given = (*rest, *named.get("position_embeddings", ()), named.get("attention_mask"))
     known = (leaf, *blocks.parameters(), *blocks.buffers(), *(tensor for tensor in given if tensor is not None))
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
+    return passes(function, leaf, rest, named, known)
+
+
+def passes(
+    function: Callable[..., Any],
+    leaf: torch.Tensor,
+    rest: tuple[Any, ...],
+    named: dict[str, Any],
+    known: tuple[torch.Tensor, ...],
+) -> Measured:
+    """`function` once forward and once backward on a copy of `leaf`."""
     with LiveBytes(known) as live:
         hidden = leaf * 1
         live.reset_peak()
         output = function(hidden, *rest, **named)
         forward = live.peak
         del hidden
-        gradient = torch.empty(size)
+        gradient = torch.empty(leaf.shape)
         edge = GradientEdge(output.grad_fn, 0)
         del output
         kept = live.now - gradient.nbytes

@@ -41,6 +41,10 @@ class LiveBytes(TorchDispatchMode):
         super().__exit__(*reason)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:
+            return NotImplemented  # comes again with the operators on its local tensors
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # itself, of which fake tensors make a copy
         out = func(*args, **(kwargs or {}))
         torch.utils._pytree.tree_map_only(torch.Tensor, self._note, out)
         if self.now > self.peak:

@@ -18,6 +18,7 @@ from advisor.layers.eager.moe.parts import (
     normalized,
     per_choice,
 )
+from advisor.layers.eager.parallel import all_to_all
 from advisor.layers.eager.parts import pointwise
 from advisor.layers.moe.tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
@@ -40,8 +41,9 @@ def grouped_experts_layer(shape: RankShape, source: Tensor, shared: Operators) -
     weights, router = _router(shape, source)
     order, sent, dispatched = _dispatch(shape, source, weights)
     experts, back = _experts(shape, sent)
-    unsorted = rows(shape, "unsorted", *sent.shape)
-    put_back = _put(back, unsorted, order, rows_before=0)
+    copies = shape.tokens * shape.model.moe_router_topk
+    unsorted = rows(shape, "unsorted", copies, sent.shape[-1])
+    put_back = _put(back, unsorted, order)
     combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
     *head, last = (*router, *dispatched, *experts, *shared, put_back, *combined)
@@ -83,7 +85,7 @@ def _dispatch(
     shape: RankShape, source: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor, Operators]:
     """Order of the copies by expert, the copies in that order, and what makes them."""
-    copies = moe_tokens(shape).routed
+    copies = moe_tokens(shape).routed * shape.expert_tensor_parallel_size
     order, taken = (Tensor(name, (copies,), DType.INT64) for name in ("order", "taken_tokens"))
     sort = pointwise("sort_by_expert", Module.DISPATCH, (weights,), order,
                      forward_workspace=order.num_bytes)  # fmt: skip
@@ -108,27 +110,38 @@ def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Ope
 
 
 def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
-    """Padding to whole groups, w1, w3 and w2 of all experts, and padding off again."""
-    copies, width = sent.shape
-    experts = moe_tokens(shape).local_experts
-    padded_rows = -(-(copies + experts * ALIGNMENT) // ALIGNMENT) * ALIGNMENT
-    indices = Tensor("padded_rows", (padded_rows,), DType.INT32)
-    padded = rows(shape, "padded_tokens", padded_rows, width)
+    """Padding to whole groups, w1, w3 and w2 of all experts, and padding off again; under expert
+    parallelism between two all-to-alls, the second of which returns before the module's arguments
+    and output are let go."""
+    counts, width = moe_tokens(shape), sent.shape[-1]
+    exchanges = shape.expert_model_parallel_size > 1
+    copies = counts.computed if exchanges else sent.shape[0]
+    received = rows(shape, "received_tokens", copies, width) if exchanges else sent
+    count = copies + counts.local_experts * ALIGNMENT
+    indices = Tensor("padded_rows", (-(-count // ALIGNMENT) * ALIGNMENT,), DType.INT32)
+    padded = rows(shape, "padded_tokens", *indices.shape, width)
     ffn = shape.model.expert_ffn_hidden_size // shape.expert_tensor_parallel_size
-    first, third = (rows(shape, f"experts.w{n}_out", padded_rows, ffn) for n in (1, 3))
+    first, third = (rows(shape, f"experts.w{n}_out", *indices.shape, ffn) for n in (1, 3))
     activate, multiply = gated(shape, first, third)
-    output = rows(shape, "experts.w2_out", padded_rows, width)
-    back = rows(shape, "experts_out", copies + 1, width)
+    output = rows(shape, "experts.w2_out", *indices.shape, width)
+    computed = rows(shape, "experts_out", copies + 1, width)
     operators = (
-        _pad(sent, padded, indices),
+        _pad(received, padded, indices),
         grouped_linear(shape, "w1", Module.EXPERT_FC1, padded, first),
         activate,
         grouped_linear(shape, "w3", Module.EXPERT_FC1, padded, third),
         multiply,
         grouped_linear(shape, "w2", Module.EXPERT_FC2, multiply.outputs[0], output),
-        replace(_put(output, back, indices, rows_before=1), forward_holds=(padded,)),
+        replace(_put(output, computed, indices, longer=True), forward_holds=(padded,)),
     )
-    return operators, back
+    if not exchanges:
+        return operators, computed
+    back = rows(shape, "combined_tokens", *sent.shape)
+    combine = all_to_all("combine.all_to_all", Module.COMBINE, computed, back)
+    return (
+        all_to_all("dispatch.all_to_all", Module.DISPATCH, sent, received),
+        *operators, replace(combine, forward_holds=(padded, output)),
+    ), back  # fmt: skip
 
 
 def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
@@ -140,13 +153,12 @@ def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
     )  # fmt: skip
 
 
-def _put(source: Tensor, output: Tensor, indices: Tensor, *, rows_before: int) -> Operator:
-    """Rows of `source` written to `indices` of a new tensor. Where that has more rows than are
-    used, the gradient is first copied into as many."""
-    longer = output.num_bytes if rows_before else 0
+def _put(source: Tensor, output: Tensor, indices: Tensor, *, longer: bool = False) -> Operator:
+    """Rows of `source` written to `indices` of a new tensor. Where the next operator reads all but
+    its last row, the gradient is first copied into a `longer` one."""
     return pointwise(
         f"{output.name}.put", Module.COMBINE, (source,), output, saved=(indices,),
-        backward_workspace=longer,
+        backward_workspace=output.num_bytes if longer else 0,
     )  # fmt: skip
 
 

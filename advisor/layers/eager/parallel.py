@@ -1,0 +1,72 @@
+"""Communication of torchtitan's tensor and sequence parallel blocks, as operators of their own.
+
+Source: torch 2.13 distributed/tensor/parallel/style.py, distributed/_functional_collectives.py
+(all_gather_tensor, reduce_scatter_tensor): a tensor is gathered, or scattered, along its first
+dimension, and copied where that is not the sequence's.
+"""
+
+from dataclasses import replace
+
+from advisor.layers.eager.parts import activation, pointwise
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+
+
+def whole_hidden(shape: RankShape, name: str) -> Tensor:
+    """[micro_batch_size, seq_length, hidden_size] on every rank of the tensor-parallel group."""
+    return activation(shape, name, shape.model.hidden_size)
+
+
+def gather_sequence(
+    shape: RankShape, module: Module, part: Tensor
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """`part`, or at TP > 1 the whole sequence of it; its gradient is reduced and scattered."""
+    if shape.tp == 1:
+        return part, ()
+    whole = whole_hidden(shape, f"{part.name}.gathered")
+    return whole, (
+        replace(
+            pointwise(f"{part.name}.all_gather", module, (part,), whole,
+                      forward_workspace=_joined(shape, whole), backward_workspace=whole.num_bytes),
+            forward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
+            backward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
+        ),
+    )  # fmt: skip
+
+
+def scatter_sequence(
+    shape: RankShape, module: Module, whole: Tensor, part: Tensor, holds: tuple[Tensor, ...]
+) -> tuple[Operator, ...]:
+    """The sum over the ranks of `whole`, a `part` of the sequence each.
+
+    holds: arguments and variables of the modules in whose calls it runs.
+    """
+    if shape.tp == 1:
+        return ()
+    return (
+        replace(
+            pointwise(f"{part.name}.reduce_scatter", module, (whole,), part,
+                      forward_workspace=whole.num_bytes, backward_workspace=_joined(shape, whole)),
+            forward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
+            backward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
+            forward_holds=holds,
+        ),
+    )  # fmt: skip
+
+
+def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
+    """Rows to the ranks of their experts, or back."""
+    collective = Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)
+    return replace(
+        pointwise(name, module, (source,), output),
+        forward_collectives=(collective,), backward_collectives=(collective,),
+    )  # fmt: skip
+
+
+def _joined(shape: RankShape, whole: Tensor) -> int:
+    """The ranks' parts before they are put side by side; of one sequence they lie so already."""
+    return whole.num_bytes if shape.micro_batch_size > 1 else 0
+
+
+def _over_tp(kind: CollectiveKind, whole: Tensor) -> Collective:
+    return Collective(kind, Group.TENSOR, whole.num_bytes)

@@ -1,0 +1,78 @@
+"""Blocks of torchtitan cut by tensor and expert parallelism, on one of eight fake ranks.
+
+torchtitan's own plans cut them. Its lists of operators to save have the CPU's attention added.
+"""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+from torch import nn  # noqa: E402
+
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
+from advisor.layers.operators import CollectiveKind  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.recompute import Checkpoint  # noqa: E402
+
+from .stacks.parallel import measure_cut  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
+from .stacks.titan import import_titan  # noqa: E402
+from .test_stack_layers import PEAK_TOLERANCE, wrapped  # noqa: E402
+from .test_stack_policies import titan_policy  # noqa: E402
+
+HOW = Semantics(
+    hooked=Checkpoint.NON_REENTRANT, counts_addmm=False,
+    saved_collectives=frozenset({CollectiveKind.REDUCE_SCATTER}),
+)  # fmt: skip
+SELECTIVE = op(OpPolicy.TORCHTITAN)
+CASES = [  # model, TP, EP, ETP, sequences, settings
+    (LLAMA3_8B, 2, 1, 1, 2, (NONE, FULL, SELECTIVE)),
+    (LLAMA3_8B, 4, 1, 1, 1, (NONE,)),
+    (QWEN3_30B_A3B, 1, 4, 1, 2, (NONE, SELECTIVE)),
+    (QWEN3_30B_A3B, 4, 4, 1, 2, (NONE, FULL, SELECTIVE)),
+    (QWEN3_30B_A3B, 2, 2, 2, 2, (NONE,)),
+    (QWEN3_30B_A3B, 2, 1, 2, 2, (NONE,)),
+]
+INDICES = 40_000
+"""Bytes: ExpertParallel holds the indices of its last permutation, int32 of every padded row, and
+slicing the mesh of EP and ETP makes a few integers."""
+
+
+def _wrap(made: nn.Module, setting: TorchSetting, package: str) -> Any:
+    if setting is NONE:
+        return made
+    if setting is FULL:
+        return wrapped(made, checkpoint=Checkpoint.NON_REENTRANT)
+    listed = import_titan(f"models.{package}.infra.parallelize")._op_sac_save_list
+    return titan_policy(made, listed)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "ep", "etp", "sequences", "setting"),
+    [
+        pytest.param(*case[:-1], setting,
+                     id=f"{case[0].name}-tp{case[1]}-ep{case[2]}-etp{case[3]}-{setting.spec}")
+        for case in CASES for setting in case[-1]
+    ],
+)  # fmt: skip
+def test_a_rank_of_a_block(
+    model: Any, tp: int, ep: int, etp: int, sequences: int, setting: TorchSetting
+) -> None:
+    shape = replace(
+        shape_of(model, TransformerImpl.TORCH, mbs=sequences), tensor_model_parallel_size=tp,
+        sequence_parallel=tp > 1, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
+    )  # fmt: skip
+    package = "qwen3" if model.qk_layernorm else "llama3"
+    measured = measure_cut(shape, partial(_wrap, setting=setting, package=package))
+    plan = chunk_plan(setting, shape, shape.model.layer_kinds[:1], HOW)
+    predicted = chunk_footprint(shape, plan, False, False)
+    assert predicted.kept == pytest.approx(measured.kept, rel=0, abs=INDICES if ep > 1 else 0)
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
