@@ -19,9 +19,9 @@ from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting,
 from advisor.layers.operators import CollectiveKind  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
-from advisor.recompute import Checkpoint  # noqa: E402
+from advisor.recompute import Checkpoint, RecomputePlan  # noqa: E402
 
-from .stacks.parallel import measure_cut  # noqa: E402
+from .stacks.parallel import measure_cut, measure_ends  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
 from .test_stack_layers import PEAK_TOLERANCE, wrapped  # noqa: E402
@@ -76,3 +76,14 @@ def test_a_rank_of_a_block(
     assert predicted.kept == pytest.approx(measured.kept, rel=0, abs=INDICES if ep > 1 else 0)
     assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
     assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
+def test_ends_of_a_rank() -> None:
+    """Vocabulary cut by TP, sequence cut outside the embedding and the head, loss parallel."""
+    shape = replace(shape_of(LLAMA3_8B, TransformerImpl.TORCH), tensor_model_parallel_size=2,
+                    sequence_parallel=True)  # fmt: skip
+    kept, forward = measure_ends(shape)
+    predicted = chunk_footprint(shape, RecomputePlan(()), True, True)
+    scalars = 16
+    assert predicted.kept == pytest.approx(kept, rel=0, abs=scalars)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=PEAK_TOLERANCE)

@@ -133,15 +133,13 @@ def data_parallel_layout(
     return ParallelLayout(data_parallel_size=size, data_parallel_sharding=sharding)
 
 
-def refused_layout(job: Job) -> Problem | None:
+def refused_layout(job: Job) -> Iterator[Problem]:
     """A remedy or a search may ask for degrees that these stacks have not."""
-    layout = job.layout
-    if all(getattr(layout, name) in (1, None) for name in _ONE):
-        return None
-    return Problem(
-        rule="layout.data_parallel_only", reason="only data-parallel layouts are modelled",
-        fix="TP, PP and CP 1", source="advisor",
-    )  # fmt: skip
+    if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
+        yield Problem(
+            rule="layout.data_parallel_only", reason="only data-parallel layouts are modelled",
+            fix="TP, PP and CP 1", source="advisor",
+        )  # fmt: skip
 
 
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:

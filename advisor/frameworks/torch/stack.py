@@ -135,9 +135,11 @@ class TorchStack:
     def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
         """Every rule against it."""
         own = as_torch(setting)
-        layout = refused_layout(job)
-        found = [layout] if layout else [*self._problems(own, job)]
+        found = [*self._layout_problems(job)] or [*self._problems(own, job)]
         return tuple(problem.rejection(own) for problem in found)
+
+    def _layout_problems(self, job: Job) -> Iterator[Problem]:
+        yield from refused_layout(job)
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from foreign_word(self.framework, setting, self.granularities, self.source)

@@ -34,7 +34,7 @@ def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:
 
 
 def job_flags(job: Job) -> Iterator[str]:
-    """Batch, sequence, and how FSDP shards."""
+    """Batch, sequence, and how FSDP, TP and EP cut."""
     return _options(_job(job))
 
 
@@ -92,14 +92,21 @@ def _mode(setting: TorchSetting) -> Sections:
 def _job(job: Job) -> Sections:
     """`default` frees all groups but the head's between the passes, `never` frees none."""
     config = job.config
-    keeps = job.layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
+    layout = job.layout
+    keeps = layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
+    degrees: dict[str, str | int | float | bool] = {
+        "data_parallel_shard_degree": layout.data_parallel_size,
+        "fsdp_reshard_after_forward": "never" if keeps else "default",
+    }
+    if layout.tensor_model_parallel_size > 1:
+        degrees["tensor_parallel_degree"] = layout.tensor_model_parallel_size
+    if layout.expert_model_parallel_size > 1:
+        degrees["expert_parallel_degree"] = layout.expert_model_parallel_size
+        degrees["expert_tensor_parallel_degree"] = layout.expert_tensor_degree
     return {
         "training": {
             "local_batch_size": config.micro_batch_size,
             "global_batch_size": config.global_batch_size, "seq_len": config.seq_length,
         },
-        "parallelism": {
-            "data_parallel_shard_degree": job.layout.data_parallel_size,
-            "fsdp_reshard_after_forward": "never" if keeps else "default",
-        },
+        "parallelism": degrees,
     }  # fmt: skip

@@ -6,6 +6,7 @@ distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
 
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 from advisor.frameworks.base import FixedMemory
 from advisor.frameworks.torch.memory import fsdp_memory
@@ -15,8 +16,11 @@ from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.stack import TorchStack, as_torch
 from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
+from advisor.frameworks.torchtitan.layout import layout_problems, titan_layout, titan_layouts
 from advisor.job import Framework, Job
+from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
+from advisor.layout import ParallelLayout
 from advisor.pipeline import ModelChunk
 from advisor.recompute import Checkpoint, Setting
 
@@ -38,14 +42,30 @@ class TorchTitan(TorchStack):
     source = "torchtitan distributed/activation_checkpoint.py"
 
     def semantics(self, job: Job) -> Semantics:
-        """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default.
-        aten.addmm is in the list of operators from 0.3 on. cuDNN's attention comes first
-        (models/attention.py)."""
+        """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
+        list of operators has aten.addmm from 0.3 on, and communication by model. cuDNN's attention
+        comes first (models/attention.py)."""
         version = job.config.framework_version
         hooked = Checkpoint.EARLY_STOP if version == "0.1" else Checkpoint.NON_REENTRANT
+        sent = {CollectiveKind.REDUCE_SCATTER}
+        if not job.model.qk_layernorm:  # Qwen3's list has no all-to-all
+            sent.add(CollectiveKind.ALL_TO_ALL)
         return Semantics(
-            hooked=hooked, counts_addmm=version == "0.3", attention=AttentionKernel.CUDNN
-        )
+            hooked=hooked, counts_addmm=version == "0.3", attention=AttentionKernel.CUDNN,
+            saved_collectives=frozenset(sent),
+        )  # fmt: skip
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """FSDP, TP and EP."""
+        return titan_layout(given, num_gpus, self.shardings)
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """All of them."""
+        first = titan_layout(given, num_gpus, self.shardings)
+        return titan_layouts(first, num_gpus, self.shardings)
+
+    def _layout_problems(self, job: Job) -> Iterator[Problem]:
+        yield from layout_problems(job)
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from advisor.dtypes import DType
 from advisor.layers.eager.norms import norm as transformers_norm
+from advisor.layers.eager.parallel import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.eager.parts import (
     activation,
     dropout,
@@ -40,8 +41,11 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
         dtype = shape.dtype if cast else DType.FP32
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
-    lookup = pointwise("embedding", Module.EMBEDDING, (), output, saved=tables)
+    whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
+    lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
     lookup = with_weight_gradients(replace(lookup, weights=weights))
+    if shape.tp > 1:
+        return _lookup_of_part(shape, lookup, whole, output)
     if model.apply_embedding_scaling:
         scaled = hidden(shape, "embedding_scaled")
         return lookup, pointwise("embedding_scale", Module.EMBEDDING, (output,), scaled)
@@ -51,16 +55,30 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
     return (lookup, *dropped)
 
 
+def _lookup_of_part(
+    shape: RankShape, lookup: Operator, whole: Tensor, output: Tensor
+) -> tuple[Operator, ...]:
+    """Each rank looks up its part of the vocabulary, zeros for other tokens; the sum is scattered.
+    Going back, DTensor makes the gradient of the whole vocabulary before it takes the rank's
+    part."""
+    whole_gradient = shape.tp * lookup.weight_gradient_bytes
+    lookup = replace(lookup, weight_gradient_bytes=whole_gradient)
+    return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
+
+
 @cached_operators
 def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
-    """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary]."""
+    """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary / tp]."""
     source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
     huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
     norm = transformers_norm if huggingface else fused_norm
     logits = activation(shape, "logits", weight.shape[0])
     final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     if shape.model.final_logit_softcapping is None:
-        return final, linear(shape, "output", Module.OUTPUT_LAYER, normed, logits, bias=False)
+        read, gather = gather_sequence(shape, Module.OUTPUT_LAYER, normed)
+        held = (normed,) if gather else ()
+        output = linear(shape, "output", Module.OUTPUT_LAYER, read, logits, bias=False, holds=held)
+        return (final, *gather, output)
     raw = activation(shape, "raw_logits", weight.shape[0])
     *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
     linear_out = linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
@@ -69,7 +87,8 @@ def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
 
 @cached_operators
 def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
-    """Logits in fp32, log_softmax, which keeps its output, and the loss.
+    """Logits in fp32, log_softmax, which keeps its output, and the loss. A vocabulary cut by TP
+    has its log_softmax step by step (torch 2.13 tensor/parallel/loss.py).
 
     The 16-bit logits and their fp32 copy are held by variables until the loss is there.
     """
@@ -77,9 +96,11 @@ def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     copy = in_fp32(logits, "logits.fp32")
     probs = in_fp32(logits, "log_softmax")
     loss = Tensor("loss", (1,), DType.FP32)
+    steps = probs.num_bytes if shape.tp > 1 else 0
     nll = pointwise("nll_loss", Module.LOSS, (probs,), loss)
     return (
         pointwise("logits.float", Module.LOSS, (logits,), copy),
-        pointwise("log_softmax", Module.LOSS, (copy,), probs, saved=(probs,)),
+        pointwise("log_softmax", Module.LOSS, (copy,), probs, saved=(probs,),
+                  forward_workspace=steps, backward_workspace=steps),
         replace(nll, forward_holds=(logits, copy)),
-    )
+    )  # fmt: skip

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.parallel import loss_parallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
@@ -20,6 +22,7 @@ from advisor.layers.shape import RankShape
 from .blocks import block
 from .kernels import GpuKernels
 from .measure import Measured, passes
+from .meter import LiveBytes
 from .titan import import_titan
 
 RANKS = 8
@@ -94,19 +97,62 @@ def cut(model: nn.Module, shape: RankShape, among: Meshes) -> None:
 
 
 class _Model(nn.Module):
-    """One block between the ends that the plans of parallelism name."""
+    """Blocks between the ends that the plans of parallelism name."""
 
-    def __init__(self, made: nn.Module, hidden: int) -> None:
+    def __init__(self, hidden: int, vocabulary: int, **blocks: nn.Module) -> None:
         super().__init__()
-        self.tok_embeddings, self.norm = nn.Embedding(8, hidden), nn.RMSNorm(hidden)
-        self.output = nn.Linear(hidden, 8, bias=False)
-        self.layers = nn.ModuleDict({"0": made})
+        self.tok_embeddings, self.norm = nn.Embedding(vocabulary, hidden), nn.RMSNorm(hidden)
+        self.output = nn.Linear(hidden, vocabulary, bias=False)
+        self.layers = nn.ModuleDict(blocks)
+
+    def forward(self, tokens: torch.Tensor) -> Any:
+        """Without its blocks."""
+        h = self.tok_embeddings(tokens)
+        h = self.norm(h)
+        return self.output(h)
 
 
 def measure_cut(
     shape: RankShape, wrap: Callable[[nn.Module], nn.Module] = lambda made: made
 ) -> Measured:
     """As measure.measure, of the shape's block on one of RANKS ranks."""
+
+    def run(among: Meshes) -> Measured:
+        made, rest, _ = block(shape)
+        model = _Model(shape.model.hidden_size, 8, made=made).train()
+        cut(model, shape, among)
+        size = (shape.micro_batch_size, shape.norm_seq, shape.model.hidden_size)
+        leaf = torch.empty(size, requires_grad=True)
+        tables = (part for part in rest if part is not None)
+        return passes(wrap(made), leaf, rest, {}, (leaf, *_local(model), *tables))
+
+    return _on_a_rank(shape, run)
+
+
+def measure_ends(shape: RankShape) -> tuple[int, int]:
+    """Bytes kept by embedding, head and loss parallel on one of RANKS ranks, and their peak."""
+
+    def run(among: Meshes) -> tuple[int, int]:
+        model = _Model(shape.model.hidden_size, shape.model.vocab_size)
+        cut(model, shape, among)
+        size = shape.micro_batch_size, shape.seq_length
+        tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
+        with LiveBytes((*_local(model), tokens, labels)) as live, loss_parallel():
+            logits = model(tokens)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
+            del logits
+            found = live.now - loss.nbytes, live.peak
+        return found
+
+    return _on_a_rank(shape, run)
+
+
+def _local(model: nn.Module) -> list[torch.Tensor]:
+    kept = (*model.parameters(), *model.buffers())
+    return [part.to_local() if isinstance(part, DTensor) else part for part in kept]
+
+
+def _on_a_rank(shape: RankShape, run: Callable[[Meshes], Any]) -> Any:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -114,18 +160,6 @@ def measure_cut(
             among = meshes(shape)
             fakes = FakeTensorMode(allow_non_fake_inputs=True)
             with fakes, GpuKernels(), BalancedRouting(shape):
-                return _run(shape, among, wrap)
+                return run(among)
     finally:
         torch.set_default_dtype(before)
-
-
-def _run(shape: RankShape, among: Meshes, wrap: Callable[[nn.Module], nn.Module]) -> Measured:
-    made, rest, _ = block(shape)
-    model = _Model(made, shape.model.hidden_size).train()
-    cut(model, shape, among)
-    size = (shape.micro_batch_size, shape.norm_seq, shape.model.hidden_size)
-    leaf = torch.empty(size, requires_grad=True)
-    kept = (*model.parameters(), *model.buffers())
-    local = (part.to_local() if isinstance(part, DTensor) else part for part in kept)
-    tables = (part for part in rest if part is not None)
-    return passes(wrap(made), leaf, rest, {}, (leaf, *local, *tables))

@@ -86,16 +86,16 @@ def test_kinds_of_checkpoint() -> None:
 
 
 def test_policies_by_the_order_of_matmuls() -> None:
-    kept = kept_by_policy(LAYER, OpPolicy.TORCHTITAN)
+    kept = kept_by_policy(LAYER, OpPolicy.TORCHTITAN, Semantics())
     assert kept == {"core_attention", "wq", "wv", "w1", "w2"}
-    assert kept_by_policy(LAYER, OpPolicy.SAVE_ATTENTION) == {"core_attention"}
+    assert kept_by_policy(LAYER, OpPolicy.SAVE_ATTENTION, Semantics()) == {"core_attention"}
     linear = {"wq", "wk", "wv", "wo", "w1", "w3", "w2"}
-    assert kept_by_policy(LAYER, OpPolicy.SAVE_MATMUL) == linear
+    assert kept_by_policy(LAYER, OpPolicy.SAVE_MATMUL, Semantics()) == linear
 
 
 def test_a_bias_makes_another_operator() -> None:
     biased = transformer_layer(replace(SHAPE, model=replace(TOY, add_bias_linear=True)))
-    kept = kept_by_policy(biased, OpPolicy.TORCHTITAN, counts_addmm=False)
+    kept = kept_by_policy(biased, OpPolicy.TORCHTITAN, Semantics(counts_addmm=False))
     assert kept == {"core_attention"}
 
 
