@@ -8,7 +8,12 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.memory.arena import Peak
-from advisor.memory.liveness import LayerFootprint, footprint, walk_forward
+from advisor.memory.liveness import (
+    LayerFootprint,
+    footprint,
+    gradients_before_replay,
+    walk_forward,
+)
 from advisor.memory.working_set import Beside, WorkingSet
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.recompute import (
@@ -382,7 +387,7 @@ def _hooked_block(shape: RankShape, segment: Segment) -> _Block:
 
     Keeps the first layer's input until the backward is through. The first tensor that is needed
     has all layers run forward again, the last one up to its last saved tensor where the replay
-    stops early, while the incoming gradient waits; neither the output nor its gradient is held.
+    stops early, while the gradients wait that came so far; neither the output nor its gradient is held.
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     early = segment.checkpoint is Checkpoint.EARLY_STOP
@@ -397,9 +402,10 @@ def _hooked_block(shape: RankShape, segment: Segment) -> _Block:
         )
         stops = early and index == segment.num_layers - 1
         again = walk_forward(computed_until_stop(operators) if stops else operators, kept).peak
+        arrived = gradients_before_replay(operators) if index == segment.num_layers - 1 else hidden
         below += _input_beside(shape, kind) if index == 0 else 0
         backward, held = (
-            peak.or_higher(below + again.num_bytes + hidden, "replay").or_higher(
+            peak.or_higher(below + again.num_bytes + arrived, "replay").or_higher(
                 below + inside.num_bytes, inside.point
             )
             for peak, inside in ((backward, layer.backward), (held, layer.held_backward))

@@ -110,6 +110,20 @@ def _walk_backward(
     return arena
 
 
+def gradients_before_replay(operators: tuple[Operator, ...]) -> int:
+    """Bytes of gradients when the first tensor that `operators` saved is asked for: those behind
+    it have gone back."""
+    arena = Arena()
+    gradients = Gradients(arena)
+    for tensor in operators[-1].outputs:
+        gradients.receive(tensor)
+    for operator in reversed(operators):
+        if operator.saved:
+            break
+        gradients.step(operator)
+    return arena.live
+
+
 def _first_keepers(operators: tuple[Operator, ...]) -> dict[str, int]:
     """Index of the earliest operator that needs a storage in its backward."""
     first: dict[str, int] = {}
@@ -127,11 +141,13 @@ def _due_replays(
 ) -> list[ReplayRun]:
     """Runs to replay before the backward of `operator`.
 
-    A plain checkpoint replays when its last operator is reached, an output-discarding one before
-    the module that it names.
+    A reentrant checkpoint replays when its last operator is reached, one by hooks when a saved
+    tensor is asked for, an output-discarding one before the module that it names.
     """
     hooked = [r for r in runs if r.discards_output and r.replayed_before is operator.module]
-    plain = [run] if run is not None and not run.discards_output else []
+    plain = []
+    if run is not None and not run.discards_output and (_is_nested(run) or operator.saved):
+        plain = [run]
     return [r for r in hooked + plain if r not in replayed]
 
 
