@@ -27,7 +27,7 @@ from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
 from .recorded import measured  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, tracked_peak  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""
@@ -76,6 +76,19 @@ def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None
     forward, backward = predicted.forward.num_bytes, predicted.backward.num_bytes
     assert forward + gathered == pytest.approx(step.forward, rel=TOLERANCE)
     assert backward + gathered == pytest.approx(step.backward, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", PLANS)
+def test_peak_of_a_step_with_experts(mode: str) -> None:
+    """Experts without expert parallelism are gathered with the rest of their layer."""
+    model = replace(QWEN3_30B_A3B, num_moe_experts=32, num_layers=LAYERS, vocab_size=4096)
+    shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
+    step = step_of(shape, mode, {})
+    plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
+    working_set = fsdp_working_set(shape, Sharding(ranks=RANKS))
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    assert predicted.forward.num_bytes == pytest.approx(step.forward, rel=TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(step.backward, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("mode", PLANS)

@@ -18,11 +18,12 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.layers.operators import CollectiveKind  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.recompute import Checkpoint, RecomputePlan  # noqa: E402
 
 from .stacks.parallel import measure_cut, measure_ends  # noqa: E402
-from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
+from .stacks.shapes import DEEPSEEK_V3, LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
 from .test_stack_layers import PEAK_TOLERANCE, wrapped  # noqa: E402
 from .test_stack_policies import titan_policy  # noqa: E402
@@ -30,6 +31,10 @@ from .test_stack_policies import titan_policy  # noqa: E402
 HOW = Semantics(
     hooked=Checkpoint.NON_REENTRANT, counts_addmm=False,
     saved_collectives=frozenset({CollectiveKind.REDUCE_SCATTER}),
+)  # fmt: skip
+DEEPSEEK_DENSE = replace(
+    DEEPSEEK_V3, name="deepseek_v3_dense", moe_layer_freq=LayerPattern("[0]*1+[1]*3"),
+    q_lora_rank=None,
 )  # fmt: skip
 SELECTIVE = op(OpPolicy.TORCHTITAN)
 CASES = [  # model, TP, EP, ETP, sequences, settings
@@ -39,6 +44,9 @@ CASES = [  # model, TP, EP, ETP, sequences, settings
     (QWEN3_30B_A3B, 4, 4, 1, 2, (NONE, FULL, SELECTIVE)),
     (QWEN3_30B_A3B, 2, 2, 2, 2, (NONE,)),
     (QWEN3_30B_A3B, 2, 1, 2, 2, (NONE,)),
+    (DEEPSEEK_V3, 1, 1, 1, 2, (NONE, FULL)),
+    (DEEPSEEK_V3, 4, 2, 1, 1, (NONE,)),
+    (DEEPSEEK_DENSE, 2, 1, 1, 1, (NONE,)),
 ]
 INDICES = 40_000
 """Bytes: ExpertParallel holds the indices of its last permutation, int32 of every padded row, and

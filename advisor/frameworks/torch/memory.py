@@ -58,11 +58,11 @@ def fsdp_memory(
 
 
 def torch_buffers(job: Job, shape: RankShape) -> tuple[NamedBytes, ...]:
-    """cuBLAS workspaces, and torchtitan's rotary frequencies [seq_length, kv_channels / 2]."""
+    """cuBLAS workspaces, and torchtitan's rotary frequencies [seq_length, rotary_dim / 2]."""
     terms = [cublas_workspaces(job.gpu.compute_capability)]
     model = shape.model
     rope = model.position_embedding_type is PositionEmbedding.ROPE
     if rope and model.transformer_impl is TransformerImpl.TORCH:
-        size = shape.seq_length * model.kv_channels // 2 * _COMPLEX64_BYTES
+        size = shape.seq_length * model.rotary_dim // 2 * _COMPLEX64_BYTES
         terms.append(NamedBytes("rotary frequencies", size, "torchtitan precompute_freqs_cis"))
     return tuple(terms)

@@ -42,7 +42,7 @@ class Problem:
 
 
 _MEGATRON_ATTENTION: Final = (
-    ("multi_latent_attention", False), ("mtp_num_layers", None),
+    ("mtp_num_layers", None),
     ("softmax_type", SoftmaxType.VANILLA), ("qk_l2_norm", False), ("no_rope_freq", None),
     ("attention_chunk_size", None),
     ("attention_output_gate", False), ("experimental_attention_variant", None),
@@ -67,8 +67,9 @@ def configured(
                         f"is not modelled for {framework}", "use bf16")  # fmt: skip
     for field, default in _MEGATRON_ATTENTION:
         if getattr(model, field) != default:
+            without = f"model.{field}=null or " if default is None else ""
             raise UserError("--framework", framework, f"has no model of {field} here",
-                            "use megatron_lm")  # fmt: skip
+                            f"use {without}megatron_lm")  # fmt: skip
     if "transformer_impl" in given:
         if model.transformer_impl.is_megatron:
             raise UserError("model.transformer_impl", model.transformer_impl,
@@ -89,7 +90,11 @@ def configured(
 
 
 def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
-    """torchtitan's blocks have no windows and are of one kind; transformers' have all of these."""
+    """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
+    no latent attention here."""
+    if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
+        raise UserError("model.multi_latent_attention", True, "has no model in transformers' layers",
+                        "use --framework torchtitan or megatron_lm")  # fmt: skip
     field = "window_size" if model.window_size is not None else next(variants(model), None)
     if field is not None and impl is TransformerImpl.TORCH:
         raise UserError(

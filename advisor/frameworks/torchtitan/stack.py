@@ -48,7 +48,8 @@ class TorchTitan(TorchStack):
         version = job.config.framework_version
         hooked = Checkpoint.EARLY_STOP if version == "0.1" else Checkpoint.NON_REENTRANT
         sent = {CollectiveKind.REDUCE_SCATTER}
-        if not job.model.qk_layernorm:  # Qwen3's list has no all-to-all
+        qwen3 = job.model.qk_layernorm and not job.model.multi_latent_attention
+        if not qwen3:  # whose list has no all-to-all
             sent.add(CollectiveKind.ALL_TO_ALL)
         return Semantics(
             hooked=hooked, counts_addmm=version == "0.3", attention=AttentionKernel.CUDNN,

@@ -137,10 +137,10 @@ def fused_norm(
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
     """scaled_dot_product_attention with a flash kernel, causal, keys and values not expanded.
 
-    Keeps q, k, v, the output [micro_batch_size, seq_length, heads x kv_channels] and the fp32
+    Keeps q, k, v, the output [micro_batch_size, seq_length, heads x v_channels] and the fp32
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
     """
-    width = shape.local_heads * shape.model.kv_channels
+    width = shape.local_heads * shape.model.v_channels
     output = activation(shape, "core_attention_out", width)
     rows = (shape.micro_batch_size, shape.local_heads, shape.local_seq)
     lse = Tensor("softmax_lse", rows, DType.FP32)
@@ -151,7 +151,7 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         inputs=(query, key, value),
         outputs=(output,),
         saved=(query, key, value, output, lse),
-        attention_flops=2 * shape.tokens * shape.seq_length * width,
+        attention_flops=shape.tokens * shape.seq_length * (query.num_elements // shape.tokens + width),
     )
 
 

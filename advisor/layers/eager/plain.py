@@ -5,6 +5,7 @@ models/qwen3 for the norms of q and k. LayerNorm, GELU, biases and dropout, wher
 are torch's own modules in the same places.
 """
 
+from advisor.layers.eager.latent import latent_attention
 from advisor.layers.eager.moe.torchtitan import grouped_experts_layer
 from advisor.layers.eager.parallel import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.eager.parts import (
@@ -57,7 +58,7 @@ def _branch(
     if kind.feed_forward is not FeedForward.MOE:
         return _feed_forward(shape, source, skip)
     gathered, gather = gather_sequence(shape, Module.ROUTER, source)
-    experts = grouped_experts_layer(shape, gathered, ())
+    experts = grouped_experts_layer(shape, gathered)
     (whole,) = experts[-1].outputs
     routed = whole if shape.tp == 1 else hidden(shape, "moe_out.scattered")
     scatter = scatter_sequence(shape, Module.COMBINE, whole, routed, (source, gathered))
@@ -69,12 +70,29 @@ def _branch(
 def _attention(
     shape: RankShape, source: Tensor, skip: Tensor, output: Tensor
 ) -> tuple[Operator, ...]:
-    """wq, wk, wv (in this order), q/k norms, rotary embedding, attention, wo, residual."""
+    """Projections, attention, wo, residual; the sequence is gathered ahead of them and scattered
+    behind, where TP cuts it."""
+    gathered, gather = gather_sequence(shape, Module.LINEAR_QKV, source)
+    attend = latent_attention if shape.model.multi_latent_attention else _heads
+    operators, held = attend(shape, gathered)
+    whole = operators[-1].outputs[0]
+    part = whole if shape.tp == 1 else hidden(shape, "wo_out.scattered")
+    scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, part, (source, *held))
+    branch, dropped = dropout(
+        shape, "attention_dropout_out", Module.SELF_ATTN_BDA, part, shape.model.hidden_dropout
+    )
+    add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
+    return (*gather, *operators, *scatter, *dropped, add)
+
+
+def _heads(
+    shape: RankShape, source: Tensor
+) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
+    """wq, wk, wv (in this order), q/k norms, rotary embedding, attention, wo; and what is held
+    until they are through."""
     model = shape.model
     heads, groups = shape.local_heads * model.kv_channels, shape.local_groups * model.kv_channels
     bias = model.add_bias_linear or model.add_qkv_bias
-    normed = source
-    source, gather = gather_sequence(shape, Module.LINEAR_QKV, normed)
     projections = []
     for name, width in (("wq", heads), ("wk", groups), ("wv", groups)):
         out = activation(shape, f"{name}_out", width)
@@ -82,17 +100,10 @@ def _attention(
     query, key, value = (operator.outputs[0] for operator in projections)
     query, key, middle = _position_heads(shape, query, key)
     core = attention(shape, query, key, value)
-    whole = whole_hidden(shape, "wo_out")
-    wo_out = hidden(shape, "wo_out" if shape.tp == 1 else "wo_out.scattered")
-    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], whole,
-                bias=model.add_bias_linear, holds=(source, query, key, value))  # fmt: skip
-    branch, dropped = dropout(
-        shape, "attention_dropout_out", Module.SELF_ATTN_BDA, wo_out, model.hidden_dropout
-    )
-    add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
-    held = (normed, source, query, key, value, *core.outputs)
-    scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, wo_out, held)
-    return (*gather, *projections, *middle, core, wo, *scatter, *dropped, add)
+    held = (source, query, key, value, *core.outputs)
+    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], whole_hidden(shape, "wo_out"),
+                bias=model.add_bias_linear, holds=held)  # fmt: skip
+    return (*projections, *middle, core, wo), held
 
 
 def _position_heads(

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import FeedForward
 from advisor.models.spec import ModelSpec
 
 from .titan import import_titan
@@ -27,18 +28,44 @@ def titan_experts(model: ModelSpec) -> Any:
     )  # fmt: skip
 
 
-def titan_block(shape: RankShape) -> Block:
-    """torchtitan's Qwen3 block with experts."""
+def titan_arguments(shape: RankShape) -> Any:
+    """torchtitan's Qwen3ModelArgs of the shape's model."""
     model = shape.model
-    package, args = (import_titan(f"models.qwen3.model.{name}") for name in ("model", "args"))
-    arguments = args.Qwen3ModelArgs(
-        dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
-        n_kv_heads=model.num_query_groups, head_dim=model.kv_channels,
+    return import_titan("models.qwen3.model.args").Qwen3ModelArgs(
+        dim=model.hidden_size, n_layers=model.num_layers, n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_query_groups, head_dim=model.kv_channels, vocab_size=model.vocab_size,
         hidden_dim=model.ffn_hidden_size, qk_norm=True, moe_enabled=True,
         moe_inter_dim=model.expert_ffn_hidden_size, moe_args=titan_experts(model),
+        max_seq_len=shape.seq_length,
     )  # fmt: skip
-    cache = torch.empty(shape.seq_length, 2 * model.kv_channels, dtype=torch.float32)
-    return package.TransformerBlock(0, arguments), (cache, None), {}
+
+
+def titan_block(shape: RankShape) -> Block:
+    """torchtitan's block with experts of Qwen3, or of DeepSeek-V3 where attention is latent."""
+    if shape.model.multi_latent_attention:
+        return _deepseek(shape)
+    package = import_titan("models.qwen3.model.model")
+    cache = torch.empty(shape.seq_length, 2 * shape.model.kv_channels, dtype=torch.float32)
+    return package.TransformerBlock(0, titan_arguments(shape)), (cache, None), {}
+
+
+def _deepseek(shape: RankShape) -> Block:
+    """Layer 0 where the model begins with a dense one, else one behind those."""
+    model = shape.model
+    package, args = (import_titan(f"models.deepseek_v3.model.{part}") for part in ("model", "args"))
+    dense = model.layer_kinds[0].feed_forward is FeedForward.DENSE
+    arguments = args.DeepSeekV3ModelArgs(
+        dim=model.hidden_size, inter_dim=model.ffn_hidden_size, n_layers=1,
+        moe_inter_dim=model.expert_ffn_hidden_size, n_dense_layers=int(dense),
+        n_heads=model.num_attention_heads, q_lora_rank=model.q_lora_rank or 0,
+        kv_lora_rank=model.kv_lora_rank, qk_nope_head_dim=model.qk_head_dim,
+        qk_rope_head_dim=model.qk_pos_emb_head_dim, v_head_dim=model.v_head_dim,
+        moe_args=titan_experts(model),
+    )  # fmt: skip
+    arguments.moe_impl = "standard"
+    frequencies = model.qk_pos_emb_head_dim // 2
+    table = torch.empty(shape.seq_length, frequencies, dtype=torch.complex64)
+    return package.TransformerBlock(0, arguments), (table, None), {}
 
 
 def transformers_block(shape: RankShape) -> Block:

@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from advisor.layers.shape import RankShape
 
 from .titan import import_titan
+from .expert_blocks import titan_arguments
 from .kernels import GpuKernels
 from .meter import LiveBytes
 
@@ -64,7 +65,8 @@ def titan_step(
                 fully_shard(block, mesh=mesh, mp_policy=mixed, reshard_after_forward=reshards)
             fully_shard(model, mesh=mesh, mp_policy=mixed)
         else:
-            apply = import_titan("models.llama3.infra.parallelize").apply_fsdp
+            package = "llama3" if shape.model.num_moe_experts is None else "llama4"
+            apply = import_titan(f"models.{package}.infra.parallelize").apply_fsdp
             apply(model, mesh, *policy, pp_enabled=False,
                   reshard_after_forward_policy="default" if reshards else "never")  # fmt: skip
         return (measure or _measure)(shape, model)
@@ -72,6 +74,8 @@ def titan_step(
 
 def _titan(shape: RankShape) -> Any:
     model = shape.model
+    if model.num_moe_experts is not None:
+        return import_titan("models.qwen3.model.model").Qwen3Model(titan_arguments(shape))
     arguments = import_titan("models.llama3.model.args").TransformerModelArgs(
         dim=model.hidden_size, n_layers=model.num_layers, n_heads=model.num_attention_heads,
         n_kv_heads=model.num_query_groups, vocab_size=model.vocab_size,

@@ -43,6 +43,21 @@ class _Dropout(torch.autograd.Function):
         return torch.empty_like(grads[0])
 
 
+class _Flash(torch.autograd.Function):
+    """cuDNN's and flex attention's: values narrower than keys, which the CPU's kernel has not."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        batch, heads, tokens, _ = q.shape
+        out = torch.empty(batch, tokens, heads, v.shape[-1]).transpose(1, 2)
+        ctx.save_for_backward(q, k, v, out, torch.empty(q.shape[:-1], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return tuple(torch.empty_like(tensor) for tensor in ctx.saved_tensors[:3])
+
+
 def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     if isinstance(input, DTensor):  # of which each rank norms its own rows
         local = _Norm.apply(input.to_local(), weight.to_local(), None)
@@ -65,6 +80,8 @@ def _attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
         local = (tensor.to_local() for tensor in (query, key, value))
         out = F.scaled_dot_product_attention(*local, **options)
         return DTensor.from_local(out, query.device_mesh, query.placements)
+    if query.shape[-1] != value.shape[-1]:
+        return _Flash.apply(query, key, value)
     return F.scaled_dot_product_attention(query, key, value, **options)
 
 

@@ -84,9 +84,11 @@ def meshes(shape: RankShape) -> Meshes:
 def cut(model: nn.Module, shape: RankShape, among: Meshes) -> None:
     """torchtitan's own plans of TP, EP and both, on `model`."""
     package = "qwen3" if shape.model.qk_layernorm else "llama3"
+    if shape.model.multi_latent_attention:
+        package = "deepseek_v3"
     module = import_titan(f"models.{package}.infra.parallelize")
     if among["tp"] is not None:
-        apply = module.apply_non_moe_tp if package == "qwen3" else module.apply_tp
+        apply = module.apply_tp if package == "llama3" else module.apply_non_moe_tp
         rest = {"enable_async_tp": False} if package == "qwen3" else {}
         apply(model, among["tp"], loss_parallel=True, enable_float8_tensorwise_tp=False,
               cp_enabled=False, **rest)  # fmt: skip

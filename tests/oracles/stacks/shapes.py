@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.layers.shape import RankShape
+from advisor.models.experts import ScoreFunction
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import (
     Activation,
@@ -56,6 +57,14 @@ QWEN3_30B_A3B = replace(
     qk_layernorm=True, num_moe_experts=128, moe_ffn_hidden_size=768, moe_router_topk=8,
     moe_grouped_gemm=True,
 )  # fmt: skip
+DEEPSEEK_V3 = replace(
+    LLAMA3_8B, name="deepseek_v3", hidden_size=7168, ffn_hidden_size=18432,
+    num_attention_heads=128, num_query_groups=128, multi_latent_attention=True, q_lora_rank=1536,
+    num_moe_experts=64, moe_ffn_hidden_size=2048, moe_router_topk=8, moe_grouped_gemm=True,
+    moe_shared_expert_intermediate_size=2048, moe_router_score_function=ScoreFunction.SIGMOID,
+    moe_router_enable_expert_bias=True, moe_router_num_groups=8, moe_router_group_topk=4,
+)  # fmt: skip
+"""With a quarter of its experts."""
 MIXTRAL_8X7B = replace(
     LLAMA3_8B, name="mixtral_8x7b", num_moe_experts=8, moe_ffn_hidden_size=14336,
     moe_router_topk=2, moe_grouped_gemm=True,

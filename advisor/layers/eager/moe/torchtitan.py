@@ -19,7 +19,7 @@ from advisor.layers.eager.moe.parts import (
     per_choice,
 )
 from advisor.layers.eager.parallel import all_to_all
-from advisor.layers.eager.parts import pointwise
+from advisor.layers.eager.parts import linear, nonlinearity, pointwise
 from advisor.layers.moe.tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -31,9 +31,9 @@ ALIGNMENT: Final = 8
 Operators = tuple[Operator, ...]
 
 
-def grouped_experts_layer(shape: RankShape, source: Tensor, shared: Operators) -> Operators:
-    """From the normalized input to [tokens, hidden_size]; `shared` are the shared experts'
-    operators, which run behind the routed ones.
+def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
+    """From the normalized input to [tokens, hidden_size]; shared experts run behind the routed
+    ones.
 
     Variables of MoE.forward hold its input and what is sorted, computed and put back until it returns.
     """
@@ -46,6 +46,7 @@ def grouped_experts_layer(shape: RankShape, source: Tensor, shared: Operators) -
     put_back = _put(back, unsorted, order)
     combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
+    shared = _shared_experts(shape, source)
     *head, last = (*router, *dispatched, *experts, *shared, put_back, *combined)
     if not shared:
         return (*head, replace(last, forward_holds=held))
@@ -54,6 +55,27 @@ def grouped_experts_layer(shape: RankShape, source: Tensor, shared: Operators) -
     add = pointwise("add_shared_experts", Module.COMBINE, (output, routed), total)
     passed = frozenset({output.name, routed.name})
     return (*head, last, replace(add, gradient_passed_to=passed, forward_holds=held))
+
+
+def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
+    """w2(silu(w1 x) * w3 x) of all tokens, cut by TP as a dense layer's; or nothing."""
+    size = shape.model.moe_shared_expert_intermediate_size
+    if size is None:
+        return ()
+    names = ("w1_out", "activation_out", "w3_out", "product")
+    first, activated, third, product = (
+        rows(shape, f"shared_{name}", shape.tokens, size // shape.tp) for name in names
+    )
+    (activate,) = nonlinearity(shape.model.activation, first, activated)
+    output = rows(shape, "shared_out", shape.tokens, shape.model.hidden_size)
+    fc1, middle = Module.SHARED_FC1, Module.SHARED_ACTIVATION
+    return (
+        linear(shape, "shared_w1", fc1, source, first, bias=False),
+        replace(activate, name="shared_activation", module=middle),
+        linear(shape, "shared_w3", fc1, source, third, bias=False),
+        pointwise("shared_multiply", middle, (activated, third), product, saved=(activated, third)),
+        linear(shape, "shared_w2", Module.SHARED_FC2, product, output, bias=False),
+    )
 
 
 def normalizes(model: ModelSpec) -> bool:
