@@ -49,7 +49,8 @@ class JobConfig:
     optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
     which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
     (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
-    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``fp8_param_gather`` keeps the
+    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is Accelerate's, which
+    reduces gradients with every microbatch instead of the last alone; ``fp8_param_gather`` keeps the
     linear layers' weights in 8 bits alone. ``copies_gradients`` is our own: Megatron's optimizer
     makes fp32 copies of its shard of 16-bit gradients all at once, the harness's native step a few
     at a time. ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for
@@ -81,6 +82,7 @@ class JobConfig:
     optimizer_offload_fraction: float = 1.0
     overlap_cpu_optimizer_d2h_h2d: bool = False
     param_cpu_offload: bool = False
+    sync_each_batch: bool = False
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
     moe_load_imbalance: float = 1.0
@@ -176,6 +178,9 @@ class JobConfig:
                 "job.optimizer_cpu_offload", True, "needs the precision-aware optimizer",
                 "set job.use_precision_aware_optimizer=true",
             )  # fmt: skip
+        if self.sync_each_batch and self.framework is not Framework.HUGGINGFACE:
+            raise UserError("job.sync_each_batch", True, "is an option of Accelerate",
+                            "--framework huggingface, or leave it out")  # fmt: skip
         if self.param_cpu_offload and not deepspeed:
             raise UserError("job.param_cpu_offload", True,
                             f"is DeepSpeed's offload_param, not an option of {self.framework}",

@@ -125,6 +125,13 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "parameters are gathered again for the backward",
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
+    huggingface = config.framework is Framework.HUGGINGFACE and layout.data_parallel_size > 1
+    if huggingface and job.num_microbatches > 1 and not config.sync_each_batch:
+        yield (
+            "job.sync_each_batch=true (Accelerate)",
+            "shards of gradients between microbatches, not whole ones",
+            partial(replace, job, config=replace(config, sync_each_batch=True)),
+        )
     yield from _attention_variants(job)
     if not config.expandable_segments:
         yield (

@@ -38,6 +38,9 @@ def job_arguments(job: Job) -> Iterator[str]:
     yield from ("--bf16", "True")
     yield from ("--per_device_train_batch_size", str(config.micro_batch_size))
     yield from ("--gradient_accumulation_steps", str(job.num_microbatches))
+    if config.sync_each_batch:
+        accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        yield from ("--accelerator_config", json.dumps(accumulation))
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {"version": 2, "reshard_after_forward": reshards,

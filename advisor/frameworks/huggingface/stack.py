@@ -66,6 +66,12 @@ class HuggingFace(TorchStack):
                 reason="4.x checkpoints every layer", fix="full, or --framework-version 5",
                 source="transformers 5.23.0 modeling_utils.py",
             )  # fmt: skip
+        if job.config.sync_each_batch and job.config.framework_version == "4":
+            yield Problem(
+                rule="accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+                reason="Trainer calls no_sync for all microbatches but the last one",
+                fix="--framework-version 5", source="transformers 5.23.0 trainer.py",
+            )  # fmt: skip
         if setting.offloads and job.config.framework_version == "4":
             yield Problem(
                 rule="gradient_checkpointing_kwargs.offload",
@@ -83,8 +89,9 @@ class HuggingFace(TorchStack):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """Embedding and head are in the root's group; gradients of a batch's microbatches are
-        reduced with the last one (Accelerator.no_sync)."""
-        return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=False)
+        reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
+        syncs = job.config.sync_each_batch
+        return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
