@@ -49,19 +49,20 @@ class JobConfig:
     optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
     which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
     (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
-    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is Accelerate's, which
-    reduces gradients with every microbatch instead of the last alone; ``fp8_param_gather`` keeps the
-    linear layers' weights in 8 bits alone. ``copies_gradients`` is our own: Megatron's optimizer
-    makes fp32 copies of its shard of 16-bit gradients all at once, the harness's native step a few
-    at a time. ``framework_version`` is megatron-core's for Megatron-LM, and the framework's own for
-    Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of Transformer Engine
-    beneath it, by default the newest that the framework's asks for. ``create_attention_mask`` is
-    Megatron-LM's create_attention_mask_in_dataloader, of the same name in NeMo; see
-    loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the busiest
-    expert-parallel rank over the mean; 1, its default, is what moe_router_force_load_balancing aims
-    at. ``expandable_segments`` is that option of PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes``
-    None means: what the GPU gives. ``mean_packed_length`` is that of packed sequences as attention
-    weighs them: the sum of their squared lengths over the sum of their lengths.
+    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
+    Accelerate's, which reduces gradients with every microbatch instead of the last alone;
+    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
+    our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
+    the harness's native step a few at a time. ``framework_version`` is megatron-core's for
+    Megatron-LM, and the framework's own for Megatron Bridge and NeMo;
+    ``transformer_engine_version`` is the release of Transformer Engine beneath it, by default the
+    newest that the framework's asks for. ``create_attention_mask`` is Megatron-LM's
+    create_attention_mask_in_dataloader, of the same name in NeMo; see loads_attention_mask.
+    ``moe_load_imbalance`` is our own: tokens that reach the busiest expert-parallel rank over the
+    mean; 1, its default, is what moe_router_force_load_balancing aims at. ``expandable_segments``
+    is that option of PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU
+    gives. ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of
+    their squared lengths over the sum of their lengths.
     """
 
     seq_length: int

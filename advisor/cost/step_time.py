@@ -211,7 +211,8 @@ class ShardedWork:
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
     backward again where they were freed, and reduces its gradients; all beside the kernels.
 
-    groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds of a gathering's copies from the host, where the shards are there."""
+    groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds
+    of a gathering's copies from the host, where the shards are there."""
 
     groups: tuple[tuple[int, int, Link], ...]
     gradient_itemsize: int

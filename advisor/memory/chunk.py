@@ -292,7 +292,8 @@ def _segment_block(shape: RankShape, segment: Segment) -> _Block:
     if kind.role is Role.MULTI_TOKEN_PREDICTION:
         joined = (shape.model.mtp_num_layers or 0) * hidden
         block = replace(block, backward=block.held_backward, joined_gradient=joined)
-    if any(Module.ROUTER in run.modules for run in segment.runs) and _holds_graph(shape, segment.layers):
+    replays_router = any(Module.ROUTER in run.modules for run in segment.runs)
+    if replays_router and _holds_graph(shape, segment.layers):
         block = replace(block, left=2 * hidden)
     return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
 
@@ -387,7 +388,8 @@ def _hooked_block(shape: RankShape, segment: Segment) -> _Block:
 
     Keeps the first layer's input until the backward is through. The first tensor that is needed
     has all layers run forward again, the last one up to its last saved tensor where the replay
-    stops early, while the gradients wait that came so far; neither the output nor its gradient is held.
+    stops early, while the gradients wait that came so far; neither the output nor its gradient is
+    held.
     """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     early = segment.checkpoint is Checkpoint.EARLY_STOP

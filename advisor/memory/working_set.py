@@ -53,9 +53,10 @@ class Sharding:
     """How FSDP2 is applied.
 
     ranks: over which parameters are cut, and expert_ranks those of routed experts under expert
-    parallelism, which are groups of their own inside a layer's. reshards: whether a group is freed after its forward and
-    gathered again for its backward. root_holds_ends: embedding, final norm and output layer are the
-    root's group, which is never freed between the passes; else two groups of their own.
+    parallelism, which are groups of their own inside a layer's. reshards: whether a group is freed
+    after its forward and gathered again for its backward. root_holds_ends: embedding, final norm
+    and output layer are the root's group, which is never freed between the passes; else two groups
+    of their own.
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
     """
@@ -235,9 +236,7 @@ def _with_left(
         "embedding": _left(embedding, sharding), "first_layer": mean, "layer": mean,
         "last_layer": mean, "head": _left(head, sharding),
     }  # fmt: skip
-    return replace(
-        found, **{name: replace(getattr(found, name), left=left[name]) for name in left}
-    )
+    return replace(found, **{name: replace(getattr(found, name), left=left[name]) for name in left})
 
 
 def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:

@@ -25,9 +25,9 @@ from advisor.pipeline import ModelChunk  # noqa: E402
 from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402
-from .stacks.titan import import_titan  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, tracked_peak  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
+from .stacks.titan import import_titan  # noqa: E402
 
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""

@@ -67,6 +67,34 @@ def test_torchtitan_reads_every_setting(sharding: str, tmp_path: Path) -> None:
         assert config.parallelism.fsdp_reshard_after_forward == ("never" if never else "default")
 
 
+def test_torchtitan_reads_tensor_and_expert_parallelism(tmp_path: Path) -> None:
+    """From the command line and from the file; ParallelDims, which asserts, takes the degrees."""
+    pytest.importorskip("tyro")
+    from .stacks.titan import import_titan
+
+    manager = import_titan("config.manager").ConfigManager
+    for layout, etp in (({"expert_model_parallel_size": 8}, 1), ({}, 1), (
+        {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}, 2
+    )):  # fmt: skip
+        stack, job = stack_job(
+            "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
+        )
+        assert not stack.check(FULL, job)
+        ep = layout.get("expert_model_parallel_size", 1)
+        config = manager().parse_args(shlex.split(stack.layout_flags(job)))
+        file = tmp_path / "train.toml"
+        file.write_text(stack.config_file(FULL, job))
+        written = manager().parse_args([f"--job.config_file={file}"])
+        for read in (config.parallelism, written.parallelism):
+            degrees = (read.data_parallel_shard_degree, read.tensor_parallel_degree,
+                       read.expert_parallel_degree, read.expert_tensor_parallel_degree)  # fmt: skip
+            assert degrees == (4, 2, ep, etp)
+            import_titan("distributed.parallel_dims").ParallelDims(
+                dp_replicate=1, dp_shard=degrees[0], cp=1, tp=degrees[1], pp=1, ep=ep, etp=etp,
+                world_size=8,
+            )  # fmt: skip
+
+
 def test_torchtitan_0_3_has_subcommands() -> None:
     """The annotation of torchtitan 0.3.0 distributed/activation_checkpoint.py, given to tyro; the
     package itself wants more of a machine than a test has."""
@@ -193,6 +221,18 @@ def test_accelerate_reads_its_file(spec: str, tmp_path: Path) -> None:
     assert fsdp["fsdp_reshard_after_forward"] is True
     assert fsdp["fsdp_activation_checkpointing"] == (spec != "none")
     assert fsdp["fsdp_activation_checkpointing_offload"] == (spec == "full+offload")
+
+
+def test_trainer_reads_sync_each_batch() -> None:
+    """Of the accelerator's configuration, which Trainer asks for it before each microbatch."""
+    transformers = pytest.importorskip("transformers")
+    stack, job = stack_job("huggingface", overrides=("job.sync_each_batch=true",), gpus="1xH200")
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    words = shlex.split(stack.layout_flags(job))
+    (read,) = parser.parse_args_into_dataclasses(
+        [*words, "--output_dir", "out", "--use_cpu", "True"]
+    )
+    assert read.accelerator_config.gradient_accumulation_kwargs == {"sync_each_batch": True}
 
 
 @pytest.mark.parametrize("gpus", ["1xH200", "8xH100"])

@@ -18,6 +18,7 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.layers.operators import CollectiveKind  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.experts import ScoreFunction  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.recompute import Checkpoint, RecomputePlan  # noqa: E402
@@ -36,6 +37,11 @@ DEEPSEEK_DENSE = replace(
     DEEPSEEK_V3, name="deepseek_v3_dense", moe_layer_freq=LayerPattern("[0]*1+[1]*3"),
     q_lora_rank=None,
 )  # fmt: skip
+SCORED_BEFORE = replace(
+    QWEN3_30B_A3B, name="scored_before", moe_router_score_function=ScoreFunction.SIGMOID,
+    moe_router_topk=1, moe_apply_probs_on_input=True, moe_shared_expert_intermediate_size=768,
+)  # fmt: skip
+"""As Llama 4 has it: one expert of each token, whose score its input is multiplied by."""
 SELECTIVE = op(OpPolicy.TORCHTITAN)
 CASES = [  # model, TP, EP, ETP, sequences, settings
     (LLAMA3_8B, 2, 1, 1, 2, (NONE, FULL, SELECTIVE)),
@@ -44,6 +50,7 @@ CASES = [  # model, TP, EP, ETP, sequences, settings
     (QWEN3_30B_A3B, 4, 4, 1, 2, (NONE, FULL, SELECTIVE)),
     (QWEN3_30B_A3B, 2, 2, 2, 2, (NONE,)),
     (QWEN3_30B_A3B, 2, 1, 2, 2, (NONE,)),
+    (SCORED_BEFORE, 1, 2, 1, 2, (NONE,)),
     (DEEPSEEK_V3, 1, 1, 1, 2, (NONE, FULL)),
     (DEEPSEEK_V3, 4, 2, 1, 1, (NONE,)),
     (DEEPSEEK_DENSE, 2, 1, 1, 1, (NONE,)),
@@ -95,3 +102,14 @@ def test_ends_of_a_rank() -> None:
     scalars = 16
     assert predicted.kept == pytest.approx(kept, rel=0, abs=scalars)
     assert predicted.forward.num_bytes == pytest.approx(forward, rel=PEAK_TOLERANCE)
+
+
+def test_all_to_alls_are_in_deepseeks_list() -> None:
+    """Both of a layer are kept, of which Qwen3's list has neither."""
+    shape = replace(shape_of(QWEN3_30B_A3B, TransformerImpl.TORCH), expert_model_parallel_size=4)
+    measured = measure_cut(shape, partial(_wrap, setting=SELECTIVE, package="deepseek_v3"))
+    both = frozenset({CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL})
+    how = replace(HOW, saved_collectives=both)
+    plan = chunk_plan(SELECTIVE, shape, shape.model.layer_kinds[:1], how)
+    kept = chunk_footprint(shape, plan, False, False).kept
+    assert kept == pytest.approx(measured.kept, rel=0, abs=INDICES)

@@ -32,9 +32,9 @@ from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.recompute import Checkpoint  # noqa: E402
 
-from .stacks.titan import import_titan  # noqa: E402
 from .stacks.measure import measure  # noqa: E402
 from .stacks.shapes import MODELS, shape_of  # noqa: E402
+from .stacks.titan import import_titan  # noqa: E402
 
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %. What is kept is equal to the byte."""

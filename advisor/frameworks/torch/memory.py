@@ -32,9 +32,10 @@ def fsdp_memory(
     """Memory beside the activations. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone."""
     layout = job.layout
+    apart = shape.expert_model_parallel_size > 1
     sharding = Sharding(
         ranks=layout.data_parallel_size,
-        expert_ranks=layout.expert_data_parallel_size if shape.expert_model_parallel_size > 1 else 0,
+        expert_ranks=layout.expert_data_parallel_size if apart else 0,
         reshards=layout.data_parallel_sharding is DataParallelSharding.FULL,
         root_holds_ends=root_holds_ends,
         reduce_dtype=job.config.main_grads_dtype,

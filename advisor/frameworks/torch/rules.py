@@ -93,7 +93,8 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
     """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
     no latent attention here."""
     if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
-        raise UserError("model.multi_latent_attention", True, "has no model in transformers' layers",
+        raise UserError("model.multi_latent_attention", True,
+                        "has no model in transformers' layers",
                         "use --framework torchtitan or megatron_lm")  # fmt: skip
     field = "window_size" if model.window_size is not None else next(variants(model), None)
     if field is not None and impl is TransformerImpl.TORCH:

@@ -33,8 +33,9 @@ def titan_layout(
     1 (torchtitan then knows no other way) or where ETP says so."""
     for name in _ONE:
         if given.get(name, 1) != 1:
-            raise UserError(f"layout.{name}", given[name], "is not modelled for torchtitan: FSDP, "
-                            "TP and EP are", "leave it out, or --framework megatron_lm")  # fmt: skip
+            raise UserError(f"layout.{name}", given[name],
+                            "is not modelled for torchtitan: FSDP, TP and EP are",
+                            "leave it out, or --framework megatron_lm")  # fmt: skip
     for name, value in given.items():
         if name not in _OURS and name not in _ONE:
             known = {field.name for field in fields(ParallelLayout)}
@@ -71,7 +72,8 @@ def titan_layouts(
             for sharding in shardings:
                 yield replace(
                     first, tensor_model_parallel_size=tp, sequence_parallel=tp > 1,
-                    expert_model_parallel_size=ep, expert_tensor_parallel_size=1 if ep > 1 else None,
+                    expert_model_parallel_size=ep,
+                    expert_tensor_parallel_size=1 if ep > 1 else None,
                     data_parallel_size=num_gpus // tp, data_parallel_sharding=sharding,
                 )  # fmt: skip
 

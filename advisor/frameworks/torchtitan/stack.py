@@ -24,6 +24,9 @@ from advisor.layout import ParallelLayout
 from advisor.pipeline import ModelChunk
 from advisor.recompute import Checkpoint, Setting
 
+_NO_SUCH_MODEL = (
+    "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
+)
 _COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
 
 
@@ -90,8 +93,11 @@ class TorchTitan(TorchStack):
             )  # fmt: skip
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """A budget needs torch.compile."""
+        """A budget needs torch.compile; Mixtral needs a model of one's own."""
         said = super().notes(setting, job)
+        model = job.model
+        if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
+            said += (_NO_SUCH_MODEL,)
         is_budget = as_torch(setting).granularity is Granularity.BUDGET
         return (*said, _COMPILE_NOTE) if is_budget else said
 

@@ -141,6 +141,7 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
     log-sum-exp [micro_batch_size, heads, seq_length] (_scaled_dot_product_flash_attention).
     """
     width = shape.local_heads * shape.model.v_channels
+    both = shape.local_heads * shape.model.qk_channels + width
     output = activation(shape, "core_attention_out", width)
     rows = (shape.micro_batch_size, shape.local_heads, shape.local_seq)
     lse = Tensor("softmax_lse", rows, DType.FP32)
@@ -151,7 +152,7 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         inputs=(query, key, value),
         outputs=(output,),
         saved=(query, key, value, output, lse),
-        attention_flops=shape.tokens * shape.seq_length * (query.num_elements // shape.tokens + width),
+        attention_flops=shape.tokens * shape.seq_length * both,
     )
 
 

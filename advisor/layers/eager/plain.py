@@ -1,8 +1,8 @@
-"""A transformer block of plain torch modules, as torchtitan writes its Llama.
+"""A transformer block of plain torch modules, as torchtitan writes its Llama, cut as it cuts it.
 
-Source: torchtitan 0.2.2 models/llama3/model/model.py (TransformerBlock, Attention, FeedForward),
-models/qwen3 for the norms of q and k. LayerNorm, GELU, biases and dropout, where a model has them,
-are torch's own modules in the same places.
+Source: torchtitan 0.2.2 models/llama3/model/model.py (TransformerBlock, Attention, FeedForward) and
+infra/parallelize.py (apply_tp), models/qwen3 for the norms of q and k. LayerNorm, GELU, biases and
+dropout, where a model has them, are torch's own modules in the same places.
 """
 
 from advisor.layers.eager.latent import latent_attention
@@ -37,8 +37,7 @@ from advisor.models.spec import PositionEmbedding
 
 @cached_operators
 def plain_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
-    """Operators of one block: attention_norm, attention, add, ffn_norm, feed_forward or moe, add.
-    """
+    """Operators of one block: norm, attention, add, norm, feed-forward or experts, add."""
     layer_input = hidden(shape, LAYER_INPUT)
     normed = hidden(shape, "attention_norm_out")
     after_attention = hidden(shape, "after_attention")
@@ -85,9 +84,7 @@ def _attention(
     return (*gather, *operators, *scatter, *dropped, add)
 
 
-def _heads(
-    shape: RankShape, source: Tensor
-) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
+def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tuple[Tensor, ...]]:
     """wq, wk, wv (in this order), q/k norms, rotary embedding, attention, wo; and what is held
     until they are through."""
     model = shape.model

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.layers.eager.moe.torchtitan import normalizes
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import FeedForward
 from advisor.models.spec import ModelSpec
@@ -20,7 +21,7 @@ def titan_experts(model: ModelSpec) -> Any:
     return import_titan("models.moe").MoEArgs(
         num_experts=model.num_moe_experts, top_k=model.moe_router_topk,
         num_shared_experts=width // model.expert_ffn_hidden_size,
-        score_func=str(model.moe_router_score_function), route_norm=True,
+        score_func=str(model.moe_router_score_function), route_norm=normalizes(model),
         score_before_experts=model.moe_apply_probs_on_input,
         num_expert_groups=model.moe_router_num_groups,
         num_limited_groups=model.moe_router_group_topk,

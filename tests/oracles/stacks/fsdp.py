@@ -17,10 +17,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from advisor.layers.shape import RankShape
 
-from .titan import import_titan
 from .expert_blocks import titan_arguments
 from .kernels import GpuKernels
 from .meter import LiveBytes
+from .titan import import_titan
 
 RANKS = 8
 

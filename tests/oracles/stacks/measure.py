@@ -54,7 +54,8 @@ def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measure
     size = (shape.micro_batch_size, shape.seq_length, shape.model.hidden_size)
     leaf = torch.empty(size, requires_grad=True)
     given = (*rest, *named.get("position_embeddings", ()), named.get("attention_mask"))
-    known = (leaf, *blocks.parameters(), *blocks.buffers(), *(tensor for tensor in given if tensor is not None))
+    tables = (tensor for tensor in given if tensor is not None)
+    known = (leaf, *blocks.parameters(), *blocks.buffers(), *tables)
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
     return passes(function, leaf, rest, named, known)
 

@@ -35,7 +35,8 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     """From the normalized input to [tokens, hidden_size]; shared experts run behind the routed
     ones.
 
-    Variables of MoE.forward hold its input and what is sorted, computed and put back until it returns.
+    Variables of MoE.forward hold its input and what is sorted, computed and put back until it
+    returns.
     """
     before = shape.model.moe_apply_probs_on_input
     weights, router = _router(shape, source)
@@ -47,14 +48,15 @@ def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
     combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
     held = (source, order, sent, back, unsorted)
     shared = _shared_experts(shape, source)
-    *head, last = (*router, *dispatched, *experts, *shared, put_back, *combined)
+    operators = (*router, *dispatched, *experts, *shared, put_back, *combined)
+    last = operators[-1]
     if not shared:
-        return (*head, replace(last, forward_holds=held))
+        return (*operators[:-1], replace(last, forward_holds=held))
     routed, output = last.outputs[0], shared[-1].outputs[0]
     total = Tensor("moe_out", routed.shape, routed.dtype)
     add = pointwise("add_shared_experts", Module.COMBINE, (output, routed), total)
     passed = frozenset({output.name, routed.name})
-    return (*head, last, replace(add, gradient_passed_to=passed, forward_holds=held))
+    return (*operators, replace(add, gradient_passed_to=passed, forward_holds=held))
 
 
 def _shared_experts(shape: RankShape, source: Tensor) -> Operators:

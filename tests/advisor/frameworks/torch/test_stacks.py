@@ -107,11 +107,20 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
 
 
 @pytest.mark.parametrize(("framework", "options", "words"), [
-    ("torchtitan", {"tensor_model_parallel_size": 2}, "is not modelled for torchtitan"),
     ("deepspeed", {"tensor_model_parallel_size": 2},
      "(AutoTP): all GPUs are data parallel, layout.data_parallel_sharding=full|gradients"),
     ("deepspeed", {"overrides": ("job.optimizer_offload_device=nvme",)},
      "NVMe (ZeRO-Infinity) is not modelled, to the host it is; job.optimizer_cpu_offload=true"),
+    ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
+    ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
+    ("torchtitan", {"tensor_model_parallel_size": 2, "sequence_parallel": False}, "cuts the seq"),
+    ("torchtitan", {"model": "mixtral_8x7b", "framework_version": "0.3"}, "--framework-version 0."),
+    ("torchtitan", {"model": "gpt_oss_20b"}, "has no model of softmax_type here"),
+    ("huggingface", {"model": "deepseek_v2_lite"}, "has no model in transformers' layers"),
+    ("huggingface", {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
+     "has no model in transformers' layers with experts"),
+    ("fsdp2", {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)}, "loop"),
+    ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
     ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
     ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
     ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),

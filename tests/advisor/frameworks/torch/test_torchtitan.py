@@ -1,0 +1,61 @@
+"""torchtitan's layouts, what it refuses of them, and what its lists keep."""
+
+import pytest
+
+from advisor.frameworks.torch.setting import FULL, OpPolicy, op
+from advisor.layers.operators import CollectiveKind
+from advisor.models.experts import LoadBalancing
+
+from .jobs import stack_job
+
+
+def test_experts_take_the_newest_release_that_is_modelled() -> None:
+    stack, job = stack_job("torchtitan", model="qwen3_30b_a3b")
+    assert job.config.framework_version == "0.2"
+    assert stack.version("") == "0.3"
+    assert job.model.moe_router_load_balancing_type is LoadBalancing.NONE
+
+
+@pytest.mark.parametrize(("tp", "ep", "etp", "rule"), [
+    (2, 4, 2, None), (2, 4, 1, None), (4, 1, 4, None),
+    (4, 2, 2, "parallelism.expert_tensor_parallel_degree"),
+    (4, 1, 1, "parallelism.expert_tensor_parallel_degree"),
+    (8, 1, 8, "parallelism.tensor_parallel_degree"),
+])  # fmt: skip
+def test_degrees(tp: int, ep: int, etp: int, rule: str | None) -> None:
+    stack, job = stack_job(
+        "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=tp,
+        expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
+    )  # fmt: skip
+    assert [found.rule for found in stack.check(FULL, job)] == ([rule] if rule else [])
+
+
+def test_experts_are_cut_by_tp_only_without_expert_parallelism() -> None:
+    degrees = {"model": "qwen3_30b_a3b", "tensor_model_parallel_size": 2}
+    _, job = stack_job("torchtitan", **degrees)
+    assert job.layout.expert_tensor_degree == 2
+    _, job = stack_job("torchtitan", **degrees, expert_model_parallel_size=8)
+    assert (job.layout.expert_tensor_degree, job.layout.expert_data_parallel_size) == (1, 1)
+
+
+@pytest.mark.parametrize(("model", "all_to_all"), [("qwen3_30b_a3b", 0), ("deepseek_v2_lite", 2)])
+def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_to_all: int) -> None:
+    from advisor.evaluate import rank_shape
+    from advisor.layers.transformer import transformer_layer
+
+    stack, job = stack_job("torchtitan", model=model, expert_model_parallel_size=8)
+    shape, kind = rank_shape(job), job.model.layer_kinds[-1]
+    (segment,) = stack.plan(op(OpPolicy.TORCHTITAN), shape, (kind,), job).segments
+    sent = {
+        operator.name for operator in transformer_layer(shape, kind)
+        if any(c.kind is CollectiveKind.ALL_TO_ALL for c in operator.forward_collectives)
+    }  # fmt: skip
+    assert len(sent) == 2
+    assert len(sent & segment.runs[0].keeps) == all_to_all
+    assert "router.gate" not in segment.runs[0].keeps
+
+
+def test_a_budget_says_nothing_of_experts() -> None:
+    stack, job = stack_job("torchtitan", model="qwen3_30b_a3b")
+    (found,) = stack.check(stack.parse("budget:0.5"), job)
+    assert found.rule == "budget.dense_layers"
