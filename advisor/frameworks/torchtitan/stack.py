@@ -24,6 +24,7 @@ from advisor.layout import ParallelLayout
 from advisor.pipeline import ModelChunk
 from advisor.recompute import Checkpoint, Setting
 
+_GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
 )
@@ -74,6 +75,14 @@ class TorchTitan(TorchStack):
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
         version, granularity = job.config.framework_version, setting.granularity
+        model = job.model
+        checks = model.multi_latent_attention or not model.qk_layernorm
+        if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
+            yield Problem(
+                rule="moe.use_grouped_mm", source="torchtitan models/deepseek_v3/model/args.py",
+                reason="torchtitan runs these experts in a loop before Hopper, which is not "
+                "modelled", fix="a Hopper or newer GPU",
+            )  # fmt: skip
         if granularity is Granularity.SELECTIVE and version == "0.3":
             yield Problem(
                 rule="selective_ac_option.layer_frequency",
