@@ -125,10 +125,11 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """Elements of a model's layers: of the largest, of all, and of all routed experts."""
+    """Elements of a model's layers: of the largest, and the experts in it; of all, and theirs."""
 
     number: int
     largest: int
+    experts_of_largest: int
     all: int
     experts: int
 
@@ -137,8 +138,12 @@ class _Layers:
         """Those of the whole model."""
         kinds = shape.model.layer_kinds
         each = {kind: layer_elements(shape, kind) for kind in dict.fromkeys(kinds)}
-        experts = stage_expert_elements(shape, (ModelChunk(kinds),))
-        return _Layers(len(kinds), max(each.values()), sum(each[kind] for kind in kinds), experts)
+        largest = max(each, key=lambda kind: each[kind])
+        of_largest, experts = (
+            stage_expert_elements(shape, (ModelChunk(layers),)) for layers in ((largest,), kinds)
+        )
+        total = sum(each[kind] for kind in kinds)
+        return _Layers(len(kinds), each[largest], of_largest, total, experts)
 
 
 @lru_cache(maxsize=1024)
@@ -158,11 +163,35 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
         found = _root_holds_ends(layer, embedding, head, sharding)
     else:
         found = _groups_of_their_own(layer, embedding, head, sharding)
+    if sharding.expert_ranks:
+        found = _with_groups_of_experts(found, layers, sharding)
     elements = layers.all + embedding + head
     return replace(
         _with_left(found, layers, embedding, head, sharding),
         step=0 if sharding.accumulates else sharding.shard(elements, layers.experts),
     )
+
+
+def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Sharding) -> WorkingSet:
+    """Under expert parallelism a layer's experts are gathered and reduced by themselves.
+
+    Their reduce-scatter begins inside the layer's backward, where gathered experts and 16-bit
+    gradients make room for it, beside its output, the gradients' shards; it is through when the
+    rest of the layer is reduced, so that the layer below finds that alone. What is gathered is cut
+    over fewer ranks: the part that a rank gives is a buffer as well.
+    """
+    experts = layers.experts_of_largest
+    given = -(-experts // sharding.expert_ranks)
+    less = sharding.reduced(experts) - given * DType.FP32.itemsize
+
+    def apart(beside: Beside, above: int) -> Beside:
+        return replace(beside, entry=beside.entry + given * DType.BF16.itemsize,
+                       backward=beside.backward - above)  # fmt: skip
+
+    return replace(
+        found, first_layer=apart(found.first_layer, less), layer=apart(found.layer, less),
+        last_layer=apart(found.last_layer, 0),
+    )  # fmt: skip
 
 
 def _layer(sharding: Sharding, layer: int, below: int, above: int) -> Beside:

@@ -26,6 +26,7 @@ from advisor.recompute import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402
 from .stacks.fsdp import RANKS, Step, titan_step, tracked_peak  # noqa: E402
+from .stacks.parallel import expert_parallel_step  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, QWEN3_30B_A3B, shape_of  # noqa: E402
 from .stacks.titan import import_titan  # noqa: E402
 
@@ -89,6 +90,29 @@ def test_peak_of_a_step_with_experts(mode: str) -> None:
     predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
     assert predicted.forward.num_bytes == pytest.approx(step.forward, rel=TOLERANCE)
     assert predicted.backward.num_bytes == pytest.approx(step.backward, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", PLANS)
+def test_peak_of_a_step_under_expert_parallelism(mode: str) -> None:
+    """Experts are groups of their own. Their reduce-scatter begins inside a layer's backward, for
+    which one figure stands: found within 3.3 % too little or too much (forward 5.1 %) in this toy,
+    of which experts are nearly all; a larger group has smaller shards, and less to miss."""
+    model = replace(
+        QWEN3_30B_A3B, num_moe_experts=8, num_layers=LAYERS, vocab_size=512, hidden_size=512,
+        num_attention_heads=8, kv_channels=64, moe_ffn_hidden_size=1024, moe_router_topk=2,
+    )  # fmt: skip
+    shape = shape_of(model, TransformerImpl.TORCH, seq=256, mbs=1)
+    shape = replace(shape, expert_model_parallel_size=4)
+    step = Step(*measured(
+        "expert_parallel_step", shape, mode,
+        by=lambda: astuple(expert_parallel_step(shape, _apply(mode))),
+    ))  # fmt: skip
+    plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
+    sharding = Sharding(ranks=RANKS, expert_ranks=RANKS // 4)
+    working_set = fsdp_working_set(shape, sharding)
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    assert predicted.forward.num_bytes == pytest.approx(step.forward, rel=0.055)
+    assert predicted.backward.num_bytes == pytest.approx(step.backward, rel=0.035)
 
 
 @pytest.mark.parametrize("mode", PLANS)

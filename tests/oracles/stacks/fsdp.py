@@ -69,7 +69,7 @@ def titan_step(
             apply = import_titan(f"models.{package}.infra.parallelize").apply_fsdp
             apply(model, mesh, *policy, pp_enabled=False,
                   reshard_after_forward_policy="default" if reshards else "never")  # fmt: skip
-        return (measure or _measure)(shape, model)
+        return (measure or measured_step)(shape, model)
 
 
 def _titan(shape: RankShape) -> Any:
@@ -85,7 +85,8 @@ def _titan(shape: RankShape) -> Any:
     return import_titan("models.llama3.model.model").Transformer(arguments)
 
 
-def _measure(shape: RankShape, model: Any) -> Step:
+def measured_step(shape: RankShape, model: Any) -> Step:
+    """Of the second of two steps."""
     tokens, labels = _batch(shape)
     known = [parameter.to_local() for parameter in model.parameters()]
     with LiveBytes((*known, tokens, labels)) as live:

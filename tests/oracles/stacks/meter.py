@@ -5,6 +5,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -43,8 +44,9 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
             return NotImplemented  # comes again with the operators on its local tensors
-        if func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]  # itself, of which fake tensors make a copy
+        waits = func is torch.ops._c10d_functional.wait_tensor.default
+        if waits and isinstance(args[0], FakeTensor):
+            return args[0]  # itself, of which a fake one makes a copy
         out = func(*args, **(kwargs or {}))
         torch.utils._pytree.tree_map_only(torch.Tensor, self._note, out)
         if self.now > self.peak:

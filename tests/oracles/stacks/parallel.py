@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from advisor.layers.shape import RankShape
 
 from .blocks import block
+from .expert_blocks import titan_arguments
+from .fsdp import measured_step
 from .kernels import GpuKernels
 from .measure import Measured, passes
 from .meter import LiveBytes
@@ -35,9 +37,12 @@ class BalancedRouting(TorchFunctionMode):
     def __init__(self, shape: RankShape) -> None:
         super().__init__()
         tokens = shape.tokens // (shape.tp if shape.expert_tensor_parallel_size == 1 else 1)
-        self._rows = tokens * shape.model.moe_router_topk // shape.expert_model_parallel_size
+        self._ranks = shape.expert_model_parallel_size
+        self._rows = tokens * shape.model.moe_router_topk // self._ranks
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.tolist and args[0].numel() == self._ranks:
+            return [self._rows] * self._ranks
         return self._rows if func is torch.Tensor.item else func(*args, **(kwargs or {}))
 
 
@@ -165,3 +170,22 @@ def _on_a_rank(shape: RankShape, run: Callable[[Meshes], Any]) -> Any:
                 return run(among)
     finally:
         torch.set_default_dtype(before)
+
+
+def expert_parallel_step(shape: RankShape, checkpoint: Callable[[nn.Module], None]) -> Any:
+    """As fsdp.titan_step, of Qwen3 with experts over ranks of EP: on real tensors, as FSDP looks
+    into meshes, and in fp32 shards."""
+    with fake_ranks(RANKS):
+        among = meshes(shape)
+        size = among["ep"].size()
+        dense = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("fsdp",))
+        sparse = init_device_mesh("cpu", (RANKS // size, size), mesh_dim_names=("efsdp", "ep"))
+        with GpuKernels(), BalancedRouting(shape):
+            model = import_titan("models.qwen3.model.model").Qwen3Model(titan_arguments(shape))
+            cut(model, shape, {**among, "ep": sparse["ep"]})
+            checkpoint(model)
+            import_titan("models.llama4.infra.parallelize").apply_fsdp(
+                model, dense, torch.bfloat16, torch.float32, pp_enabled=False, ep_degree=size,
+                edp_mesh=sparse["efsdp"],
+            )  # fmt: skip
+            return measured_step(shape, model)
