@@ -149,14 +149,6 @@ class TorchStack:
                 fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
                 source=self.source,
             )  # fmt: skip
-        plain = not (job.model.num_moe_experts or job.layout.tensor_model_parallel_size > 1)
-        if setting.granularity is Granularity.BUDGET and not plain:
-            yield Problem(
-                rule="budget.dense_layers", source="advisor",
-                reason="what torch.compile's partitioner keeps of layers with experts, or cut by "
-                "TP, is not modelled",
-                fix="another setting",
-            )  # fmt: skip
         for option in setting.options:
             if option not in self.options:
                 yield Problem(

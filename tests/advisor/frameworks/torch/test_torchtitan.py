@@ -1,5 +1,7 @@
 """torchtitan's layouts, what it refuses of them, and what its lists keep."""
 
+from typing import Any
+
 import pytest
 
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
@@ -55,7 +57,10 @@ def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_t
     assert "router.gate" not in segment.runs[0].keeps
 
 
-def test_a_budget_says_nothing_of_experts() -> None:
-    stack, job = stack_job("torchtitan", model="qwen3_30b_a3b")
+@pytest.mark.parametrize("options", [
+    {"model": "qwen3_30b_a3b"}, {"tensor_model_parallel_size": 2},
+])  # fmt: skip
+def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> None:
+    stack, job = stack_job("torchtitan", **options)
     (found,) = stack.check(stack.parse("budget:0.5"), job)
-    assert found.rule == "budget.dense_layers"
+    assert found.rule == "budget.unknown_graph"
