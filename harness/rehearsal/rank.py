@@ -24,8 +24,9 @@ from harness.backends.megatron_core.training import (
 from harness.backends.megatron_core.world import P2P, fake_world, torch_device
 from harness.measure.memory import StorageMeter
 from harness.measure.timing import stopwatch
-from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
+from harness.rehearsal.fake.environment import megatron_without_gpu
 from harness.rehearsal.fake.graph import ModulePaths
+from harness.rehearsal.fake.kernels import FlashLikeAttention
 from harness.rehearsal.fake.meter import LiveBytes
 from harness.rehearsal.gauges import CudaGauge, MeterGauge, PhasePeaks
 from harness.result import Phase, StagePeaks

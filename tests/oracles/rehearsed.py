@@ -18,7 +18,8 @@ from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.training import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
 from harness.forecast import as_run
-from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
+from harness.rehearsal.fake.environment import megatron_without_gpu
+from harness.rehearsal.fake.kernels import FlashLikeAttention
 from harness.rehearsal.planned import workload_of
 from harness.rehearsal.predicted import predicted_stages
 from harness.rehearsal.rank import enough_microbatches, rehearse_fake

@@ -36,14 +36,14 @@ class CudaToCpu(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = CPU
-        if "pin_memory" in kwargs:  # pinning needs a CUDA driver
-            kwargs["pin_memory"] = False
-        result = self.replacements.get(func, func)(*args, **kwargs)
+        given = dict(kwargs) if kwargs else {}
+        if str(given.get("device", "")).startswith("cuda"):
+            given["device"] = CPU
+        if "pin_memory" in given:  # pinning needs a CUDA driver
+            given["pin_memory"] = False
+        result = self.replacements.get(func, func)(*args, **given)
         if func is torch.Tensor.type and isinstance(result, str):
-            return result.replace("torch.", "torch.cuda.")
+            return f"torch.cuda.{result.rpartition('.')[2]}"
         return result
 
 

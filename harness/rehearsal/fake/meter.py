@@ -56,6 +56,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, StorageRecord] = {}
         self._excluded: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: torch need not guard every operation against it."""
+        return False
+
     def exclude(self, tensors: Iterable[torch.Tensor]) -> None:
         """Never count these storages; the caller keeps them alive."""
         self._excluded.update(tensor.untyped_storage()._cdata for tensor in tensors)

@@ -1,0 +1,112 @@
+"""What kernels of a GPU keep for the backward, where a CPU's or a decomposition's keep something else.
+
+They compute nothing: they return empty tensors of the right shapes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+class RmsNormLikeCuda(torch.autograd.Function):
+    """CUDA's fused RMSNorm: keeps its input and one fp32 `rstd` a row (torch rms_norm)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """What a kernel keeps for the backward."""
+        rstd = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
+        ctx.save_for_backward(x, weight, rstd)
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gradients of the shapes that the kernel gives."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device), torch.empty_like(weight)
+
+
+class LayerNormLikeCuda(torch.autograd.Function):
+    """CUDA's LayerNorm: keeps its input and fp32 `mean` and `rstd` (bf16 on fake CPU tensors)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
+        """What a kernel keeps for the backward."""
+        rows = (*x.shape[:-1], 1)
+        mean = torch.empty(rows, dtype=torch.float32, device=x.device)
+        rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
+        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gradients of the shapes that the kernel gives."""
+        x, weight, bias, _, _ = ctx.saved_tensors
+        grad = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        return grad, torch.empty_like(weight), torch.empty_like(bias)
+
+
+class FlashLikeFunction(torch.autograd.Function):
+    """Keeps what flash attention keeps: q, k, v as given, out, fp32 log-sum-exp [b, heads, s]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """What a kernel keeps for the backward."""
+        s, b, heads, _ = query.shape
+        out = torch.empty((s, b, heads, value.shape[-1]), dtype=query.dtype, device=query.device)
+        lse = torch.empty((b, heads, s), dtype=torch.float32, device=query.device)
+        ctx.save_for_backward(query, key, value, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Gradients of the shapes that the kernel gives."""
+        query, key, value, _, _ = ctx.saved_tensors
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+
+
+class FlashLikeAttention(torch.nn.Module):
+    """Core attention of the local layer spec with the memory of a flash kernel.
+
+    Left out: the kernel's own backward workspace (fp32 dq accumulator, expanded dk and dv), which
+    differs between flash-attn, cuDNN and torch.
+    """
+
+    def __init__(self, config: Any, layer_number: int, **unused: Any) -> None:
+        super().__init__()
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **unused: Any
+    ) -> torch.Tensor:
+        """What a kernel keeps for the backward."""
+        out: torch.Tensor = FlashLikeFunction.apply(query, key, value)  # type: ignore[no-untyped-call]
+        return out.view(*out.shape[:2], -1)
+
+
+def layer_norm(
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    eps: float = 1e-5,
+) -> Any:
+    """In place of torch.nn.functional.layer_norm."""
+    return LayerNormLikeCuda.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+
+
+def rms_norm(
+    x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor, eps: float = 1e-5
+) -> Any:
+    """In place of torch.nn.functional.rms_norm."""
+    return RmsNormLikeCuda.apply(x, weight)  # type: ignore[no-untyped-call]
+
+
+def dropout(
+    x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """CUDA's dropout: a 1-byte mask; p = 0 returns the input itself (a CPU keeps a bf16 mask)."""
+    return torch.native_dropout(x, p, training)[0] if training and p > 0 else x
