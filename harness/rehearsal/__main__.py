@@ -3,11 +3,13 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from harness.backends.base import Recorder, StepFactory
+from harness.backends.megatron_core.uncompiled import nothing_compiled
 from harness.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
 from harness.store import TrialFolder
 from harness.trial import Device, MeasurementPlan, Trial
@@ -33,7 +35,9 @@ class StageByStage:
 
     def __init__(self, trial: Trial) -> None:
         translate = importlib.import_module("harness.backends.megatron_core.translate")
-        self._rank = importlib.import_module("harness.rehearsal.rank")
+        compiled = trial.workload.device is Device.CUDA
+        with nullcontext() if compiled else nothing_compiled():
+            self._rank = importlib.import_module("harness.rehearsal.rank")
         self._trial, self._case = trial, translate.megatron_case(trial.workload)
         self._waiting = list(trial.stages)
         self._found: list[Any] = []

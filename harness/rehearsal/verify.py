@@ -23,6 +23,7 @@ from advisor.models.spec import ModelSpec
 from advisor.reader import read_dataclass
 from harness.backends.megatron_core.installed import missing
 from harness.backends.megatron_core.translate import megatron_case
+from harness.backends.megatron_core.uncompiled import nothing_compiled
 from harness.forecast import as_run, differences
 from harness.rehearsal.planned import workload_of
 from harness.rehearsal.predicted import explained, predicted_stages
@@ -62,7 +63,8 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
         run = as_run(job, workload)
         evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))
         (predicted,) = predicted_stages(evaluator, spec, (stage,), Device.FAKE)
-        rank = importlib.import_module("harness.rehearsal.rank")
+        with nothing_compiled():
+            rank = importlib.import_module("harness.rehearsal.rank")
         rehearsed = rank.rehearse_fake(rank.enough_microbatches(case), stage).peaks
     except (UserError, ValueError, AssertionError) as error:  # the latter two: Megatron's refusals
         return {"stage": stage, "refused": " ".join(str(error).split())}

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from harness.rehearsal.fake.graph import ModulePaths, graph_nodes, saved_tensors
+from harness.rehearsal.fake.results import Results
 from harness.rehearsal.fake.timeline import Event, PeakTrace, StorageRecord
 
 MEGATRON = os.path.join("megatron", "core") + os.sep
@@ -51,6 +52,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._paths = paths
         self._round_to_bytes = round_to_bytes
         self._trace = trace
+        self._results = Results()
         self._clock = 0
         self._kernel = ""
         self._alive: dict[int, StorageRecord] = {}
@@ -102,12 +104,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        result = self._results.of(func, args, kwargs or {})
+        for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._see(leaf, self._kernel or str(func))
+                self._see(leaf, func)
         if not self._kernel and func.namespace != "prim":  # prim: questions such as "which device?"
-            self._tick(str(func))
+            self._tick(func)
         return result
 
     def end(self) -> None:
@@ -115,11 +117,11 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase = "end of step"
         self._tick("end")
 
-    def _see(self, tensor: torch.Tensor, op: str) -> None:
+    def _see(self, tensor: torch.Tensor, func: Any) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._alive and key not in self._excluded:
-            record = self._new_record(tensor, op)
+            record = self._new_record(tensor, self._kernel or str(func))
             self._add(key, record)
             weakref.finalize(storage, self._free, key)
 
@@ -175,7 +177,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._add(storage._cdata, record)
         self._tick("storage.resize_")
 
-    def _tick(self, op: str) -> None:
+    def _tick(self, op: Any) -> None:
         """One operation (or kernel) is over: what it returned is live now."""
         self._clock += 1
         raises_peak = self.live_bytes > self.peak_bytes
@@ -188,7 +190,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 Event(
                     clock=self._clock,
                     live_bytes=self.live_bytes,
-                    op=op,
+                    op=str(op),
                     module=module,
                     node=node,
                     site=site,
