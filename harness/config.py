@@ -105,9 +105,7 @@ def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None
     given = {group: _given(values[group]) for group in ("model", "layout", "job")}
     keys = ("backend", "command", "framework", "device", "gpus", "name", "runs")
     rest = {key: values[key] for key in keys}
-    if rest["backend"] == Backend.REHEARSAL:
-        raise UserError("backend", "rehearsal", "runs single ranks, and no job",
-                        "harness rehearse")  # fmt: skip
+    _check_backend(str(rest["backend"]))
     return RunConfig(
         experiment_name=experiment,
         experiment=values["experiment"],
@@ -120,6 +118,16 @@ def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None
         config_dir=config_dir,
         **read_fields(RunConfig, rest, _COMMAND_LINE),
     )
+
+
+def _check_backend(name: str) -> None:
+    """UserError unless it is one that runs jobs; single ranks are another command's."""
+    if name == Backend.REHEARSAL:
+        raise UserError("backend", name, "runs single ranks, and no job", "harness rehearse")
+    jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
+    if name.lower() not in jobs:
+        raise UserError("backend", name, f"must be one of {', '.join(jobs)}",
+                        nearest_names(name, jobs))  # fmt: skip
 
 
 def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:

@@ -97,6 +97,10 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
     asked = tuple(dict.fromkeys(stack.parse(text) for text in named))
     refused = {setting: stack.check(setting, job) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
+    if reasons and len(reasons) == len(config.recompute.settings):
+        (first, *_) = next(iter(refused.values()))
+        raise UserError("recompute.settings", first.setting.spec, first.reason.rstrip("."),
+                        first.fix.rstrip("."))  # fmt: skip
     return tuple(setting for setting in asked if setting not in reasons), reasons
 
 

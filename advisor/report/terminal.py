@@ -73,7 +73,14 @@ def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
     head = "Rehearsed by Megatron Core on fake tensors: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
     words.pop("", None)
+    if any(seen.differences for _, seen in found):
+        words[_OF_ANOTHER_JOB] = None
     return Group(head, indented(rows, 2), *(Text(text, "dim") for text in words))
+
+
+_OF_ANOTHER_JOB = (
+    "predicted is of the job as rehearsed, and differs from the peak of the ranking above"
+)
 
 
 _VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")

@@ -12,8 +12,8 @@ from harness.result import StagePeaks, TrialResult
 from harness.trial import Device
 
 _TITLES: Final = (
-    "\nsetting", "\nstage", "\nstatic", "reh.", "\nforward", "reh.", "\nbackward", "reh.",
-    "\noptimizer", "reh.", "\npeak", "reh.", "\nerror",
+    "setting", "stage", "static", "reh.", "forward", "reh.", "backward", "reh.",
+    "optimizer", "reh.", "peak", "reh.", "error",
 )  # fmt: skip
 _DASH: Final = "—"
 
@@ -23,7 +23,7 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
     device = plan.settings[0].trial.workload.device
     where = "fake tensors, no device" if device is Device.FAKE else str(device)
     lines = [f"{plan.experiment} on {where}; GiB allocated, predicted beside rehearsed (reh.)", ""]
-    columns = [Column(title=title, left=title == "\nsetting") for title in _TITLES]
+    columns = [Column(title=title, left=title == "setting") for title in _TITLES]
     rows = [row for setting in plan.settings for row in _rows(setting, results)]
     if rows:
         lines += [*table_lines(columns, rows, indent=0, gap=1), ""]
@@ -39,7 +39,6 @@ def dry_page(plan: RunPlan) -> str:
     """What would be rehearsed, and what is predicted of it."""
     lines = [f"{plan.experiment} (dry run); GiB allocated, as predicted", ""]
     for setting in plan.settings:
-        lines += [f"  {setting.spec}  not run: {setting.skip}"] if setting.skip else []
         for one in setting.trial.prediction.stages if setting.trial.prediction else ():
             lines.append(f"  {setting.spec}  stage {one.stage}  {gib(one.peak)}")
     lines += [

@@ -1,16 +1,18 @@
 """From what was asked to trials: the job, its ranks, and what the advisor predicts of them."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.cost.calibration import load_calibration
 from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.evaluate import Evaluator
-from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job import Job
 from advisor.resolve import resolve
+from harness.backends.megatron_core.installed import under_installed
 from harness.backends.megatron_core.translate import megatron_case
 from harness.device import find_machine
 from harness.forecast import as_run, differences
@@ -33,7 +35,7 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
     if resolution.layout is None:
         raise UserError("layout", "(none)", "there is no preset of this model on these GPUs",
                         "write e.g. layout=tp4_pp4_vpp5")  # fmt: skip
-    job = resolution.job(resolution.layout)
+    job, under = under_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
     device = Device.FAKE
@@ -42,9 +44,9 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
     workload = workload_of(job, asked.recompute[0], device)
     run = as_run(job, workload)
     evaluator = Evaluator(run, load_calibration(job.gpu, asked.request.config_dir))
-    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    check_legal(job, asked.recompute)
     settings = tuple(
-        _planned(asked, job, evaluator, revision, replace(workload, recompute=spec))
+        _planned(asked, job, evaluator, replace(workload, recompute=spec))
         for spec in asked.recompute
     )
     return RunPlan(
@@ -53,10 +55,19 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
         settings=settings,
         assumptions=(
             *resolution.assumptions,
+            *((under,) if under else ()),
             *differences(job, run, Backend.REHEARSAL),
             CANNOT_CONTAIN,
         ),
     )
+
+
+def check_legal(job: Job, specs: Iterable[str]) -> None:
+    """UserError for the first of `specs` that a rule of the job's release refuses."""
+    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    for spec in specs:
+        for refused in check(parse_setting(spec), job, revision):
+            raise UserError("recompute", spec, refused.reason.rstrip("."), refused.fix.rstrip("."))
 
 
 def workload_of(job: Job, recompute: str, device: Device) -> Workload:
@@ -76,9 +87,7 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
     )
 
 
-def _planned(
-    asked: Asked, job: Job, evaluator: Evaluator, revision: Revision, workload: Workload
-) -> PlannedSetting:
+def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -> PlannedSetting:
     stages = _stages(asked, job)
     trial = Trial(
         workload=workload,
@@ -86,9 +95,6 @@ def _planned(
         stages=stages,
         memory_bytes=job.gpu.memory_bytes,
     )
-    refused = check(parse_setting(workload.recompute), job, revision)
-    if refused:
-        return PlannedSetting(trial=trial, skip=refused[0].reason)
     megatron_case(workload)  # raises for what cannot be rehearsed
     peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
     prediction = Prediction(

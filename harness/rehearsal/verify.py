@@ -21,11 +21,11 @@ from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.reader import read_dataclass
-from harness.backends.megatron_core.installed import missing
+from harness.backends.megatron_core.installed import missing, under_installed
 from harness.backends.megatron_core.translate import megatron_case
 from harness.backends.megatron_core.uncompiled import nothing_compiled
 from harness.forecast import as_run, differences
-from harness.rehearsal.planned import workload_of
+from harness.rehearsal.planned import check_legal, workload_of
 from harness.rehearsal.predicted import explained, predicted_stages
 from harness.trial import Backend, Device
 
@@ -57,7 +57,8 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
     """One candidate's worst stage, predicted and rehearsed; or why it cannot be."""
     stage, spec = int(candidate["stage"]), str(candidate["recompute"])
     try:
-        job = _job(candidate, config_dir)
+        job, under = under_installed(_job(candidate, config_dir))
+        check_legal(job, [spec])
         workload = workload_of(job, spec, Device.FAKE)
         case = megatron_case(workload)
         run = as_run(job, workload)
@@ -73,7 +74,7 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
         "predicted_bytes": predicted.peak,
         "rehearsed_bytes": rehearsed.peak,
         "explanation": explained(predicted, rehearsed),
-        "differences": " ".join(differences(job, run, Backend.REHEARSAL)),
+        "differences": "; ".join((*differences(job, run, Backend.REHEARSAL), under)),
     }
 
 

@@ -69,6 +69,7 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Advice, answers: Any
                for line in lines)  # fmt: skip
     assert REFUSED in " ".join(lines)
     assert "run otherwise" in lines
+    assert any("predicted is of the job as rehearsed" in line for line in lines)
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
     first, second = report_object(verified)["candidates"]
     assert first["verification"]["rehearsed_bytes"] == 2 * 2**30

@@ -84,7 +84,7 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["hydra.run.dir=x"], "hydra.run.dir = x: is Hydra's own: no key of the harness"),
         (["+hydra.verbose=true"], "is Hydra's own"),
         (["job.precision=fp7"], "job.precision = fp7: must be one of bf16, fp16"),
-        (["backend=nativ"], "command, rehearsal; did you mean native?"),
+        (["backend=nativ"], "megatron_core, command; did you mean native?"),
         (["experiment=tiny_cpu,x"], "Ambiguous value"),
         (["+foo=1"], "is not a known key"),
         (["x=[1,"], "override = x=[1,: no viable alternative"),

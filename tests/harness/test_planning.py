@@ -198,6 +198,7 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
         (["experiment=gpt3_175b_64xa100"], CPU, "experiment=tiny_cpu runs anywhere"),
         (["experiment=llama3_8b_8xh100", "gpus=1xH100"], EIGHT, "must divide 1 GPUs; nearest: 1"),
         (["recompute.settings=[partial]"], CPU, "is no recompute setting"),
+        (["recompute.settings=['selective:bogus']"], CPU, "bogus: not accepted by megatron-core"),
         (["job.seq_length=0"], CPU, "job.seq_length = 0: must be at least 1"),
         (["+experiment.foo=1"], CPU, "foo = 1: is not a known key"),
         (["model.num_query_groups=3"], CPU, "must divide num_attention_heads = 4"),

@@ -1,12 +1,15 @@
 """Whether megatron-core and Transformer Engine can be used here, said in one line."""
 
 import importlib
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
 from advisor.errors import UserError
+from advisor.frameworks.megatron.revisions import MEGATRON_CORE, resolve_revision
+from advisor.job import Framework, Job
 
 _EXTRA: Final = "pip install 'recompute-advisor[megatron]'"
 _OLDEST: Final = (0, 13)
@@ -25,8 +28,26 @@ def require_megatron() -> None:
     if lacking:
         raise UserError("backend megatron_core", lacking, "is not installed", _EXTRA)
     release = version("megatron-core")
-    if tuple(map(int, release.split(".")[:2])) < _OLDEST:
+    if _number(release) < _OLDEST:
         raise UserError("megatron-core", release, "is older than 0.13", _EXTRA)
+
+
+def under_installed(job: Job) -> tuple[Job, str]:
+    """`job` under the megatron-core that is installed here, whatever its own framework and release
+    are, and what that changes, in words; as it is where none is installed."""
+    if missing():
+        return job, ""
+    release = version("megatron-core")
+    asked = resolve_revision(job.config.framework, job.config.framework_version)
+    here = [one for one in MEGATRON_CORE if one.number <= _number(release)][-1].core
+    config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
+    said = f"rules and prediction are those of megatron-core {release}, which is installed"
+    told = "" if asked.core == here else f"; the job asks for {asked.label}"
+    return replace(job, config=config), said + told
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")[:2]))
 
 
 @lru_cache(maxsize=1)

@@ -47,14 +47,6 @@ def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
     assert any("precision bf16" in text for text in plan.assumptions)
 
 
-def test_a_setting_that_a_rule_forbids_is_skipped_with_its_reason() -> None:
-    plan = plan_rehearsal(
-        parse_asked([*JOB, "recompute=[none,full:uniform:1+distribute_saved_activations]"])
-    )
-    assert plan.settings[0].skip == ""
-    assert plan.settings[1].skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -63,6 +55,8 @@ def test_a_setting_that_a_rule_forbids_is_skipped_with_its_reason() -> None:
         ([*JOB, "layout=tp3_pp4"], "must divide"),
         ([*JOB, "device=tpu"], "must be one of fake, cuda, cpu, auto"),
         ([*JOB, "recompute=halt"], "is no recompute setting"),
+        ([*JOB, "recompute=[none,selective:bogus]"], "selective:bogus: recompute_modules bogus"),
+        ([*JOB, "recompute=full:uniform:1+distribute_saved_activations"], "sequence"),
         ([*JOB, "job.precision=fp16", "recompute=none+offload=core_attn"], "offload"),
     ],
 )

@@ -1,9 +1,12 @@
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 
 import pytest
 
 from advisor.errors import UserError
+from advisor.job import Framework
 from harness.backends.megatron_core import installed
+from tests.harness.rehearsal.test_predicted import JOB
 
 
 def found(*names: str) -> object:
@@ -22,6 +25,20 @@ def test_what_is_missing_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(installed, "version", lambda _: "0.12.3")
     with pytest.raises(UserError, match=r"megatron-core = 0.12.3: is older than 0.13"):
         installed.require_megatron()
+
+
+def test_a_job_is_judged_by_the_release_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = replace(JOB, config=replace(JOB.config, framework=Framework.MEGATRON_BRIDGE))
+    monkeypatch.setattr(installed, "missing", lambda: "")
+    for release, version in (("0.16.1", "0.16"), ("0.19.2", "0.19"), ("0.31.0", "main")):
+        monkeypatch.setattr(installed, "version", lambda _, release=release: release)
+        judged, said = installed.under_installed(job)
+        assert judged.config.framework is Framework.MEGATRON_LM
+        assert judged.config.framework_version == version
+        assert release in said
+        assert ("asks for Megatron Bridge 0.6" in said) == (version != "0.19")
+    monkeypatch.setattr(installed, "missing", lambda: "torch")
+    assert installed.under_installed(job) == (job, "")
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError, OSError])
