@@ -10,7 +10,7 @@ from advisor.layers.moe.dispatch import gathered_token_bytes
 from advisor.layers.moe.tokens import moe_tokens, router_dtype
 from advisor.layers.quantization import weight_copies
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.experts import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.spec import AttentionBackend, PositionEmbedding
@@ -149,6 +149,16 @@ def gemm_workspaces(
 
 
 @lru_cache(maxsize=4096)
+def last_inputs(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+    """What a step leaves behind: the last input that each chunk received, and its gradient.
+
+    TransformerBlock.set_input_tensor keeps it until the next one (megatron-core 0.16.1); a chunk
+    with the embedding receives none.
+    """
+    received = sum(not chunk.embedding for chunk in chunks)
+    return 2 * received * shape.hidden(LAYER_INPUT).num_bytes
+
+
 def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     """Weights of the linear layers that compute in 8 or 4 bits on a stage that holds `chunks`."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)

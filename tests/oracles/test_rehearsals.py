@@ -1,8 +1,7 @@
 """Whole ranks rehearsed by Megatron Core on fake tensors, against the advisor's prediction.
 
 The bar is 0.5 % in the mean and 2 % at worst. The model is better than that: what it leaves out of
-a step are scalars and torch's 4-byte step counters, a few hundred bytes. The optimizer's phase
-has beside them what a schedule lets go late: up to one received tensor a chunk and direction.
+a step are scalars and torch's 4-byte step counters, a few hundred bytes.
 """
 
 from typing import Any
@@ -39,11 +38,8 @@ def pp(size: int, chunks: int = 1) -> dict[str, Any]:
     }
 
 
-def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]], job: Job) -> None:
-    """Forward and backward together to the byte but for scalars; static bytes alone as well."""
-    hidden = job.config.seq_length * job.model.hidden_size * 2
-    hidden //= job.layout.sequence_shards
-    late = 2 * job.layout.virtual_pipeline_model_parallel_size * hidden
+def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]]) -> None:
+    """Every phase to the byte but for scalars; forward and backward together."""
     for predicted, rehearsed in pairs:
         stage = f"stage {rehearsed.stage}"
         assert predicted.weights == rehearsed.weights, stage
@@ -51,7 +47,7 @@ def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]], job: Job) -> None:
         assert 0 <= rehearsed.optimizer - predicted.optimizer <= SCALARS_BYTES, stage
         passes = [max(one.forward, one.backward) for one in (predicted, rehearsed)]
         assert 0 <= passes[1] - passes[0] <= SCALARS_BYTES, stage
-        assert 0 <= rehearsed.optimizer_step - predicted.optimizer_step <= late + SCALARS_BYTES
+        assert 0 <= rehearsed.optimizer_step - predicted.optimizer_step <= SCALARS_BYTES, stage
 
 
 @pytest.mark.parametrize(
@@ -63,7 +59,7 @@ def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]], job: Job) -> None:
 )  # fmt: skip
 def test_every_setting_of_llama3_8b(spec: str) -> None:
     job = job_of("llama3_8b", 2, **tp(2), **pp(2), data_parallel_size=4)
-    assert_alike(list(compared(job, spec)), job)
+    assert_alike(list(compared(job, spec)))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +78,7 @@ def test_large_models(
     model: str, layers: int, layout: dict[str, Any], spec: str, stages: tuple[int, ...]
 ) -> None:
     job = job_of(model, layers, **layout)
-    assert_alike(list(compared(job, spec, stages)), job)
+    assert_alike(list(compared(job, spec, stages)))
 
 
 @pytest.mark.parametrize("sharded", [True, False])
@@ -93,7 +89,7 @@ def test_sixteen_bit_gradients(sharded: bool) -> None:
         use_distributed_optimizer=sharded,
     )  # fmt: skip
     pairs = list(compared(job, "full:uniform:1"))
-    assert_alike(pairs, job)
+    assert_alike(pairs)
     ((predicted, rehearsed),) = pairs
     assert rehearsed.optimizer_step - rehearsed.weights > rehearsed.optimizer
     if not sharded:

@@ -34,7 +34,7 @@ from advisor.frameworks.megatron.setting import (
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import ParallelLayout
-from advisor.memory.resident import quantized_elements, stage_buffers
+from advisor.memory.resident import last_inputs, quantized_elements, stage_buffers
 from advisor.memory.static import (
     StaticMemory,
     gradient_copies,
@@ -192,8 +192,8 @@ class Megatron:
             narrow = quantized_elements(shape, chunks) * DType.BF16.itemsize
             static = replace(static, weights=static.weights - narrow)
         buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
-        copies = gradient_copies(static, config)
-        return FixedMemory(static=static, words=_WORDS, buffers=buffers, optimizer_step=copies)
+        beside = gradient_copies(static, config) + last_inputs(shape, chunks)
+        return FixedMemory(static=static, words=_WORDS, buffers=buffers, optimizer_step=beside)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""
