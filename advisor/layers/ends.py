@@ -108,6 +108,7 @@ def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
         weights=weights,
         forward_collectives=shape.row_parallel_forward(),
         backward_collectives=shape.row_parallel_backward(),
+        gathers_gradient=shape.sequence_parallel,
         forward_workspace=shape.row_parallel_workspace,
         backward_workspace=_embedding_backward_workspace(
             shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
@@ -119,15 +120,13 @@ def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
 def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks: int) -> int:
     """Bytes beside the saved ids and the output's gradient at the end of a backward.
 
-    The whole sequence's gradient has taken the output's place, the masks have been used. A clone of
-    it zeroes foreign tokens, then comes the word embeddings' gradient: a dense tensor in the
-    compute type, as no GEMM makes it. That of learned positions was accumulated before.
+    The gradient has been gathered under SP, and the masks have been used. A clone of it zeroes
+    foreign tokens, then comes the word embeddings' gradient: a dense tensor in the compute type, as
+    no GEMM makes it. That of learned positions was accumulated before.
     """
-    gathered = shape.gathered_hidden_bytes
-    output = shape.hidden("embedding_output").num_bytes
     words, *positions = gradients
-    clone = gathered if shape.tp > 1 else 0
-    return gathered - output - masks + max(words, clone, *positions, 0)
+    clone = shape.gathered_hidden_bytes if shape.tp > 1 else 0
+    return shape.row_parallel_workspace - masks + max(words, clone, *positions, 0)
 
 
 @cached_operators

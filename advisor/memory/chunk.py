@@ -140,7 +140,8 @@ def chunk_footprint(
         kept=before + kept_mask,
         forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
-        left=sum(block.count * block.left_behind for block in blocks) - blocks[0].left_gradient,
+        left=sum(block.count * block.left_behind for block in blocks)
+        - (blocks[0].left_gradient if blocks else 0),
         unsure=plan.unsure_bytes,
     )
 

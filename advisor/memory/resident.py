@@ -45,10 +45,11 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
     terms = []
     gather = 0
     last = any(chunk.head for chunk in chunks)
-    if shape.sequence_parallel and (shape.is_local or last):
+    layers = any(chunk.layers for chunk in chunks)
+    if shape.sequence_parallel and ((shape.is_local and layers) or last):
         projects = shape.is_local and any(chunk.predicts for chunk in chunks)
         gather = shape.gathered_hidden_bytes * (2 if projects else 1)
-    if shape.model.attention_backend is AttentionBackend.UNFUSED:
+    if shape.model.attention_backend is AttentionBackend.UNFUSED and layers:
         gather = max(gather, _score_bytes(shape))
     if _gathers_tokens(shape, chunks):
         gather = max(gather, gathered_token_bytes(shape))

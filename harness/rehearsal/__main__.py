@@ -50,7 +50,7 @@ class StageByStage:
         stage, workload = self._waiting.pop(0), self._trial.workload
         print(f"stage {stage}", flush=True)
         if workload.device is Device.FAKE:
-            one = self._rank.rehearse_fake(self._rank.enough_microbatches(self._case), stage)
+            one = self._rank.rehearse_fake(self._rank.enough_microbatches(self._case, stage), stage)
         else:
             one = self._rank.rehearse(
                 self._case, stage, workload.device, self._trial.measurement,

@@ -11,6 +11,7 @@ from unittest import mock
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+from advisor.schedule import moments
 from harness.backends.megatron_core.attention import SdpaAttention
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import fake_batch, transformer_config
@@ -43,12 +44,23 @@ class Rehearsed:
     seconds: tuple[float, ...] = ()
 
 
-def enough_microbatches(case: MegatronCase) -> MegatronCase:
-    """The case with as many microbatches as it takes to fill the pipeline and run it steadily: more
-    of them repeat the same moments, and change no peak."""
-    pp = case.pipeline_model_parallel_size
-    enough = 2 * pp if case.interleaved else pp + 2
-    return replace(case, num_microbatches=min(case.num_microbatches, enough))
+def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
+    """The case with as few microbatches as take `stage` through every moment of its step.
+
+    They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
+    flight in each, and what the schedule holds beside them: those that no other exceeds are the
+    same as for all microbatches, by Megatron's order of passes (advisor.schedule). So is the peak.
+    """
+    pp, chunks = case.pipeline_model_parallel_size, case.num_model_chunks
+
+    def highest(microbatches: int) -> set[tuple[Any, ...]]:
+        found = moments(pp, chunks, microbatches, stage, tuple(range(chunks)), spent=True)
+        return {(one.backward, one.chunk, one.by_class, one.held, one.spent) for one in found}
+
+    filled, group = (2 * pp, pp) if case.interleaved else (pp + 2, 1)
+    every = highest(case.num_microbatches)
+    fewer = (n for n in range(filled, case.num_microbatches, group) if highest(n) == every)
+    return replace(case, num_microbatches=next(fewer, case.num_microbatches))
 
 
 def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:

@@ -66,7 +66,7 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
         (predicted,) = predicted_stages(evaluator, spec, (stage,), Device.FAKE)
         with nothing_compiled():
             rank = importlib.import_module("harness.rehearsal.rank")
-        rehearsed = rank.rehearse_fake(rank.enough_microbatches(case), stage).peaks
+        rehearsed = rank.rehearse_fake(rank.enough_microbatches(case, stage), stage).peaks
     except (UserError, ValueError, AssertionError) as error:  # the latter two: Megatron's refusals
         return {"stage": stage, "refused": " ".join(str(error).split())}
     return {

@@ -73,9 +73,9 @@ def compared(
 ) -> Iterator[tuple[StagePeaks, StagePeaks]]:  # fmt: skip
     """Predicted and rehearsed, of every stage or of those given."""
     wanted = tuple(range(job.layout.pipeline_model_parallel_size) if stages is None else stages)
-    case = enough_microbatches(megatron_case(workload_of(job, spec, Device.FAKE)))
+    case = megatron_case(workload_of(job, spec, Device.FAKE))
     for predicted in predictions(job, spec, wanted):
-        yield predicted, peaks(case, predicted.stage)
+        yield predicted, peaks(enough_microbatches(case, predicted.stage), predicted.stage)
 
 
 def predictions(job: Job, spec: str, stages: tuple[int, ...]) -> tuple[StagePeaks, ...]:

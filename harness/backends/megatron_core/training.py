@@ -117,6 +117,8 @@ def _buffers(chunk: Any) -> list[Any]:
 def _optimizer_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
     """fp32 main parameters and moments; the step counters of torch's AdamW are 4 bytes each."""
     for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if part.optimizer is None:  # of a rank without parameters
+            continue
         for group in part.optimizer.param_groups:
             yield from group["params"]
         for state in part.optimizer.state.values():
