@@ -124,6 +124,7 @@ class StagePeaks:
     weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
     are the peaks in these phases, what lives from step to step included. reserved: of the caching
     allocator, on a GPU. compute_seconds: of one step of this rank alone, where there is a clock.
+    note: which tensors a difference from the prediction may come from.
     """
 
     stage: int
@@ -135,6 +136,7 @@ class StagePeaks:
     optimizer_step: int
     reserved: int | None = None
     compute_seconds: float | None = None
+    note: str = ""
 
     @property
     def peak(self) -> int:

@@ -4,12 +4,13 @@ import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from harness.backends.base import Recorder, StepFactory
 from harness.backends.megatron_core.uncompiled import nothing_compiled
+from harness.rehearsal.predicted import explained
 from harness.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
 from harness.store import TrialFolder
 from harness.trial import Device, MeasurementPlan, Trial
@@ -51,6 +52,7 @@ class StageByStage:
         print(f"stage {stage}", flush=True)
         if workload.device is Device.FAKE:
             one = self._rank.rehearse_fake(self._rank.enough_microbatches(self._case, stage), stage)
+            one = replace(one, peaks=replace(one.peaks, note=self._note(one.peaks)))
         else:
             one = self._rank.rehearse(
                 self._case, stage, workload.device, self._trial.measurement,
@@ -58,6 +60,15 @@ class StageByStage:
             )  # fmt: skip
         self._found.append(one)
         return 0.0
+
+    def _note(self, rehearsed: StagePeaks) -> str:
+        """Tensors that a difference worth explaining may come from."""
+        prediction = self._trial.prediction
+        predicted = {one.stage: one for one in prediction.stages} if prediction else {}
+        if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
+            return ""
+        module = importlib.import_module("harness.rehearsal.suspects")
+        return str(module.suspects(self._trial.workload, self._case))
 
     def found(self) -> Rehearsal:
         """What all runs gave."""

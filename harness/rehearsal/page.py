@@ -96,5 +96,9 @@ def _talk(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterat
             low, high = getattr(predicted, field), getattr(rehearsed, field)
             yield (
                 f"{where}: the difference is in the {name}: {human_bytes(low)} predicted, "
-                f"{human_bytes(high)} rehearsed"
+                f"{human_bytes(high)} rehearsed{_told(rehearsed)}"
             )
+
+
+def _told(rehearsed: StagePeaks) -> str:
+    return f"; {rehearsed.note}" if rehearsed.note else ""

@@ -69,12 +69,16 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
         rehearsed = rank.rehearse_fake(rank.enough_microbatches(case, stage), stage).peaks
     except (UserError, ValueError, AssertionError) as error:  # the latter two: Megatron's refusals
         return {"stage": stage, "refused": " ".join(str(error).split())}
+    explanation, words = explained(predicted, rehearsed), differences(job, run, Backend.REHEARSAL)
+    if explanation:
+        module = importlib.import_module("harness.rehearsal.suspects")
+        words += (f"{spec}, stage {stage}: {module.suspects(workload, case)}",)
     return {
         "stage": stage,
         "predicted_bytes": predicted.peak,
         "rehearsed_bytes": rehearsed.peak,
-        "explanation": explained(predicted, rehearsed),
-        "differences": "; ".join((*differences(job, run, Backend.REHEARSAL), under)),
+        "explanation": explanation,
+        "differences": "; ".join((*words, under)),
     }
 
 

@@ -1,7 +1,7 @@
 """The matrix of rehearsed peaks: ``python -m tests.oracles.peak_matrix [few]`` rehearses it again.
 
 Every stage that it names is run by the installed megatron-core on fake tensors: bytes counted, not
-measured on a GPU. All of it takes about 20 minutes on one core, `few` half a minute. The table is
+measured on a GPU. All of it takes about five minutes on one core, `few` ten seconds. The table is
 results/rehearsed/megatron_core_VERSION.csv; test_recorded_peaks.py holds today's predictions
 against it. Models are cut in depth to `layers` a chunk where they are deeper.
 """
@@ -77,6 +77,7 @@ def _of(model: str, seq_length: int, **common: Any) -> Any:
 _8B, _70B, _405B = (_of(f"llama3_{size}", 8192) for size in ("8b", "70b", "405b"))
 _175B, _MIXTRAL = _of("gpt3_175b", 2048), _of("mixtral_8x7b", 4096, ep=8, dp=8)
 _QWEN, _DEEPSEEK = _of("qwen3_30b_a3b", 4096, ep=32, dp=32), _of("deepseek_v3", 4096, ep=64, dp=64)
+_QWEN_8B, _OSS = _of("qwen3_8b", 4096), _of("gpt_oss_20b", 4096, ep=8, dp=8)
 _SPREAD: Final = "full:uniform:1+distribute_saved_activations"
 
 # settings, and the stages where not all of them
@@ -109,6 +110,10 @@ MATRIX: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] 
     (_DEEPSEEK(1, tp=2, pp=4, vpp=2), (NONE, "selective:mla_up_proj", *FULL[:1]), (0, 3)),
     (_DEEPSEEK(1, pp=8), (NONE, "selective:moe", "selective:mla_up_proj"), (0, 7)),
     (_DEEPSEEK(1, pp=16), (NONE, "selective:mla_up_proj,moe"), (0, 8, 15)),
+    (_QWEN_8B(2, tp=2, pp=4), (NONE, NORM, "selective:mlp", *FULL[:1]), (0, 3)),
+    (_OSS(2), MOE, None),
+    (_OSS(2, tp=2, pp=4), (NONE, ATTENTION, "selective:moe", *FULL[:1]), (0, 1, 3)),
+    (_OSS(2, pp=2, vpp=2), (NONE, "selective:moe", *FULL[:1]), None),
 )  # fmt: skip
 
 

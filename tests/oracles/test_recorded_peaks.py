@@ -64,7 +64,7 @@ def test_the_matrix_is_what_was_rehearsed_and_holds_what_was_asked_for() -> None
     assert [(row.case, row.recompute, row.stage) for row in rows] == asked
     assert {row.case.model for row in rows} == {
         "llama3_8b", "llama3_70b", "llama3_405b", "gpt3_175b", "mixtral_8x7b", "qwen3_30b_a3b",
-        "deepseek_v3",
+        "deepseek_v3", "qwen3_8b", "gpt_oss_20b",
     }  # fmt: skip
     assert {row.case.pp for row in rows} == {1, 2, 4, 8, 16}
     assert {row.case.vpp for row in rows} > {1, 2, 3}

@@ -12,7 +12,6 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from advisor.dtypes import DType  # noqa: E402
-from advisor.job import Job  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from harness.result import StagePeaks  # noqa: E402
 
@@ -73,8 +72,13 @@ def test_every_setting_of_llama3_8b(spec: str) -> None:
         ("gpt3_175b", 1, tp(8, **pp(2, 3)), "full:uniform:1", (0, 1)),
         ("llama3_8b", 2, {**pp(2), "pipeline_model_parallel_layout": "Et|tttL"}, "none", (0, 1)),
         # chunks without layers; a stage that has nothing else needs no gather buffer
-        ("llama3_8b", 1, tp(2, **pp(2, 2), pipeline_model_parallel_layout="E|tt|t|tL"), "none",
-         (0,)),
+        (
+            "llama3_8b",
+            1,
+            tp(2, **pp(2, 2), pipeline_model_parallel_layout="E|tt|t|tL"),
+            "none",
+            (0,),
+        ),
         ("llama3_8b", 1, tp(2, **pp(3), pipeline_model_parallel_layout="E|tt|tL"), "none", (0,)),
     ],
 )

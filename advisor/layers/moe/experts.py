@@ -143,9 +143,9 @@ def _linear(
 def _activation(
     shape: RankShape, part: _Part, source: Tensor, output: Tensor, probs: Tensor
 ) -> Operator:
-    """Activation times the tokens' probabilities. Fused (SwiGLU alone), it keeps its input and the
-    probabilities. Unfused, also the activation's parts and its product before the probabilities,
-    which is multiplied in their type.
+    """Activation times the tokens' probabilities. Fused (SwiGLU, quick GEGLU), it keeps its input
+    and the probabilities. Unfused, also the activation's parts and its product before the
+    probabilities, which is multiplied in their type.
     """
     saved: tuple[Tensor, ...] = (source, probs)
     wide = 0
@@ -168,7 +168,11 @@ def _activation(
     )
 
 
+_WEIGHTED = (Activation.SWIGLU, Activation.QUICK_GEGLU)
+
+
 def fuses_weighted_activation(shape: RankShape) -> bool:
-    """Whether activation and probabilities are one kernel (fusions/fused_bias_swiglu.py)."""
+    """Whether activation and probabilities are one kernel (fusions/fused_bias_swiglu.py and
+    fused_bias_geglu.py)."""
     model = shape.model
-    return model.bias_activation_fusion and model.activation is Activation.SWIGLU
+    return model.bias_activation_fusion and model.activation in _WEIGHTED

@@ -17,13 +17,14 @@ class Activation(StrEnum):
 
     SWIGLU = "swiglu"
     GEGLU = "geglu"
+    QUICK_GEGLU = "quick_geglu"
     GELU = "gelu"
     SQUARED_RELU = "squared_relu"
 
     @property
     def gated(self) -> bool:
         """Megatron's gated_linear_unit."""
-        return self in (Activation.SWIGLU, Activation.GEGLU)
+        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.QUICK_GEGLU)
 
 
 class CoreAttention(StrEnum):
@@ -38,8 +39,9 @@ class MegatronCase:
     """One training configuration; every field that Megatron knows carries Megatron's name.
 
     Weights and activations are bf16. `vocab_size` is the padded size. `seq_length` positions are
-    learned where `max_position_embeddings` is None. `overlap_p2p_comm=None` follows Megatron's
-    launcher: on with virtual stages, off without.
+    learned where `max_position_embeddings` is None. `attention` is the local layers' kernel,
+    `attention_backend` what Transformer Engine is to take. `overlap_p2p_comm=None` follows
+    Megatron's launcher: on with virtual stages, off without.
     """
 
     num_layers: int
@@ -74,6 +76,10 @@ class MegatronCase:
     share_embeddings_and_output_weights: bool = False
     transformer_impl: str = "local"
     attention: CoreAttention = CoreAttention.FLASH
+    attention_backend: str = "flash"
+    window_size: tuple[int, int] | None = None
+    window_attn_skip_freq: int | tuple[int, ...] | None = None
+    softmax_type: str = "vanilla"
     bias_activation_fusion: bool = True
     bias_dropout_fusion: bool = False
     apply_rope_fusion: bool = False

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.fusions import fused_bias_geglu
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
     get_gpt_layer_local_spec,
     get_gpt_mtp_block_spec,
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn import functional
 
@@ -25,6 +27,8 @@ def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
         from megatron.core import activations  # not in 0.13
 
         return activations.squared_relu  # type: ignore[no-any-return]
+    if activation is Activation.QUICK_GEGLU:
+        return fused_bias_geglu.quick_gelu  # type: ignore[no-any-return]
     return functional.silu if activation is Activation.SWIGLU else functional.gelu
 
 
@@ -32,6 +36,12 @@ def shared_fields(case: MegatronCase, cls: type) -> dict[str, Any]:
     """Fields of the case that one of Megatron's configuration classes has under the same name."""
     known = {field.name for field in fields(cls)}
     return {field.name: getattr(case, field.name) for field in fields(case) if field.name in known}
+
+
+def _attention_backend(case: MegatronCase) -> AttnBackend:
+    """Which of Transformer Engine's kernels: Megatron sets its NVTE_ variables."""
+    engine = case.transformer_impl == "transformer_engine"
+    return AttnBackend[case.attention_backend] if engine else AttnBackend.auto
 
 
 def transformer_config(case: MegatronCase, **changes: Any) -> Any:
@@ -50,6 +60,7 @@ def transformer_config(case: MegatronCase, **changes: Any) -> Any:
         "bf16": True,
         "params_dtype": torch.bfloat16,
         "pipeline_dtype": torch.bfloat16,
+        "attention_backend": _attention_backend(case),
         "mtp_loss_scaling_factor": 0.1,  # Megatron-LM's; None in releases before 0.16
         **(case.experts.arguments() if case.experts else {}),
         **changes,

@@ -11,7 +11,7 @@ from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.attention import CpCommType, SoftmaxType
 from advisor.models.experts import TokenDispatcher
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.spec import (
     AttentionBackend,
     CrossEntropyFusion,
@@ -98,6 +98,10 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "position_embedding_type": str(model.position_embedding_type),
         "transformer_impl": str(model.transformer_impl),
         "attention": _attention(model),
+        "attention_backend": str(model.attention_backend),
+        "window_size": None if model.window_size is None else (model.window_size, 0),
+        "window_attn_skip_freq": _windows(model),
+        "softmax_type": str(model.softmax_type),
         "cross_entropy_loss_fusion": fusion is not CrossEntropyFusion.NONE,
         "cross_entropy_fusion_impl": "te" if fusion is CrossEntropyFusion.TE else "native",
         "virtual_pipeline_model_parallel_size": _virtual(workload),
@@ -107,6 +111,13 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "experts": _experts(model, layout),
     }  # fmt: skip
     return MegatronCase(**values)
+
+
+def _windows(model: ModelSpec) -> tuple[int, ...] | None:
+    """1 for each layer with a window, as Megatron reads a list."""
+    if model.window_size is None:
+        return None
+    return tuple(int(kind.mixer is Mixer.SLIDING_WINDOW) for kind in model.layer_kinds)
 
 
 def _experts(model: ModelSpec, layout: ParallelLayout) -> Experts | None:
@@ -162,10 +173,9 @@ def _recompute(setting: RecomputeSetting) -> dict[str, Any]:
     }
 
 
-_NOT_RUN: Final = (
-    ("window_size", None), ("softmax_type", SoftmaxType.VANILLA),
-    ("experimental_attention_variant", None), ("hybrid_layer_pattern", None),
-)  # fmt: skip
+_NOT_RUN: Final = (("experimental_attention_variant", None), ("hybrid_layer_pattern", None))
+_OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILLA))
+"""What torch's own attention kernel lacks, which stands in for Transformer Engine's."""
 
 
 def _check(workload: Workload) -> None:
@@ -173,7 +183,8 @@ def _check(workload: Workload) -> None:
         raise UserError("job.precision", workload.precision,
                         "the megatron_core backend runs bf16 only", "use bf16")  # fmt: skip
     model = workload.model
-    others = [field for field, default in _NOT_RUN if getattr(model, field) != default]
+    lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
+    others = [field for field, default in lacking if getattr(model, field) != default]
     for field in (*others, *variants(model)):
         raise UserError(f"model.{field}", getattr(workload.model, field),
                         "is not run by the megatron_core backend so far")  # fmt: skip
@@ -191,6 +202,14 @@ def _check(workload: Workload) -> None:
         raise UserError("recompute", workload.recompute,
                         "Megatron's MLP with biases hands its bias parameter through the "
                         "checkpoint, and its replay never ends", "leave mlp out")  # fmt: skip
+
+
+def _has_kernels(workload: Workload) -> bool:
+    """Whether attention knows windows and learned offsets: Transformer Engine's, Megatron's unfused
+    one, and the flash kernel that fake tensors go through."""
+    fake = workload.device is Device.FAKE
+    unfused = _attention(workload.model) is CoreAttention.UNFUSED
+    return fake or unfused or runs_transformer_engine(workload)
 
 
 def _check_offload(workload: Workload, setting: RecomputeSetting) -> None:

@@ -1,4 +1,4 @@
-"""What kernels of a GPU keep for the backward, where a CPU's or a decomposition's keep something else.
+"""What kernels of a GPU keep for the backward, where those of a CPU keep something else.
 
 They compute nothing: they return empty tensors of the right shapes.
 """
@@ -53,20 +53,25 @@ class FlashLikeFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        offset: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """What a kernel keeps for the backward."""
         s, b, heads, _ = query.shape
         out = torch.empty((s, b, heads, value.shape[-1]), dtype=query.dtype, device=query.device)
         lse = torch.empty((b, heads, s), dtype=torch.float32, device=query.device)
-        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.save_for_backward(query, key, value, out, lse, offset)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the shapes that the kernel gives."""
-        query, key, value, _, _ = ctx.saved_tensors
-        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        query, key, value, _, _, offset = ctx.saved_tensors
+        gradient = None if offset is None else torch.empty_like(offset)
+        return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), gradient
 
 
 class FlashLikeAttention(torch.nn.Module):
@@ -78,12 +83,16 @@ class FlashLikeAttention(torch.nn.Module):
 
     def __init__(self, config: Any, layer_number: int, **unused: Any) -> None:
         super().__init__()
+        self.softmax_offset: torch.nn.Parameter | None = None  # a learned logit a head
+        if config.softmax_type == "learnable":
+            heads = config.num_attention_heads // config.tensor_model_parallel_size
+            self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **unused: Any
     ) -> torch.Tensor:
         """What a kernel keeps for the backward."""
-        out: torch.Tensor = FlashLikeFunction.apply(query, key, value)  # type: ignore[no-untyped-call]
+        out: torch.Tensor = FlashLikeFunction.apply(query, key, value, self.softmax_offset)  # type: ignore[no-untyped-call]
         return out.view(*out.shape[:2], -1)
 
 

@@ -12,11 +12,14 @@ from harness.config import compose
 from harness.device import Machine, find_machine
 from harness.plan import RunPlan
 from harness.planning import make_plan
+from harness.rehearsal.asked import parse_asked
+from harness.rehearsal.planned import plan_rehearsal
 from harness.trial import Device
 
 H200 = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
 ITEMS = [(name, item) for name in ("cpu", "h200") for item in load_campaign(name).items]
 RUNS = [item for name, item in ITEMS if name == "h200" and item.arguments[0] == "run"]
+REHEARSALS = [item for name, item in ITEMS if name == "h200" and item.arguments[0] == "rehearse"]
 ROOM = 139.8 * 2**30
 """What torch sees of an H200 (configs/hardware/H200-SXM-141GB.yaml)."""
 
@@ -33,6 +36,12 @@ def test_items_name_commands(item: Item) -> None:
     assert item.why
     if item.arguments[0] == "calibrate":
         assert calibrate.parse(list(item.arguments[1:])).budget_seconds < item.most_seconds
+
+
+@pytest.mark.parametrize("item", REHEARSALS, ids=[item.name for item in REHEARSALS])
+def test_rehearsals_can_be_planned(item: Item, tmp_path: Path) -> None:
+    words = [word for word in item.command(tmp_path)[1:] if word != "device=cuda"]
+    assert plan_rehearsal(parse_asked(words)).settings
 
 
 @pytest.mark.parametrize("item", RUNS, ids=[item.name for item in RUNS])

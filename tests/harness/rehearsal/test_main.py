@@ -12,12 +12,12 @@ from harness.rehearsal.__main__ import run  # noqa: E402
 from harness.result import Phase, TrialStatus  # noqa: E402
 from harness.store import TrialFolder  # noqa: E402
 from harness.trial import Device  # noqa: E402
-from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
+from tests.harness.rehearsal.toys import PEAKS, TRIAL, prediction  # noqa: E402
 
 
 def test_every_stage_is_in_the_result(tmp_path: Path) -> None:
     folder = TrialFolder(tmp_path)
-    folder.create(TRIAL)
+    folder.create(replace(TRIAL, prediction=prediction(PEAKS)))  # of stage 0, and far off
     assert run([str(tmp_path)]) == 0
     result = folder.result()
     assert result is not None
@@ -25,6 +25,7 @@ def test_every_stage_is_in_the_result(tmp_path: Path) -> None:
     assert [one.stage for one in result.stages] == [0, 1]
     assert [(peak.rank, peak.stage) for peak in result.memory] == [(0, 0), (4, 1)]
     assert [peak.allocated for peak in result.memory] == [one.peak for one in result.stages]
+    assert [one.note for one in result.stages] == ["a layer keeps the same in both", ""]
     assert result.times is None
     assert result.flops is None
     assert folder.state().step == 2  # one a stage

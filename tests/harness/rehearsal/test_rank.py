@@ -8,9 +8,11 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
+from megatron.core.transformer.enums import AttnBackend  # noqa: E402
 from megatron.core.transformer.moe.experts import SequentialMLP  # noqa: E402
 
 from advisor.layout import ParallelLayout  # noqa: E402
+from harness.backends.megatron_core.model import transformer_config  # noqa: E402
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
 from harness.rehearsal.rank import enough_microbatches, rehearse, rehearse_fake  # noqa: E402
@@ -80,6 +82,12 @@ def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     assert numbers == [12, 16, 12, 8]
     found = [rehearse_fake(replace(many, num_microbatches=n), 1).peaks.forward for n in (8, 16, 24)]
     assert found[0] < found[1] <= found[2] <= found[1] + 4 * 8  # a loss's scalar each
+
+
+def test_transformer_engine_is_told_its_kernel() -> None:
+    engine = replace(CASE, transformer_impl="transformer_engine", attention_backend="unfused")
+    assert transformer_config(engine).attention_backend is AttnBackend.unfused
+    assert transformer_config(CASE).attention_backend is AttnBackend.auto
 
 
 @pytest.fixture(scope="module")

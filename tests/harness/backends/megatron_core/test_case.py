@@ -23,4 +23,5 @@ def test_stages_are_blocks_of_ranks() -> None:
 
 
 def test_gated_activations() -> None:
-    assert [a for a in Activation if a.gated] == [Activation.SWIGLU, Activation.GEGLU]
+    gated = [Activation.SWIGLU, Activation.GEGLU, Activation.QUICK_GEGLU]
+    assert [a for a in Activation if a.gated] == gated

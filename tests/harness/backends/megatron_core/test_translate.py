@@ -8,7 +8,8 @@ from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.job import CudaGraphImpl, Job, JobConfig
 from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType
+from advisor.models.attention import CpCommType, SoftmaxType
+from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.experts import Experts
@@ -75,7 +76,22 @@ def test_attention_is_a_flash_kernel_unless_asked_otherwise() -> None:
     auto = replace(LLAMA, attention_backend=AttentionBackend.AUTO)
     assert megatron_case(workload(auto)).attention is CoreAttention.FLASH
     assert megatron_model(workload(auto)).attention_backend is AttentionBackend.FLASH
-    assert megatron_case(workload(GPT)).attention is CoreAttention.UNFUSED
+    unfused = megatron_case(workload(GPT))
+    assert (unfused.attention, unfused.attention_backend) == (CoreAttention.UNFUSED, "unfused")
+
+
+def test_windows_and_offsets_are_for_kernels_that_know_them() -> None:
+    every_second = replace(
+        LLAMA, window_size=8, window_attn_skip_freq=LayerPattern(2),
+        softmax_type=SoftmaxType.LEARNABLE,
+    )  # fmt: skip
+    case = megatron_case(workload(every_second, device=Device.FAKE))
+    assert (case.window_size, case.softmax_type) == ((8, 0), "learnable")
+    assert case.window_attn_skip_freq == tuple(
+        number % 2 for number in range(1, LLAMA.num_layers + 1)
+    )
+    unfused = replace(every_second, attention_backend=AttentionBackend.UNFUSED)
+    assert megatron_case(workload(unfused, device=Device.CPU)).window_size == (8, 0)
 
 
 def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
@@ -134,7 +150,10 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
         ({"recompute": "none+cpu_offloading=2"}, "cpu_offloading is Transformer Engine's"),
         ({"model": GPT, "recompute": "selective:mlp"}, "its replay never ends"),
         ({"global_batch_size": 3, "micro_batch_size": 2}, "must be divisible"),
-        ({"model": replace(LLAMA, window_size=8)}, "window_size = 8: is not run"),
+        (
+            {"model": replace(LLAMA, window_size=8), "device": Device.CPU},
+            "window_size = 8: is not run",
+        ),
         ({"model": replace(LLAMA, qk_l2_norm=True)}, "qk_l2_norm = True: is not run"),
     ],
 )
