@@ -195,7 +195,9 @@ def _stage_peaks(
     found = {phase: peak + not_gauged for phase, peak in peaks.peaks.items()}
     return StagePeaks(
         stage=stage,
-        **sizes,
+        weights=sizes["weights"],
+        gradients=sizes["gradients"],
+        optimizer=sizes["optimizer"],
         forward=found[Phase.FORWARD],
         backward=found[Phase.BACKWARD],
         optimizer_step=found[Phase.OPTIMIZER],
