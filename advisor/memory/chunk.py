@@ -114,7 +114,9 @@ def chunk_footprint(
         below += block.joined_gradient
         if index < len(blocks) - 1:
             beside = waiting + stays[index] + (0 if block.joined_gradient else copied)
-            backward = _higher(backward, block, block.backward, below + beside)
+            # a spent graph behind holds the gradient that this block starts from
+            inside = block.held_backward if blocks[index + 1].left_gradient else block.backward
+            backward = _higher(backward, block, inside, below + beside)
         else:
             inside = block.backward if last else block.held_backward
             backward = _higher(backward, block, inside, below)
