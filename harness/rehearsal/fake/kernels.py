@@ -84,7 +84,7 @@ class FlashLikeAttention(torch.nn.Module):
     def __init__(self, config: Any, layer_number: int, **unused: Any) -> None:
         super().__init__()
         self.softmax_offset: torch.nn.Parameter | None = None  # a learned logit a head
-        if config.softmax_type == "learnable":
+        if getattr(config, "softmax_type", "") == "learnable":  # not in 0.13 and 0.14
             heads = config.num_attention_heads // config.tensor_model_parallel_size
             self.softmax_offset = torch.nn.Parameter(torch.empty(heads, dtype=config.params_dtype))
 
