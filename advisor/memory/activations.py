@@ -31,7 +31,8 @@ class ActivationPeak:
         return self.kept + self.transient
 
     def or_optimizer_step(self, copies: int) -> "ActivationPeak":
-        """This peak, or that of the optimizer's step where its `copies` of gradients are more."""
+        """This peak, or that of the optimizer's step where its `copies` of gradients, and what the
+        passes left behind, are more."""
         if copies <= self.total:
             return self
         return ActivationPeak(

@@ -35,6 +35,17 @@ def test_kept_bytes_are_those_of_the_layers_and_ends() -> None:
     assert chunk(shape, first=True, last=True).kept == 3 * LAYER.kept + sum(ends)
 
 
+def test_a_chunk_may_be_empty_or_have_ends_alone() -> None:
+    """The gradient that a stage receives stays to the end, beside the one that is gathered of it."""
+    empty = chunk(toy_shape(), layers=0)
+    assert (empty.kept, empty.forward.num_bytes, empty.left) == (0, 0, 0)
+    alone = footprint(embedding_operators(toy_shape()), ())
+    assert alone.held_backward.num_bytes == alone.backward.num_bytes + SHARD
+    assert (
+        chunk(toy_shape(), layers=0, first=True).backward.num_bytes == alone.held_backward.num_bytes
+    )
+
+
 def test_the_last_layer_is_the_peak_of_a_middle_chunk() -> None:
     result = chunk(toy_shape())
     assert result.forward.num_bytes == 2 * LAYER.kept + LAYER.forward.num_bytes

@@ -4,10 +4,13 @@ from advisor.layers.shape import RankShape
 from advisor.memory.resident import (
     dummy_weight_gradients,
     gemm_workspaces,
+    last_inputs,
     process_buffers,
     stage_buffers,
 )
-from tests.advisor.toys import GPT, HIDDEN, held, toy_shape
+from advisor.models.layer_kind import DENSE
+from advisor.pipeline import ModelChunk
+from tests.advisor.toys import GPT, HIDDEN, SHARD, held, toy_shape
 
 MIB = 2**20
 TE = {"transformer_impl": "transformer_engine"}
@@ -26,6 +29,14 @@ def test_the_gather_buffer_holds_one_hidden_state() -> None:
     assert name not in buffers(toy_shape(sequence_parallel=False))
     assert name not in buffers(toy_shape(**TE))
     assert buffers(toy_shape(**TE), last=True)[name] == HIDDEN
+    nothing_gathers = process_buffers(toy_shape(), (ModelChunk(layers=(), embedding=True),))
+    assert name not in {term.name for term in nothing_gathers}
+
+
+def test_every_chunk_keeps_its_last_input_and_the_gradient_but_the_first() -> None:
+    layers = (DENSE, DENSE)
+    chunks = (ModelChunk(layers=layers, embedding=True), *(ModelChunk(layers=layers),) * 2)
+    assert last_inputs(toy_shape(), chunks) == 2 * 2 * SHARD
 
 
 def test_unfused_attention_writes_its_scores_into_the_same_buffer() -> None:
