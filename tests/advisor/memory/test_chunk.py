@@ -36,7 +36,7 @@ def test_kept_bytes_are_those_of_the_layers_and_ends() -> None:
 
 
 def test_a_chunk_may_be_empty_or_have_ends_alone() -> None:
-    """The gradient that a stage receives stays to the end, beside the one that is gathered of it."""
+    """The gradient that a stage receives stays to the end, beside what is gathered of it."""
     empty = chunk(toy_shape(), layers=0)
     assert (empty.kept, empty.forward.num_bytes, empty.left) == (0, 0, 0)
     alone = footprint(embedding_operators(toy_shape()), ())
