@@ -23,6 +23,7 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.reader import convert, read_dataclass, read_fields
 from advisor.recipes import Recipe, load_recipes
+from advisor.split import split_evenly
 from advisor.units import parse_gpus
 
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
@@ -35,7 +36,8 @@ class Experiment:
     model: a model preset; model_options: fields of it that this job sets, as pairs.
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
     that it comes with, where it states one. framework: NeMo or Bridge, where the recipe is theirs.
-    not_modelled: options that it sets and no job has.
+    not_modelled: options that it sets and no job has. splits_as_published: False where its PP and
+    VPP do not divide the layers, no table says how they are split, and the layout does it evenly.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Experiment:
     shipped: RecomputeSetting | None = None
     framework: Framework | None = None
     not_modelled: tuple[str, ...] = ()
+    splits_as_published: bool = True
 
     def configure(self, model: ModelSpec) -> ModelSpec:
         """`model` with the options that this job sets."""
@@ -80,7 +83,7 @@ def find_experiment(
     With a precision the preset for it comes first, then the one that names none. Files come before
     tables; of a table's rows, those of the sequence length that is asked for, pretraining, and the
     frameworks in the order of _FRAMEWORKS. A recipe for long context is for that context only.
-    complete: passes over rows that make no job as they stand (a pipeline whose split no table has).
+    complete: passes over rows that make no job as they stand.
     """
     wanted = resolve_gpu(gpu_type, config_dir)
     path = _file_of(model, num_gpus, wanted, precision, config_dir)
@@ -92,7 +95,7 @@ def find_experiment(
         if recipe.num_gpus == num_gpus
     ]
     rows.sort(key=lambda recipe: _preference(recipe, precision, seq_length))
-    presets = (preset_of(recipe, num_gpus, gpu_type) for recipe in rows)
+    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
     return next((p for p in presets if not complete or _is_job(p, config_dir)), None)
 
 
@@ -120,7 +123,7 @@ def nearest_experiment(
             abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
         ),
     )  # fmt: skip
-    presets = (preset_of(recipe, num_gpus, gpu_type) for recipe in rows)
+    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
     return next((preset for preset in presets if _is_job(preset, config_dir)), None)
 
 
@@ -198,6 +201,13 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         framework=_BUILDERS.get(recipe.framework),
         not_modelled=recipe.not_modelled,
     )
+
+
+def with_split(preset: Experiment, config_dir: Path | None = None) -> Experiment:
+    """`preset` with its layers split, where they do not divide and its table does not say how."""
+    model = preset.configure(load_model(preset.model, config_dir))
+    layout = split_evenly(model, preset.layout)
+    return replace(preset, layout=layout, splits_as_published=layout == preset.layout)
 
 
 def _is_job(preset: Experiment, config_dir: Path | None) -> bool:

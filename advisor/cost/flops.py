@@ -29,16 +29,36 @@ def model_flops(
     counted with the attention that it has, where Megatron goes on with linear_attention_freq.
     """
     tokens = global_batch_size * seq_length
-    h, depths = model.hidden_size, model.mtp_num_layers or 0
+    depths = model.mtp_num_layers or 0
     kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * depths)
     mixers = Counter(kind.mixer for kind in kinds)
-    weights = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
-    weights += h * _feed_forward_width(model, kinds)
-    weights += depths * (3 * h + 2 * h * h) + h * padded_vocab_size * (1 + depths)
+    weights = _weights(model, kinds) + _end_weights(model, padded_vocab_size)
     channels = model.num_attention_heads * (model.qk_channels + model.v_channels)
     scored = sum(mixers[mixer] for mixer in SOFTMAX_MIXERS)
     core = _PASSES * tokens * (attended_length or seq_length) * channels * scored
     return 2 * _PASSES * tokens * weights + core
+
+
+def layer_weights(model: ModelSpec) -> tuple[int, int]:
+    """Multiply-adds a token of all layers of the decoder, and of what stands behind them: output
+    layer and multi-token prediction. Attention over other tokens is not among them."""
+    depths = model.mtp_num_layers or 0
+    predicting = _weights(model, model.layer_kinds[-1:] * depths)
+    end = predicting + _end_weights(model, model.vocab_size)
+    return _weights(model, model.layer_kinds), end
+
+
+def _weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
+    """Weights of layers of `kinds` that a token is multiplied by."""
+    mixers = Counter(kind.mixer for kind in kinds)
+    mixed = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
+    return mixed + model.hidden_size * _feed_forward_width(model, kinds)
+
+
+def _end_weights(model: ModelSpec, vocab_size: int) -> int:
+    """The output layer, once a depth more, and what joins two depths of prediction."""
+    h, depths = model.hidden_size, model.mtp_num_layers or 0
+    return depths * (3 * h + 2 * h * h) + h * vocab_size * (1 + depths)
 
 
 def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:

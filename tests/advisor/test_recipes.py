@@ -9,7 +9,6 @@ import pytest
 
 from advisor.configuration import Group, packaged_configs
 from advisor.cost.gpus import load_gpu
-from advisor.dtypes import Precision
 from advisor.errors import UserError
 from advisor.experiments import (
     Experiment,
@@ -18,6 +17,7 @@ from advisor.experiments import (
     load_experiment,
     nearest_experiment,
     preset_of,
+    with_split,
 )
 from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
@@ -44,8 +44,8 @@ REVISIONS = {
 ids = [recipe.name for recipe in MODELLED]
 
 
-def job_of(recipe: Recipe) -> Job:
-    preset = preset_of(recipe)
+def job_of(recipe: Recipe, preset: Experiment | None = None) -> Job:
+    preset = preset or preset_of(recipe)
     return Job(
         model=preset.configure(load_model(preset.model)), layout=preset.layout,
         config=preset.config, gpu=load_gpu(recipe.gpu_types[0]), num_gpus=recipe.num_gpus,
@@ -154,15 +154,24 @@ def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
     assert nearest_experiment("llama3.1_405b", 1024, "A100-40GB") is None
 
 
-def test_a_recipe_whose_split_no_table_has_is_passed_over() -> None:
-    found = find_experiment("deepseek_v3", 1024, "H100", Precision.FP8_DELAYED, complete=True)
+def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
+    completed = []
+    for recipe in MODELLED:
+        if leaves_something_out(recipe) and recipe.name not in INCOMPLETE:
+            preset = with_split(preset_of(recipe))
+            assert not preset.splits_as_published
+            completed.append(job_of(recipe, preset))
+    assert len(completed) >= 34
+
+
+def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
+    found = find_experiment("glm4.5_air", 32, "H100", complete=True)
     assert found is not None
-    assert found.layout.pipeline_model_parallel_layout
-    assert find_experiment("glm4.5_air", 32, "H100", complete=True) is None
-    assert find_experiment("glm4.5_air", 32, "H100") is not None  # for flags that complete it
-    nearest = nearest_experiment("deepseek_v3", 1024, "B200")
-    assert nearest is not None
-    assert nearest.layout.pipeline_model_parallel_layout
+    assert found.layout.pipeline_model_parallel_layout == "Et*12|(t*12|)*2t*10mL"
+    assert not found.splits_as_published
+    published = find_experiment("deepseek_v3", 1024, "H100", complete=True)
+    assert published is not None
+    assert published.splits_as_published
 
 
 def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
