@@ -2,7 +2,7 @@
 
 import importlib.util
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -18,6 +18,8 @@ from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.job import Framework, Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from advisor.pipeline import pipeline_stages
+from advisor.split import split_evenly
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -38,11 +40,13 @@ DEFINITIONS = (
 )
 
 
-def _job(layout: ParallelLayout, precision: Precision = Precision.BF16) -> Job:
+def _job(
+    layout: ParallelLayout, precision: Precision = Precision.BF16, model: ModelSpec = MODEL
+) -> Job:
     config = JobConfig(
         seq_length=4096, micro_batch_size=1, global_batch_size=32, precision=precision
     )
-    return Job(model=MODEL, layout=layout, config=config, gpu=GPU, num_gpus=layout.world_size)
+    return Job(model=model, layout=layout, config=config, gpu=GPU, num_gpus=layout.world_size)
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +59,25 @@ def definitions() -> ModuleType:
     return module
 
 
-def construct(flags: str, definitions: ModuleType) -> Any:
+RENAMED = {
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+}
+"""Options by another name than their field (training/arguments.py core_transformer_config_...)."""
+
+
+def construct(flags: str, definitions: ModuleType, model: ModelSpec = MODEL) -> Any:
     """TransformerConfig from parsed flags, as Megatron-LM makes it: fields of the same name."""
     import torch
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     args = vars(definitions.parser("0.16").parse_args(shlex.split(flags)))
     known = {field.name for field in fields(TransformerConfig)} - {"attention_backend"}
+    args = {RENAMED.get(name, name): value for name, value in args.items()}
     values = {name: value for name, value in args.items() if name in known and value is not None}
     return TransformerConfig(
-        num_layers=MODEL.num_layers, hidden_size=MODEL.hidden_size, num_attention_heads=8,
+        num_layers=model.num_layers, hidden_size=MODEL.hidden_size, num_attention_heads=8,
         params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, **values,
     )  # fmt: skip
 
@@ -96,6 +109,47 @@ def test_every_candidate_arrives_in_the_configuration(
         assert config.sequence_parallel == layout.sequence_parallel
         assert config.tensor_model_parallel_size == layout.tensor_model_parallel_size
         assert config.pipeline_model_parallel_size == layout.pipeline_model_parallel_size
+
+
+@pytest.mark.parametrize(
+    ("layers", "mtp", "pp", "vpp"),
+    [(61, None, 16, 1), (61, 1, 8, 4), (61, 1, 16, 1), (46, None, 8, 3), (94, None, 4, 24)],
+)
+def test_an_uneven_split_arrives_in_the_configuration(
+    layers: int, mtp: int | None, pp: int, vpp: int, definitions: ModuleType
+) -> None:
+    """Every chunk holds the layers that we think: checked and counted by Megatron."""
+    from megatron.core.transformer.enums import LayerType
+
+    model = replace(MODEL, num_layers=layers, mtp_num_layers=mtp)
+    layout = split_evenly(model, ParallelLayout(
+        pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
+    ))  # fmt: skip
+    config = construct(layout_flags(_job(layout, model=model), REVISION), definitions, model)
+    assert (config.virtual_pipeline_model_parallel_size or 1) == vpp
+    counted = [
+        [(chunk.count(LayerType.decoder), chunk.count(LayerType.mtp)) for chunk in stage]
+        for stage in config.pipeline_model_parallel_layout.layout
+    ]
+    assert counted == [
+        [(chunk.num_layers, (mtp or 0) * chunk.predicts) for chunk in stage]
+        for stage in pipeline_stages(model, layout)
+    ]
+
+
+@pytest.mark.parametrize(("layers", "pp", "vpp"), [(61, 16, 1), (46, 8, 1), (62, 4, 2)])
+def test_numbers_of_layers_of_the_ends_are_accepted(
+    layers: int, pp: int, vpp: int, definitions: ModuleType
+) -> None:
+    model = replace(MODEL, num_layers=layers)
+    layout = split_evenly(model, ParallelLayout(
+        pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
+    ), as_text=False)  # fmt: skip
+    config = construct(layout_flags(_job(layout, model=model), REVISION), definitions, model)
+    first = [sum(chunk.num_layers for chunk in stage) for stage in pipeline_stages(model, layout)]
+    ends = config.num_layers_in_first_pipeline_stage, config.num_layers_in_last_pipeline_stage
+    assert ends == (first[0], first[-1])
+    assert max(first) == -(-layers // pp)
 
 
 @pytest.mark.parametrize("precision", list(Precision))

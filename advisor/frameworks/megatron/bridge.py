@@ -15,7 +15,9 @@ from advisor.frameworks.megatron.expert_flags import expert_overrides
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
+from advisor.layout import ParallelLayout
 from advisor.models.spec import CrossEntropyFusion
+from advisor.split import EVEN
 
 _MIXED_PRECISION: Final = {
     Precision.BF16: "bf16_mixed",
@@ -87,6 +89,7 @@ def _model(job: Job, revision: Revision) -> Iterator[str]:
         yield f"hierarchical_context_parallel_sizes=[{sizes}]"
     yield f"pipeline_model_parallel_size={layout.pipeline_model_parallel_size}"
     yield f"virtual_pipeline_model_parallel_size={vpp if vpp > 1 else 'null'}"
+    yield from (f"{name}={value}" for name, value in uneven_split(layout).items())
     yield from expert_overrides(job.model, layout)
     yield from attention_overrides(job.model)
     impl, modules = job.config.cuda_graph_impl, job.config.cuda_graph_modules
@@ -95,6 +98,17 @@ def _model(job: Job, revision: Revision) -> Iterator[str]:
     yield f"cuda_graph_impl={impl}"
     if impl is not CudaGraphImpl.NONE:
         yield f"{revision.cuda_graph_field}=[{','.join(modules)}]"
+
+
+def uneven_split(layout: ParallelLayout) -> dict[str, str]:
+    """Fields of TransformerConfig that split the layers unevenly, those that are set; the text in
+    quotes, whose parentheses mean something else to Hydra."""
+    values = {name: getattr(layout, name) for name, even in EVEN.items()
+              if getattr(layout, name) != even}  # fmt: skip
+    return {
+        name: f'"{value}"' if isinstance(value, str) else str(value).lower()
+        for name, value in values.items()
+    }
 
 
 def _run(job: Job) -> Iterator[str]:

@@ -20,7 +20,7 @@ from advisor.frameworks.megatron.setting import (
 )  # fmt: skip
 from advisor.job import Job
 from advisor.models.spec import ModelSpec
-from advisor.pipeline import most_layers_of_chunk
+from advisor.pipeline import most_layers_of_chunk, pipeline_stages
 
 _ORDER: Final = (
     "core_attn", "mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe",
@@ -72,7 +72,17 @@ def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, 
     settings = _settings(layers, labels, shardable, revision.uniform_must_divide)
     if not reads_full_recompute(job.model.hybrid_layer_pattern, revision):
         settings = tuple(s for s in settings if s.granularity is not Granularity.FULL)
+    if revision.uniform_must_divide:
+        settings = tuple(s for s in settings if _divides_all_chunks(s, job))
     return tuple(setting for setting in settings if not check(setting, job, revision))
+
+
+def _divides_all_chunks(setting: RecomputeSetting, job: Job) -> bool:
+    """Whether uniform N divides the layers of every chunk of an uneven pipeline as well."""
+    if setting.method is not Method.UNIFORM or job.layout.splits_evenly:
+        return True
+    chunks = {chunk for held in pipeline_stages(job.model, job.layout) for chunk in held}
+    return all(chunk.num_layers % (setting.num_layers or 1) == 0 for chunk in chunks)
 
 
 @lru_cache(maxsize=256)

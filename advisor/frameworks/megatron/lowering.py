@@ -22,6 +22,7 @@ class JobFacts(NamedTuple):
     sequence_parallel: bool
     pipeline_model_parallel_size: int
     virtual_pipeline_model_parallel_size: int
+    pipeline_model_parallel_layout: str
     context_parallel_size: int
     cp_comm_type: CpCommType
     hierarchical_context_parallel_sizes: tuple[int, ...] | None
@@ -42,7 +43,7 @@ def job_facts(job: Job) -> JobFacts:
         job.model,
         layout.tensor_model_parallel_size, layout.sequence_parallel,
         layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size,
-        layout.context_parallel_size, layout.cp_comm_type,
+        layout.pipeline_model_parallel_layout, layout.context_parallel_size, layout.cp_comm_type,
         layout.hierarchical_context_parallel_sizes, config.mean_packed_length is not None,
         config.transformer_engine_version, layout.expert_model_parallel_size,
         layout.expert_tensor_parallel_size,
@@ -85,6 +86,7 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
         sequence_parallel=facts.sequence_parallel,
         pipeline_model_parallel_size=facts.pipeline_model_parallel_size,
         virtual_pipeline_model_parallel_size=facts.virtual_pipeline_model_parallel_size,
+        pipeline_model_parallel_layout=facts.pipeline_model_parallel_layout or None,
         context_parallel_size=facts.context_parallel_size,
         cp_comm_type=(str(facts.cp_comm_type),),
         hierarchical_context_parallel_sizes=tuple(

@@ -8,6 +8,7 @@ nemo/collections/nlp/.../megatron_gpt_config.yaml (activations_checkpoint_*), re
 import shlex
 from collections.abc import Iterator
 
+from advisor.frameworks.megatron.bridge import uneven_split
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job import Job
@@ -73,7 +74,11 @@ def _offload(setting: RecomputeSetting, section: str) -> Iterator[str]:
 
 
 def nemo_layout_overrides(job: Job, revision: Revision) -> str:
-    """Degrees of parallelism and batch; precision and sequence length are left to the recipe."""
+    """Degrees of parallelism and batch; precision and sequence length are left to the recipe.
+
+    The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
+    lightning/pytorch/strategies/megatron_strategy.py).
+    """
     layout, config = job.layout, job.config
     first = is_first(revision)
     strategy, data = ("model", "model") if first else ("trainer.strategy", "data")
@@ -85,6 +90,7 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
         "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
         "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else "null",
         "expert_model_parallel_size": layout.expert_model_parallel_size,
+        **uneven_split(layout),
     }
     batch = {
         "micro_batch_size": config.micro_batch_size,

@@ -62,6 +62,7 @@ class RawSettings:
     sequence_parallel: bool = False
     pipeline_model_parallel_size: int = 1
     virtual_pipeline_model_parallel_size: int | None = None
+    pipeline_model_parallel_layout: str | None = None
     context_parallel_size: int = 1
     cp_comm_type: tuple[str, ...] = ()
     hierarchical_context_parallel_sizes: tuple[str, ...] = ()
@@ -155,6 +156,8 @@ class RawSettings:
             self.virtual_pipeline_model_parallel_size or 1
         )
         if self.num_layers is None or chunks < 1 or self.num_layers % chunks:
+            return None
+        if self.pipeline_model_parallel_layout:
             return None
         return self.num_layers // chunks
 

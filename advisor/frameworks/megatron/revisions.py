@@ -70,6 +70,17 @@ class Revision:
         return bounded.get(self.number, "2.20" if self.at_least(0, 17) else "2.7")
 
     @property
+    def splits_by_text(self) -> bool:
+        """Whether it reads pipeline_model_parallel_layout (transformer_config.py of the wheels:
+        not in 0.12.3, in 0.13.1)."""
+        return self.at_least(0, 13)
+
+    @property
+    def splits_unevenly(self) -> bool:
+        """Whether its options say how many layers which stage gets: in NeMo 1's YAML none does."""
+        return self.framework is not Framework.NEMO or self.version != "1"
+
+    @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
         if self.framework is Framework.MEGATRON_LM:

@@ -13,6 +13,7 @@ FIRST_RELEASE: Final[dict[str, tuple[int, int]]] = {
     "recompute_modules": (0, 12),
     "fp8_recipe": (0, 12),
     "cuda_graph_modules": (0, 12),
+    "pipeline_model_parallel_layout": (0, 13),
     "overlap_moe_expert_parallel_comm": (0, 14),
     "fp4": (0, 15),
     "cuda_graph_impl": (0, 15),

@@ -25,7 +25,9 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
     for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size",
                  "context-parallel-size", "num-layers-per-virtual-pipeline-stage",
                  "num-virtual-stages-per-pipeline-rank", "micro-batch-size", "global-batch-size",
-                 "seq-length", "recompute-num-layers", "cpu-offloading-num-layers"):  # fmt: skip
+                 "seq-length", "recompute-num-layers", "cpu-offloading-num-layers",
+                 "mtp-num-layers", "decoder-first-pipeline-num-layers",
+                 "decoder-last-pipeline-num-layers"):  # fmt: skip
         new.add_argument(f"--{name}", type=int)
     for name in ("sequence-parallel", "tp-comm-overlap", "use-distributed-optimizer",
                  "overlap-grad-reduce", "overlap-param-gather", "bf16", "fp16",
@@ -33,6 +35,7 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
                  "recompute-activations", "distribute-saved-activations",
                  "fine-grained-activation-offloading"):  # fmt: skip
         new.add_argument(f"--{name}", action="store_true")
+    new.add_argument("--pipeline-model-parallel-layout", type=str)
     new.add_argument("--cp-comm-type", nargs="+", type=str, default=["p2p"])
     new.add_argument("--hierarchical-context-parallel-sizes", nargs="+", type=int)
     new.add_argument(
