@@ -252,6 +252,13 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
 
 
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
+    packed = config.mean_packed_length
+    if packed is not None and packed > config.seq_length:
+        raise UserError(
+            "job.mean_packed_length", packed, f"must not exceed job.seq_length = "
+            f"{config.seq_length}, into which such sequences are packed",
+            f"nearest: {config.seq_length}",
+        )  # fmt: skip
     # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask.
     cp = layout.context_parallel_size
     shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)

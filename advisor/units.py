@@ -84,9 +84,19 @@ def signed_percent(ratio: float) -> str:
     return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"
 
 
+_ALL_SHOWN = 12
+
+
 def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """``did you mean a, b?`` from the known names, or the whole list where nothing is near."""
+    """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
+    there is none, all of a few, or the nearest of many."""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
+    begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
     close = [lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.4)]
-    return f"did you mean {' or '.join(close)}?" if close else f"one of {', '.join(names)}"
+    if near := begun[: 2 * limit] or close:
+        return f"did you mean {' or '.join(near)}?"
+    if len(names) <= _ALL_SHOWN:
+        return f"one of {', '.join(names)}"
+    far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
+    return f"the nearest of {len(names)}: {', '.join(far)}"
