@@ -12,18 +12,19 @@ from advisor.job import Job
 from advisor.layout import ParallelLayout
 from advisor.ranking import rank
 from advisor.recompute import Setting, recomputes
-from advisor.remedies import find_remedies
+from advisor.remedies import find_remedies, other_layout
 from advisor.request import Request, SearchScope
+from advisor.reshape import degree_words, freed
 from advisor.resolve import Resolution, resolve
-from advisor.search import Searched, best_on_any_layout, evaluate_settings, search_layouts
+from advisor.search import ROWS, Searched, best_on_any_layout, evaluate_settings, search_layouts
 from advisor.units import human_bytes
 
 
 def advise(request: Request) -> Advice:
     """Rank every legal recompute setting of the requested job.
 
-    Raises UserError where the request is wrong. Without a preset or a layout in the request, the
-    layout is that of the recipe for the nearest number of the same GPUs; where there is none or
+    Raises UserError where the request is wrong. What neither a preset nor the request says of the
+    layout is as in the recipe for the nearest number of the same GPUs; where there is none or
     nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
     """
     layouts = request.search is SearchScope.LAYOUT
@@ -33,12 +34,16 @@ def advise(request: Request) -> Advice:
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
         return _rank_layouts(resolution, stack, calibration)
-    if resolution.layout is not None and not resolution.borrowed:
-        return _rank_settings(resolution, resolution.layout, stack, calibration, asked)
-    borrowed = _rank_borrowed(resolution, stack, calibration, asked)
-    if borrowed is not None:
-        return borrowed
-    return _rank_best_layout(resolve(request, borrow=False), stack, calibration, asked)
+    layout = resolution.layout
+    if layout is not None and not resolution.borrowed and not resolution.open_degrees:
+        advice = _rank_settings(resolution, layout, stack, calibration, asked)
+        return _with_another_layout(advice, resolution, calibration, asked)
+    if resolution.borrowed:
+        borrowed = _rank_borrowed(resolution, stack, calibration, asked)
+        if borrowed is not None:
+            return borrowed
+        resolution = resolve(request, borrow=False)
+    return _rank_best_layout(resolution, stack, calibration, asked)
 
 
 def _rank_borrowed(
@@ -64,15 +69,53 @@ def _rank_best_layout(
     asked: tuple[Setting, ...],
 ) -> Advice:
     """The layout on which the best setting of a search runs."""
-    searched = best_on_any_layout(resolution, calibration)
-    best = searched.evaluation.job
+    try:
+        searched = best_on_any_layout(resolution, calibration, asked)
+    except UserError:
+        if resolution.layout is not None:
+            resolution.job(resolution.layout)  # says more where what is given is illegal itself
+        raise
+    best = searched.best.job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
-    chosen = f"the best of {searched.num_layouts} legal layouts"
     found = replace(
-        resolution, config=best.config, assumptions=(*batch, *resolution.assumptions, chosen)
-    )
+        resolution, config=best.config,
+        assumptions=(*batch, *resolution.assumptions, _chosen(resolution, searched)),
+    )  # fmt: skip
     advice = _rank_settings(found, best.layout, stack, calibration, asked)
-    return replace(advice, evaluated=advice.evaluated + searched.evaluated)
+    advice = replace(advice, evaluated=advice.evaluated + searched.evaluated)
+    return _with_another_layout(advice, resolution, calibration, asked)
+
+
+def _with_another_layout(
+    advice: Advice, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
+) -> Advice:
+    """Where nothing fits in the layout that was given: with the best one that does, as the first
+    remedy. Of Megatron's layouts alone; none where nothing was given."""
+    stack = stack_of(resolution.config.framework)
+    if advice.fits or resolution.layout is None or not stack.runs_presets:
+        return advice
+    layout, given = freed(resolution.layout, resolution.layout_fields)
+    free = replace(resolution, layout=layout, layout_fields=given)
+    try:
+        searched = best_on_any_layout(free, calibration, asked)
+    except UserError:
+        return advice
+    if not searched.best.fits:
+        return advice
+    remedy = other_layout(searched.best, advice.candidates[0].evaluation, searched.num_layouts)
+    return replace(
+        advice, remedies=(remedy, *advice.remedies),
+        evaluated=advice.evaluated + searched.evaluated,
+    )  # fmt: skip
+
+
+def _chosen(resolution: Resolution, searched: Searched) -> str:
+    """What a search has settled; degrees by name where others were given."""
+    found = f"the best of {searched.num_layouts} legal layouts"
+    if resolution.layout is None:
+        return found
+    degrees = degree_words(searched.best.job.layout, resolution.open_degrees)
+    return f"{degrees} chosen: {found} with what is given"
 
 
 def _rank_settings(
@@ -122,9 +165,12 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
 
 def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
     """Every layout with every setting, in one ranking."""
-    searched: Searched = search_layouts(resolution, calibration)
+    searched = search_layouts(resolution, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
-    assumptions = (*resolution.assumptions, f"{searched.num_layouts} legal layouts searched")
+    said = f"{searched.num_layouts} legal layouts searched"
+    if not searched.whole:
+        said += f", for the first {ROWS} rows"
+    assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
         job, assumptions, calibration, candidates, stack.rejected(job),

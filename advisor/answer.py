@@ -29,12 +29,14 @@ class MemoryBreakdown:
     overhead: int
 
     @property
+    def fixed(self) -> int:
+        """What a rank holds whatever is recomputed."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
     def total(self) -> int:
         """Sum of all components."""
-        return (
-            self.weights + self.gradients + self.optimizer
-            + self.activations + self.transient + self.overhead
-        )  # fmt: skip
+        return self.fixed + self.activations + self.transient + self.overhead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 _RESHAPING = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "virtual_pipeline_model_parallel_size", "sequence_parallel", "micro_batch_size",
-    "global_batch_size", "seq_length", "search",
+    "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
+    "expert_tensor_parallel_size", "sequence_parallel", "micro_batch_size", "global_batch_size",
+    "seq_length", "search",
 )  # fmt: skip
 
 
@@ -133,6 +134,7 @@ def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
     request = options.request
     asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
     published = any(text.startswith("preset ") for text in advice.assumptions)
+    published &= not any(text.startswith("layers split") for text in advice.assumptions)
     return bool(asked) or not published
 
 

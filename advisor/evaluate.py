@@ -25,7 +25,8 @@ class Evaluator:
     """Evaluates settings of one job; what does not depend on the setting is computed once.
 
     `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
-    at_least_seconds: no setting takes less. is_hopeless: what no recompute changes is too much.
+    at_least_seconds, at_least_bytes: no setting takes less. is_hopeless: those bytes, which no
+    recompute changes, are too many.
     """
 
     def __init__(self, job: Job, calibration: Calibration) -> None:
@@ -50,7 +51,8 @@ class Evaluator:
         none = self._plans(self._stack.none)
         self._none_seconds = self._time.step(none).total
         self.at_least_seconds = self._time.at_least(none)
-        self.is_hopeless = self._memory.fixed_bytes > self.budget_bytes
+        self.at_least_bytes = self._memory.fixed_bytes
+        self.is_hopeless = self.at_least_bytes > self.budget_bytes
 
     def evaluate(self, setting: Setting) -> Evaluation:
         """Memory and time of `setting`, which must be legal for the job."""

@@ -7,6 +7,9 @@ from advisor.recompute import recomputes
 
 _EVEN = 0.5
 
+Order = tuple[int, float, bool, int]
+"""Place in the ranking, the smallest first."""
+
 
 def tier(evaluation: Evaluation) -> int:
     """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
@@ -14,7 +17,7 @@ def tier(evaluation: Evaluation) -> int:
     return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
 
 
-def order(evaluation: Evaluation) -> tuple[int, float, bool, int]:
+def order(evaluation: Evaluation) -> Order:
     """Sort key; of settings that do not fit the smallest comes first. Of two that take the same
     time `none` comes first, then the smaller."""
     peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds

@@ -7,14 +7,17 @@ from functools import partial
 from advisor.answer import Evaluation, Remedy
 from advisor.cost.calibration import Calibration
 from advisor.errors import UserError
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.registry import stack_of
 from advisor.job import Framework, Job
 from advisor.layout import DataParallelSharding, ParallelLayout
 from advisor.models.attention import CpCommType
 from advisor.models.spec import divisors
-from advisor.ranking import order, tier
+from advisor.ranking import Order, order, tier
 from advisor.recompute import Setting
+from advisor.reshape import degree_words
 from advisor.search import evaluate_settings
+from advisor.split import EVEN, split_evenly, virtual_degrees
 
 _SHOWN = 4
 
@@ -42,7 +45,7 @@ def find_remedies(
     """
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
-    found: list[tuple[tuple[int, float, bool, int], Remedy]] = []
+    found: list[tuple[Order, Remedy]] = []
     stack = stack_of(best.job.config.framework)
     for change in _changes(best.job):
         if stack.check(stack.none, change.job):
@@ -54,6 +57,16 @@ def find_remedies(
         if _helps(other, best):
             found.append((order(other), _remedy(change, other, best)))
     return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
+
+
+def other_layout(found: Evaluation, best: Evaluation, num_layouts: int) -> Remedy:
+    """The best that a search of all layouts has found, against `best`."""
+    batch = found.job.config.micro_batch_size
+    change = f"{degree_words(found.job.layout)}, DP {found.job.layout.data_parallel_size}"
+    if batch != best.job.config.micro_batch_size:
+        change += f", micro batch {batch}"
+    why = f"the best of {num_layouts} legal layouts"
+    return _remedy(_Change(change, why, found.job), found, best)
 
 
 def _helps(other: Evaluation, best: Evaluation) -> bool:
@@ -87,13 +100,12 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
     layout, config = job.layout, job.config
     vpp = layout.virtual_pipeline_model_parallel_size
     for other in _other_chunk_counts(job):
-        new = replace(layout, virtual_pipeline_model_parallel_size=other)
         yield (
             f"VPP {other} instead of {vpp}",
             "chunks in flight and the bubble change with it",
-            partial(replace, job, layout=new),
+            partial(replace, job, layout=_on_chunks(job, layout, other)),
         )
-    for words, other_layout in _wider_layouts(job):
+    for words, other_layout in (*_wider_layouts(job), *_more_expert_parallel(job)):
         yield (
             words,
             "weights, gradients and activations over more GPUs",
@@ -190,21 +202,45 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
             f"CP {cp} and DP {half}",
             replace(layout, context_parallel_size=cp, data_parallel_size=half),
         )
-    yield (
-        f"PP {pp} and DP {half}",
-        replace(
-            layout, pipeline_model_parallel_size=pp, data_parallel_size=half,
-            virtual_pipeline_model_parallel_size=1,
-        ),
-    )  # fmt: skip
+    deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
+    yield f"PP {pp} and DP {half}", _on_chunks(job, deeper, 1)
+
+
+def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
+    """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
+    try."""
+    layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
+    megatron = stack_of(job.config.framework).runs_presets
+    if not megatron or vpp not in virtual_degrees(job.model, layout.pipeline_model_parallel_size):
+        return layout
+    release = resolve_revision(job.config.framework, job.config.framework_version)
+    return split_evenly(job.model, layout, as_text=release.splits_by_text)
+
+
+def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+    """The next EP and the largest, over the same ranks of a stage; experts are then not cut."""
+    layout, experts = job.layout, job.model.num_moe_experts
+    if experts is None:
+        return
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    tensor = layout.expert_tensor_parallel_size or 1
+    more = [
+        degree
+        for degree in divisors(experts)
+        if degree > layout.expert_model_parallel_size and stage % (degree * tensor) == 0
+    ]
+    for degree in sorted({*more[:1], *more[-1:]}):
+        yield (
+            f"EP {degree} instead of {layout.expert_model_parallel_size}",
+            replace(
+                layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor
+            ),
+        )  # fmt: skip
 
 
 def _other_chunk_counts(job: Job) -> list[int]:
     """The legal VPP next below and above the job's."""
     layout = job.layout
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
-    if pp == 1:
-        return []
-    per_stage = job.model.num_layers // pp
-    legal = divisors(per_stage)
+    legal = virtual_degrees(job.model, pp)
     return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]

@@ -9,21 +9,22 @@ from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.experiments import Experiment, find_experiment, nearest_experiment
 from advisor.frameworks.base import Stack
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.registry import stack_of
 from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precision
 from advisor.layout import ParallelLayout
 from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
-from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding, nearest_divisors
+from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
 from advisor.models.variants import of_providers
 from advisor.reader import field_types, override_all, parse
 from advisor.recompute import Setting
 from advisor.request import Request
-from advisor.units import nearest_names, parse_bytes, parse_gpus
+from advisor.reshape import completed, open_degrees, reshaped
+from advisor.units import human_bytes, nearest_names, parse_bytes, parse_gpus
 
 _DEFAULT_SEQ_LENGTH = 4096
 _DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
-_SHAPING = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 _GROUPS = ("model", "layout", "job")
 _BUDGET = "memory_budget_bytes"
 
@@ -33,6 +34,7 @@ class Resolution:
     """A request with everything looked up; `layout` None means: choose one.
 
     layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
+    open_degrees: those that neither they nor a preset say, and that `layout` leaves at 1.
     shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
     that a search of all layouts stands behind it.
     """
@@ -45,6 +47,7 @@ class Resolution:
     layout_fields: dict[str, Any]
     assumptions: tuple[str, ...]
     micro_batch_is_free: bool
+    open_degrees: tuple[str, ...] = ()
     shipped: Setting | None = None
     borrowed: bool = False
 
@@ -74,7 +77,10 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     framework = parse(named, Framework, "--framework") if named else _builder(model)
     stack = stack_of(framework)
     preset = find_experiment(*wanted, complete=not layout_fields)
-    borrowed = preset is None and borrow and not layout_fields and stack.runs_presets
+    left_open: tuple[str, ...] = ()
+    if preset is None and stack.runs_presets:
+        left_open = open_degrees(layout_fields, model, _seq_length(request, overrides["job"]))
+    borrowed = borrow and bool(left_open)
     if borrowed:
         preset = nearest_experiment(*wanted)
     if not named and framework is Framework.MEGATRON_BRIDGE and preset is not None:
@@ -87,11 +93,16 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     base = replace(base, framework=framework)
     config = _config(request, overrides["job"], base, model, precision)
     check_precision(config.precision, gpu)
+    _check_budget(config, gpu)
     config = replace(config, framework_version=stack.version(config.framework_version, model))
     model, config = stack.configure(model, config, frozenset(overrides["model"]))
     layout = stack.layout(layout_fields, num_gpus)
     if layout is None:
-        layout = _layout(layout_fields, preset, num_gpus)
+        layout = reshaped(layout_fields, preset, num_gpus)
+        if layout is not None:
+            release = resolve_revision(config.framework, config.framework_version)
+            as_text = release.splits_by_text
+            layout = completed(layout, layout_fields, model, as_text=as_text)
     its_own = preset if stack.runs_presets else None
     return Resolution(
         model=model,
@@ -100,12 +111,21 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
         config=config,
         layout=layout,
         layout_fields=layout_fields,
-        assumptions=_assumptions(request, preset, config, model, layout, borrowed, stack),
+        assumptions=_assumptions(
+            request, preset, config, model, layout, borrowed, left_open, stack
+        ),
         micro_batch_is_free=request.micro_batch_size is None
         and "micro_batch_size" not in (overrides["job"]),
+        open_degrees=left_open if preset is None else (),
         shipped=its_own.shipped if its_own else None,
         borrowed=borrowed and its_own is not None,
     )
+
+
+def _seq_length(request: Request, overrides: dict[str, str]) -> int:
+    """Tokens of one sequence as far as the request says them."""
+    text = overrides.get("seq_length", "")
+    return int(text) if text.isdigit() else request.seq_length or _DEFAULT_SEQ_LENGTH
 
 
 def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -152,46 +172,6 @@ def _layout_fields(request: Request, overrides: dict[str, str]) -> dict[str, Any
         if given.setdefault(key, value) != value:
             raise UserError(f"layout.{key}", text, f"the flag says {given[key]}", "give one")
     return given
-
-
-def _layout(
-    given: dict[str, Any], preset: Experiment | None, num_gpus: int
-) -> ParallelLayout | None:
-    """The preset's layout under what is given; None where neither says anything about it."""
-    reshaped = [name for name in _SHAPING if name in given]
-    base = preset.layout if preset is not None else None
-    if base is None and not reshaped:
-        return None
-    values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
-    if base is not None and any(given[name] != values[name] for name in reshaped):
-        values.pop("data_parallel_size")
-        if (
-            given.get("pipeline_model_parallel_size", values["pipeline_model_parallel_size"])
-            != (values["pipeline_model_parallel_size"])
-        ):
-            values.pop("virtual_pipeline_model_parallel_size")
-        if given.get("tensor_model_parallel_size") != values["tensor_model_parallel_size"]:
-            values.pop("sequence_parallel")
-    values |= given
-    tp = values.get("tensor_model_parallel_size", 1)
-    values.setdefault("sequence_parallel", tp > 1)
-    values.setdefault("data_parallel_size", _data_parallel(values, num_gpus))
-    return ParallelLayout(**values)
-
-
-def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
-    """What TP x CP x PP leave of the GPUs."""
-    degrees: list[int] = [values.get(name, 1) for name in _SHAPING]
-    for name, degree in zip(_SHAPING, degrees, strict=True):
-        if degree < 1:
-            raise UserError(f"layout.{name}", degree, "must be at least 1")
-    product = degrees[0] * degrees[1] * degrees[2]
-    if num_gpus % product:
-        raise UserError(
-            "layout TP x PP x CP", product, f"must divide the number of GPUs = {num_gpus}",
-            f"nearest: {nearest_divisors(num_gpus, product)}",
-        )  # fmt: skip
-    return num_gpus // product
 
 
 def _config(
@@ -254,6 +234,16 @@ def _base_config(
     )
 
 
+def _check_budget(config: JobConfig, gpu: Gpu) -> None:
+    budget = config.memory_budget_bytes
+    if budget is not None and budget > gpu.memory_bytes:
+        card = human_bytes(gpu.memory_bytes)
+        raise UserError(
+            "--memory-budget", human_bytes(budget), f"is more than the {card} of {gpu.name}",
+            "leave it out for the whole card, or name a GPU that has more in --gpus",
+        )  # fmt: skip
+
+
 def _check_positions(model: ModelSpec, config: JobConfig) -> None:
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
     if learned and config.seq_length > model.max_position_embeddings:
@@ -265,6 +255,13 @@ def _check_positions(model: ModelSpec, config: JobConfig) -> None:
         )  # fmt: skip
 
 
+def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
+    """What is taken from a preset for another number of GPUs."""
+    ranks = layout.data_parallel_size if layout else preset.layout.data_parallel_size
+    given = "" if layout == preset.layout else ", but for what is given"
+    return f"its layout and batch a replica{given}, with DP {ranks}"
+
+
 def _assumptions(
     request: Request,
     preset: Experiment | None,
@@ -272,6 +269,7 @@ def _assumptions(
     model: ModelSpec,
     layout: ParallelLayout | None,
     borrowed: bool,
+    left_open: tuple[str, ...],
     stack: Stack,
 ) -> tuple[str, ...]:
     """What the request did not say."""
@@ -285,9 +283,9 @@ def _assumptions(
     elif preset is not None:
         said.append(f"preset {preset.name}")
         if borrowed:
-            said.append(
-                f"its layout and batch a replica, with DP {preset.layout.data_parallel_size}"
-            )
+            said.append(_lent(preset, layout))
+        if layout is not None and not preset.splits_as_published:
+            said.append("layers split as evenly as can be, which the preset does not say")
         if preset.not_modelled:
             said.append(f"without the preset's {', '.join(preset.not_modelled)}")
     else:
@@ -296,7 +294,7 @@ def _assumptions(
             ("micro_batch_size", "micro batch"),
             ("global_batch_size", "global batch"),
         ):
-            chosen_later = name == "micro_batch_size" and layout is None
+            chosen_later = name == "micro_batch_size" and (layout is None or left_open)
             if getattr(request, name) is None and not chosen_later:
                 said.append(f"{words} {getattr(config, name)}")
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:

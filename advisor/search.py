@@ -1,8 +1,8 @@
-"""Every legal layout of a job, and the evaluation of settings on each."""
+"""Settings evaluated on every layout of a job, or on those that can come first."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from math import inf, prod
+from bisect import insort
+from dataclasses import dataclass
+from typing import Final
 
 from advisor.answer import Evaluation, Rejection
 from advisor.cost.calibration import Calibration
@@ -11,36 +11,31 @@ from advisor.evaluate import Evaluator
 from advisor.frameworks.base import Stack
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType
-from advisor.models.spec import divisors
-from advisor.pipeline import chunk_texts
-from advisor.ranking import order, tier
+from advisor.layouts import legal_jobs
+from advisor.ranking import Order, order
 from advisor.recompute import Setting
 from advisor.resolve import Resolution
 
-_MICRO_BATCHES = (1, 2, 4, 8)
-_CONTEXT_PARALLEL_FROM = 16384
-"""Sequence length from which context parallelism is tried unasked."""
+_WHOLE: Final = 1000
+"""Layouts up to which a ranking of all of them is made of every setting on each."""
+ROWS: Final = 100
+"""Rows of a ranking of more layouts that are the ones of the whole search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
     """Evaluations of a search, and the number of legal jobs, which differ in layout and micro
-    batch."""
+    batch. evaluated: so many settings were looked at; whole: every one was."""
 
     evaluations: tuple[Evaluation, ...]
     num_layouts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """First in the ranking's order of all settings on all legal jobs. evaluated: so many settings
-    were looked at; the others cannot be as fast."""
-
-    evaluation: Evaluation
-    num_layouts: int
     evaluated: int
+    whole: bool = False
+
+    @property
+    def best(self) -> Evaluation:
+        """First in the ranking's order."""
+        return min(self.evaluations, key=order)
 
 
 def evaluate_settings(
@@ -53,46 +48,99 @@ def evaluate_settings(
 
 def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched:
     """Every legal recompute setting on every legal layout and micro batch; what the request fixed
-    stays fixed. UserError where no layout is legal."""
+    stays fixed. Of more than _WHOLE layouts without what cannot come among the first ROWS.
+    UserError where no layout is legal."""
     stack = stack_of(resolution.config.framework)
     jobs = _all_jobs(resolution, stack)
-    evaluations = [
-        found
-        for job in jobs
-        for found in evaluate_settings(job, stack.candidates(job), calibration)
-    ]
-    return Searched(evaluations=tuple(evaluations), num_layouts=len(jobs))
+    if len(jobs) > _WHOLE:
+        return _first_rows(jobs, stack, calibration, (), ROWS)
+    found = (evaluate_settings(job, stack.candidates(job), calibration) for job in jobs)
+    evaluations = tuple(evaluation for of_job in found for evaluation in of_job)
+    return Searched(
+        evaluations=evaluations, num_layouts=len(jobs), evaluated=len(evaluations), whole=True
+    )
 
 
-def best_on_any_layout(resolution: Resolution, calibration: Calibration) -> Best:
-    """The first of `search_layouts` in the ranking's order.
+def best_on_any_layout(
+    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...] = ()
+) -> Searched:
+    """As search_layouts, without what cannot come first in the ranking.
 
-    Jobs come in the order of the time that none of their settings undercuts: once that is more than
-    the best setting that fits takes, the rest need not be looked at. Those that hold more than the
-    GPU has before any activation come last, for the case that nothing fits.
+    asked: the settings to choose from; empty means any legal one.
     """
     stack = stack_of(resolution.config.framework)
-    evaluators = [Evaluator(job, calibration) for job in _all_jobs(resolution, stack)]
-    evaluators.sort(key=lambda one: (one.is_hopeless, one.at_least_seconds))
-    best, evaluated, limit = None, 0, inf
-    for evaluator in evaluators:
-        if best is not None and (
-            evaluator.at_least_seconds > limit or (evaluator.is_hopeless and tier(best) < 2)
-        ):
+    return _first_rows(_all_jobs(resolution, stack), stack, calibration, asked, 1)
+
+
+def _first_rows(
+    jobs: list[Job],
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+    rows: int,
+) -> Searched:
+    """What can come among the first `rows` of the ranking, and more.
+
+    Jobs come in the order of what none of their settings undercuts: time, and behind them, of those
+    that hold more than the GPU has before any activation, memory. Once the rows are full of what is
+    no worse, the rest need not be looked at. No recompute is tried first, in every job: where it
+    fits, it says soon how fast the others have to be.
+    """
+    evaluators = sorted((Evaluator(job, calibration) for job in jobs), key=_bound)
+    first, tried = _First(rows), 0
+    if not asked or stack.none in asked:
+        for evaluator in evaluators:
+            if evaluator.is_hopeless or not first.may_hold(_bound(evaluator)):
+                break
+            first.look(evaluator, stack.none)
+            tried += 1
+    for number, evaluator in enumerate(evaluators):
+        if not first.may_hold(_bound(evaluator)):
             break
-        for setting in stack.candidates(evaluator.job):
-            evaluated += 1
-            if limit < inf and evaluator.seconds(setting) > limit:
-                continue
-            found = evaluator.evaluate(setting)
-            best = found if best is None else min(best, found, key=order)
-            limit = best.step_time_seconds if best.fits else inf
-    assert best is not None, "a legal job has legal settings"
-    return Best(evaluation=best, num_layouts=len(evaluators), evaluated=evaluated)
+        for setting in asked or stack.candidates(evaluator.job):
+            known = setting == stack.none and number < tried
+            if not known and not (asked and stack.check(setting, evaluator.job)):
+                first.look(evaluator, setting)
+    if not first.evaluations:  # nothing that was asked for is legal: whoever asked is told why
+        first.look(evaluators[0], stack.none)
+    return Searched(
+        evaluations=tuple(first.evaluations), num_layouts=len(jobs), evaluated=first.evaluated
+    )
+
+
+class _First:
+    """Evaluations, and the keys of those that are the first so many rows of their ranking."""
+
+    def __init__(self, rows: int) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.evaluated = 0
+        self._rows = rows
+        self._keys: list[Order] = []
+
+    def may_hold(self, bound: Order) -> bool:
+        """Whether what comes no earlier than `bound` may come among them."""
+        return len(self._keys) < self._rows or bound <= self._keys[-1]
+
+    def look(self, evaluator: Evaluator, setting: Setting) -> None:
+        """Evaluate `setting`, its memory only if its time allows it to be among them."""
+        self.evaluated += 1
+        full_of_fitting = len(self._keys) == self._rows and self._keys[-1][0] == 0
+        if full_of_fitting and evaluator.seconds(setting) > self._keys[-1][1]:
+            return
+        self.evaluations.append(evaluator.evaluate(setting))
+        insort(self._keys, order(self.evaluations[-1]))
+        del self._keys[self._rows :]
+
+
+def _bound(evaluator: Evaluator) -> Order:
+    """What no setting of a job comes before in the ranking."""
+    if evaluator.is_hopeless:
+        return (2, float(evaluator.at_least_bytes), False, 0)
+    return (0, evaluator.at_least_seconds, False, 0)
 
 
 def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
-    """See legal_jobs. UserError where there is none."""
+    """See legal_jobs. UserError, in the framework's own words if it has any, where none is."""
     refused: list[Rejection] = []
     jobs = list(legal_jobs(resolution, stack, refused))
     if refused and not jobs:
@@ -100,111 +148,16 @@ def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
             "--framework", resolution.config.framework, refused[0].reason, refused[0].fix
         )
     if not jobs:
-        raise UserError(
-            "--gpus", resolution.num_gpus,
-            f"no legal layout of {resolution.model.name} for global batch "
-            f"{resolution.config.global_batch_size} on so many GPUs",
-            "change the number of GPUs or the global batch",
-        )  # fmt: skip
+        raise _no_layout(resolution)
     return jobs
 
 
-def legal_jobs(resolution: Resolution, stack: Stack, refused: list[Rejection]) -> Iterator[Job]:
-    """Jobs of every layout and micro batch that the model, the GPUs and the framework allow.
-
-    refused: gets what the framework says of the others.
-    """
-    fixed = resolution.layout_fields
-    batches = _MICRO_BATCHES if resolution.micro_batch_is_free else (None,)
-    own = stack.layouts(fixed, resolution.num_gpus)
-    for layout in layouts(resolution) if own is None else own:
-        if any(getattr(layout, name) != value for name, value in fixed.items()):
-            continue
-        for micro_batch_size in batches:
-            try:
-                job = resolution.job(layout, micro_batch_size)
-            except UserError:
-                continue
-            if found := stack.check(stack.none, job):
-                refused += found
-            else:
-                yield job
-
-
-def layouts(resolution: Resolution) -> Iterator[ParallelLayout]:
-    """TP within an NVLink domain, CP for long sequences, PP, VPP; DP takes what is left."""
-    model, gpus = resolution.model, resolution.num_gpus
-    domain = min(8, max(1, resolution.gpu.nvlink_domain_size))
-    base = resolution.layout or ParallelLayout()
-    for tp in _wanted(resolution, "tensor_model_parallel_size", _powers(domain)):
-        for cp, kind in _context_degrees(resolution):
-            for pp in _wanted(resolution, "pipeline_model_parallel_size", divisors(gpus)):
-                if gpus % (tp * cp * pp):
-                    continue
-                for vpp in _virtual_degrees(model.num_layers, base, pp):
-                    layout = replace(
-                        base,
-                        tensor_model_parallel_size=tp,
-                        sequence_parallel=tp > 1
-                        and resolution.layout_fields.get("sequence_parallel", True),
-                        context_parallel_size=cp,
-                        cp_comm_type=kind,
-                        pipeline_model_parallel_size=pp,
-                        virtual_pipeline_model_parallel_size=vpp,
-                        data_parallel_size=gpus // (tp * cp * pp),
-                    )
-                    yield from _expert_layouts(resolution, layout)
-
-
-def _expert_layouts(resolution: Resolution, layout: ParallelLayout) -> Iterator[ParallelLayout]:
-    """`layout` with every EP that divides the experts and the ranks of a stage, experts not cut by
-    tensor parallelism (but without EP, where they are as the other layers are)."""
-    experts = resolution.model.num_moe_experts
-    if experts is None:
-        yield layout
-        return
-    stage = layout.world_size // layout.pipeline_model_parallel_size
-    etp = resolution.layout_fields.get("expert_tensor_parallel_size", 1)
-    degrees = tuple(ep for ep in divisors(experts) if stage % (ep * (etp or 1)) == 0)
-    for ep in _wanted(resolution, "expert_model_parallel_size", degrees):
-        yield replace(
-            layout,
-            expert_model_parallel_size=ep,
-            expert_tensor_parallel_size=etp if ep > 1 else None,
-        )
-
-
-def _virtual_degrees(num_layers: int, base: ParallelLayout, pp: int) -> tuple[int, ...]:
-    """VPP that could split the layers over `pp` stages; a job says whether it does."""
-    if pp == 1:
-        return (1,)
-    if base.pipeline_model_parallel_layout:
-        return (len(chunk_texts(base.pipeline_model_parallel_layout)) // pp or 1,)
-    counted = base.account_for_embedding_in_pipeline_split + base.account_for_loss_in_pipeline_split
-    if not base.splits_evenly:
-        return divisors(-(-(num_layers + counted) // pp))
-    return divisors(num_layers // pp) if num_layers % pp == 0 else ()
-
-
-def _wanted(resolution: Resolution, name: str, values: tuple[int, ...]) -> tuple[int, ...]:
-    given = resolution.layout_fields.get(name)
-    return values if given is None else (given,)
-
-
-def _powers(limit: int) -> tuple[int, ...]:
-    return tuple(2**k for k in range(limit.bit_length()) if 2**k <= limit)
-
-
-def _context_degrees(resolution: Resolution) -> Iterator[tuple[int, CpCommType]]:
-    """CP by ring and by all-to-all; a2a+p2p in the one degree that its sizes give."""
-    fixed, seq_length = resolution.layout_fields, resolution.config.seq_length
-    degrees: tuple[int, ...] = (1,)
-    if sizes := fixed.get("hierarchical_context_parallel_sizes"):
-        degrees = (prod(sizes),)
-    elif seq_length >= _CONTEXT_PARALLEL_FROM:
-        degrees = _powers(seq_length // (_CONTEXT_PARALLEL_FROM // 4))
-    given = fixed.get("cp_comm_type")
-    for cp in _wanted(resolution, "context_parallel_size", degrees):
-        kinds = (CpCommType.P2P, CpCommType.A2A) if cp > 1 else (CpCommType.P2P,)
-        for kind in kinds if given is None else (given,):
-            yield cp, kind
+def _no_layout(resolution: Resolution) -> UserError:
+    given = ", ".join(f"{name} = {value}" for name, value in resolution.layout_fields.items())
+    batch = resolution.config.global_batch_size
+    return UserError(
+        "--gpus", resolution.num_gpus,
+        f"no legal layout of {resolution.model.name} for global batch {batch} on so many GPUs"
+        + (f" with {given}" if given else ""),
+        "leave that to be chosen" if given else "change the number of GPUs or the global batch",
+    )  # fmt: skip

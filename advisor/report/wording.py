@@ -81,7 +81,7 @@ def _nothing_fits(advice: Advice) -> str:
     budget = evaluations[0].budget_bytes
     nearest = sorted(advice.candidates, key=lambda c: missing_bytes(c.evaluation))[:_NEAREST]
     near = "; ".join(f"row {c.rank} ({c.evaluation.setting.spec}) {_miss(c)}" for c in nearest)
-    fixed = min(map(_fixed_bytes, evaluations))
+    fixed = min(evaluation.peak.memory_bytes.fixed for evaluation in evaluations)
     hopeless = (
         f" Weights, gradients and optimizer alone take {gib(fixed)} GiB: recompute cannot help."
         if fixed > budget
@@ -97,12 +97,6 @@ def _miss(candidate: Candidate) -> str:
     if missing > 0:
         return f"is {gib(missing)} GiB over"
     return f"takes {_room(evaluation)}"
-
-
-def _fixed_bytes(evaluation: Evaluation) -> int:
-    """What a rank of the worst stage holds whatever is recomputed."""
-    memory = evaluation.peak.memory_bytes
-    return memory.weights + memory.gradients + memory.optimizer
 
 
 def way_out(advice: Advice) -> str:

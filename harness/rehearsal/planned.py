@@ -32,6 +32,8 @@ CANNOT_CONTAIN = (
 def plan_rehearsal(asked: Asked) -> RunPlan:
     """One trial a setting; UserError where the job is illegal or no stage is meant."""
     resolution = resolve(asked.request)
+    if resolution.layout_fields:  # what a rehearsal's layout does not name is the preset's, or 1
+        resolution = resolve(asked.request, borrow=False)
     if resolution.layout is None:
         raise UserError("layout", "(none)", "there is no preset of this model on these GPUs",
                         "write e.g. layout=tp4_pp4_vpp5")  # fmt: skip

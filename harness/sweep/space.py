@@ -12,9 +12,9 @@ from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.job import Job
 from advisor.layout import ParallelLayout
+from advisor.layouts import layouts
 from advisor.ranking import order
 from advisor.resolve import Resolution
-from advisor.search import layouts
 from harness.config import RunConfig
 from harness.device import Machine
 from harness.forecast import as_run, predict

@@ -121,9 +121,79 @@ def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
     assert any("legal layouts" in text for text in advice.assumptions)
 
 
-def test_a_given_layout_borrows_nothing() -> None:
+def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
+    published = find_experiment("llama3_70b", 64, "H100")
+    assert published is not None
     advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
-    assert not any(text.startswith("preset") for text in advice.assumptions)
+    assert advice.job.layout == replace(
+        published.layout, tensor_model_parallel_size=8, data_parallel_size=2
+    )
+    said = "its layout and batch a replica, but for what is given, with DP 2"
+    assert said in advice.assumptions
+
+
+def test_degrees_that_nobody_says_are_searched_and_said() -> None:
+    advice = ask("mixtral_8x7b", "16xH200", tensor_model_parallel_size=2)
+    layout = advice.job.layout
+    assert advice.fits
+    assert layout.tensor_model_parallel_size == 2
+    assert layout.expert_model_parallel_size > 1
+    (said,) = (text for text in advice.assumptions if "legal layouts" in text)
+    assert f"EP {layout.expert_model_parallel_size} chosen" in said
+    assert sum(text.startswith("micro batch") for text in advice.assumptions) == 1
+
+
+def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
+    advice = ask(
+        "llama3_8b", "4xH200", tensor_model_parallel_size=2, pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=1,
+    )  # fmt: skip
+    assert advice.evaluated == len(advice.candidates)
+    assert not any("chosen" in text for text in advice.assumptions)
+
+
+def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
+    wanted = Request(model="kimi_k2", gpus="512xH100", pipeline_model_parallel_size=8)
+    layout = resolve(wanted).layout
+    assert layout is not None
+    assert layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5L"
+    before = replace(wanted, pipeline_model_parallel_size=None, framework_version="0.12")
+    old = resolve(replace(before, framework="megatron_lm")).layout
+    assert old is not None
+    assert not old.pipeline_model_parallel_layout
+    assert old.num_layers_in_last_pipeline_stage == 1
+
+
+def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_parallelism() -> None:
+    advice = ask(
+        "mixtral_8x7b", "16xH100", tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
+        expert_model_parallel_size=1, recompute=("none", "full:uniform:1"),
+    )  # fmt: skip
+    assert not advice.fits
+    first, *others = (remedy.change for remedy in advice.remedies)
+    assert "legal layouts" in advice.remedies[0].why
+    assert any(word.startswith("EP 8 instead of 1") for word in others)
+    named = dict(zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2],
+                     strict=False))  # fmt: skip
+    fits = ask(
+        "mixtral_8x7b", "16xH100", recompute=("none", "full:uniform:1"),
+        tensor_model_parallel_size=int(named.get("TP", 1)),
+        pipeline_model_parallel_size=int(named.get("PP", 1)),
+        virtual_pipeline_model_parallel_size=int(named.get("VPP", 1)),
+        expert_model_parallel_size=int(named.get("EP", 1)), expert_tensor_parallel_size=1,
+    )  # fmt: skip
+    assert fits.fits
+
+
+def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
+    """27 layers on 2 stages, by a text that does not go with 4 stages or with VPP 2."""
+    advice = ask(
+        "moonlight_16b_a3b", "8xH200", tensor_model_parallel_size=1, micro_batch_size=1,
+        pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=1,
+        expert_model_parallel_size=2, memory_budget="20GiB", recompute=("full:uniform:1",),
+    )  # fmt: skip
+    assert advice.job.layout.pipeline_model_parallel_layout == "Et*14|t*13L"
+    assert any(remedy.change.startswith("PP 4 and DP 2") for remedy in advice.remedies)
 
 
 def test_the_preset_s_own_setting_is_evaluated_and_marked() -> None:
@@ -181,7 +251,10 @@ def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
         ({"overrides": ("layout.tp=3",)}, ("layout.tp",)),
         ({"overrides": ("num_layers=3",)}, ("model.num_layers",)),
         ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
+        ({"overrides": ("model.foo=3",)}, ("the nearest of", "normalization")),
         ({"memory_budget": "70"}, ("70", "76GiB")),
+        ({"memory_budget": "80GiB"}, ("80.00 GiB", "more than the 79.10 GiB of H100-SXM-80GB")),
+        ({"overrides": ("job.mean_packed_length=5000",)}, ("5000", "seq_length = 4096")),
         ({"recompute": ("full:blok:3",)}, ("blok", "block")),
         ({"framework_version": "0.3"}, ("0.3",)),
         ({"precision": "fp7"}, ("fp7",)),

@@ -19,6 +19,7 @@ from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.job import Job, JobConfig
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
 from advisor.layout import ParallelLayout, check_model_fits_layout
+from advisor.layouts import layouts
 from advisor.models.experts import TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
@@ -26,7 +27,6 @@ from advisor.models.presets import load_model
 from advisor.models.spec import TransformerImpl
 from advisor.request import Request
 from advisor.resolve import resolve
-from advisor.search import layouts
 
 H100 = load_gpu("H100")
 CALIBRATION = load_calibration(H100)

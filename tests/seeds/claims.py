@@ -23,6 +23,7 @@ def llama(overrides: tuple[str, ...] = ()) -> Advice:
     """The guide's 64 x A100, in a layout that fits."""
     return advice(
         "llama3_70b", "64xA100", tensor_model_parallel_size=_TP, pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=1,
         seq_length=2048, micro_batch_size=1, global_batch_size=64, overrides=overrides,
     )  # fmt: skip
 

@@ -162,7 +162,7 @@ def test_long_sequences_with_context_parallelism_are_answered() -> None:
 def test_remedies_it_names_are_among_ours() -> None:
     """Sharding the optimizer, a smaller micro batch, more recompute."""
     unsharded = advice(
-        "llama3_8b", "8xA100", tensor_model_parallel_size=1,
+        "llama3_8b", "8xA100", tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
         overrides=("layout.use_distributed_optimizer=false",),
     )  # fmt: skip
     assert not unsharded.fits
