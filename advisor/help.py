@@ -41,6 +41,7 @@ Layout (Megatron's long names work too)
   --pp N   --pipeline-model-parallel-size        --cp N   --context-parallel-size
   --vpp N  --virtual-pipeline-model-parallel-size, --num-virtual-stages-per-pipeline-rank
   --ep N   --expert-model-parallel-size          --etp N  --expert-tensor-parallel-size
+  What is given stays; the other degrees are the recipe's, or searched.
 
 Search
   --recompute SPEC          evaluate this instead of searching; may be repeated: none,
@@ -50,7 +51,7 @@ Search
                             selective:N (every N-th block), op:save_attention, op:save_matmul,
                             op:torchtitan, budget:0.5, sequential:SEGMENTS, uniform:N (+offload, …):
                             advise rules --framework F says what is taken
-  --search recompute|layout layout: TP, PP, VPP, CP, DP and the micro batch are searched too
+  --search recompute|layout layout: TP, PP, VPP, CP, EP and the micro batch are ranked too
   --memory-budget SIZE      what a rank may reserve, e.g. 76GiB; default: what the GPU gives
 
 Output

@@ -21,6 +21,7 @@ _PROVENANCE = {
 _MARGIN = 11
 _GAP = 3
 _DOT = " · "
+_SHORT_TEXT = 32
 
 
 def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
@@ -62,19 +63,34 @@ def layout_words(layout: ParallelLayout) -> str:
     """``TP 4 +SP · PP 4 · VPP 5 · DP 2 · distributed optimizer``; degrees of one left out."""
     sp = " +SP" if layout.sequence_parallel else ""
     parts = [f"TP {layout.tensor_model_parallel_size}{sp}"]
-    degrees = (
+    stages = (
         ("CP", layout.context_parallel_size),
         ("PP", layout.pipeline_model_parallel_size),
         ("VPP", layout.virtual_pipeline_model_parallel_size),
+    )
+    experts = (
         ("EP", layout.expert_model_parallel_size),
         ("ETP", layout.expert_tensor_parallel_size or 1),
     )
-    parts += [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    parts += [f"{name} {degree}" for name, degree in stages if degree > 1]
+    parts += _split_words(layout)
+    parts += [f"{name} {degree}" for name, degree in experts if degree > 1]
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
         parts[1] += f" {layout.cp_comm_type}"
     parts.append(f"DP {layout.data_parallel_size}")
     parts.append(_sharding_words(layout))
     return _DOT.join(parts)
+
+
+def _split_words(layout: ParallelLayout) -> list[str]:
+    """How layers are split that PP does not divide: ``split Et*4|(t*4|)*14tL`` if it is short."""
+    text = layout.pipeline_model_parallel_layout
+    first = layout.num_layers_in_first_pipeline_stage
+    last = layout.num_layers_in_last_pipeline_stage
+    ends = (("first", first), ("last", last))
+    if text:
+        return [f"split {text}" if len(text) <= _SHORT_TEXT else "split by its text"]
+    return [f"{which} stage {layers} layers" for which, layers in ends if layers is not None]
 
 
 def _sharding_words(layout: ParallelLayout) -> str:

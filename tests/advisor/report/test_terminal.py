@@ -257,6 +257,13 @@ def test_layout_words() -> None:
         use_distributed_optimizer=False,
     )  # fmt: skip
     assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"
+    split = {"pipeline_model_parallel_layout": "Ett|tttL"}
+    text = "TP 1 · PP 2 · split Ett|tttL · DP 1 · distributed optimizer"
+    assert layout_words(ParallelLayout(pipeline_model_parallel_size=2, **split)) == text
+    long = ParallelLayout(pipeline_model_parallel_layout="E" + "t|" * 40 + "L")
+    assert "split by its text" in layout_words(long)
+    last = ParallelLayout(num_layers_in_last_pipeline_stage=1)
+    assert "last stage 1 layers" in layout_words(last)
 
 
 @pytest.mark.parametrize(
