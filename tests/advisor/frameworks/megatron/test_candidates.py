@@ -61,6 +61,14 @@ def test_uniform_numbers_give_every_count_of_checkpoints_once() -> None:
             assert n == 1 or -(-layers // (n - 1)) > count, "a smaller N does the same"
 
 
+def test_up_to_0_16_uniform_numbers_divide_every_chunk_of_an_uneven_pipeline(make_job) -> None:
+    split = {"pipeline_model_parallel_layout": "Et*14|t*10L"}
+    job = make_job(pipeline_model_parallel_size=2, **split)
+    uniform = [spec for spec in specs(job, V16) if "uniform" in spec]
+    assert uniform == ["full:uniform:1", "full:uniform:2"]
+    assert "full:uniform:14" in specs(job)
+
+
 def test_up_to_0_16_uniform_numbers_divide_the_chunk() -> None:
     assert uniform_numbers(20, must_divide=True) == (1, 2, 4, 5, 10, 20)
     assert uniform_numbers(20, must_divide=False) == (1, 2, 3, 4, 5, 7, 10, 20)

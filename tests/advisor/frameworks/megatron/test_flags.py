@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import (
@@ -22,6 +23,7 @@ from advisor.job import Framework
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
+NEMO_2 = resolve_revision(Framework.NEMO, "2")
 
 
 def _arguments() -> ModuleType:
@@ -214,6 +216,28 @@ def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -
         assert model["recompute_num_layers"] == setting.num_layers
         assert full or model["recompute_modules"] == list(setting.effective_modules)
         assert model["distribute_saved_activations"] == setting.distribute_saved_activations
+
+
+@pytest.mark.parametrize(
+    ("spell", "version", "section"),
+    [
+        (bridge_layout_overrides, BRIDGE, "model"),
+        (nemo_layout_overrides, NEMO_2, "trainer.strategy"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("pp", "field", "value"),
+    [
+        (4, "pipeline_model_parallel_layout", "Et*10|(t*1|)*2t*12L"),
+        (4, "num_layers_in_last_pipeline_stage", 6),
+        (5, "account_for_loss_in_pipeline_split", True),
+    ],
+)
+def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, make_job) -> None:
+    """Parentheses and stars are its own grammar: the text stands in quotes."""
+    job = make_job(pipeline_model_parallel_size=pp, **{field: value})
+    read = OverridesParser.create().parse_overrides(shlex.split(spell(job, version)))
+    assert {one.key_or_group: one.value() for one in read}[f"{section}.{field}"] == value
 
 
 def test_bridge_layout_overrides(make_job) -> None:

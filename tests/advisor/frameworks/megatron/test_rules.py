@@ -73,6 +73,8 @@ def test_no_rule_fires_on_the_defaults() -> None:
         ({"fp8_output_proj": True, "fp8": "hybrid"}, "0.19", ["fp8_output_proj"]),
         ({"fp8_output_proj": True, "fp8": "hybrid", "fp8_recipe": "mxfp8"}, "0.19", []),
         ({"fp8_output_proj": True}, "0.17", ["unknown_field"]),
+        ({"pipeline_model_parallel_layout": "Et|tL"}, "0.12", ["unknown_field"]),
+        ({"pipeline_model_parallel_layout": "Et|tL"}, "0.13", []),
         ({"fp8": "hybrid", "fp4": "e2m1"}, "0.14", ["unknown_field"]),
         ({"fp8": "hybrid", "fp4": "e2m1"}, "0.15", ["fp4_with_fp8"]),
     ],
