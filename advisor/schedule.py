@@ -109,25 +109,30 @@ def _walked(
 @lru_cache(maxsize=4096)
 def _of_chunks(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> tuple[Moment, ...]:
     """The moments to look at where every chunk is a class of its own, in order of time."""
-    every = tuple(dict.fromkeys(_every_moment(pp, vpp, microbatches, stage, spent)))
+    loads = dict.fromkeys(_every_load(pp, vpp, microbatches, stage, spent))
+    every = [
+        Moment(backward, chunk, counts, counts, held, over)
+        for backward, chunk, counts, held, over in loads
+    ]
     highest = set(_maximal(every, tuple(range(vpp))))
     return tuple(moment for moment in every if moment in highest)
 
 
-def _every_moment(
-    pp: int, vpp: int, microbatches: int, stage: int, spent: bool
-) -> Iterator[Moment]:
-    counts, went_back = [0] * vpp, [False] * vpp
+_Load = tuple[bool, int, tuple[int, ...], int, tuple[int, ...]]
+"""backward, chunk, in_flight, held and spent of a Moment where every chunk is a class."""
+
+
+def _every_load(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> Iterator[_Load]:
+    counts, went_back = [0] * vpp, [0] * vpp
     held = held_tensors(pp, vpp, microbatches, stage)
-    for step, extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
-        if not step.backward:
-            counts[step.chunk] += 1
-        went_back[step.chunk] = False
-        loads, over = tuple(counts), tuple(map(int, went_back)) if spent else ()
-        yield Moment(step.backward, step.chunk, loads, loads, extra, over)
-        if step.backward:
-            went_back[step.chunk] = True
-            counts[step.chunk] -= 1
+    for (backward, chunk), extra in zip(passes(pp, vpp, microbatches, stage), held, strict=True):
+        if not backward:
+            counts[chunk] += 1
+        went_back[chunk] = 0
+        yield backward, chunk, tuple(counts), extra, tuple(went_back) if spent else ()
+        if backward:
+            went_back[chunk] = 1
+            counts[chunk] -= 1
 
 
 def _of_classes(moment: Moment, classes: tuple[int, ...], alike: int) -> Moment:

@@ -1,5 +1,6 @@
 """Applies the rules: to raw settings for `advise lint`, to a setting of a job for the ranking."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -79,28 +80,33 @@ def _rules_of(framework: Framework) -> tuple[Rule, ...]:
 
 def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
     """Every rule that fires on `raw`, in the order of RULES; other launchers' are left out."""
-    found = (_apply(rule, raw, revision) for rule in _rules_of(revision.framework))
-    return tuple(finding for finding in found if finding is not None)
+    return tuple(_fired(_rules_of(revision.framework), raw, revision))
 
 
 def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
     """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
-    for rule in RULES:
-        if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED:
-            finding = _apply(rule, raw, revision)
-            if finding is not None:
-                return finding
-    return None
+    return next(_fired(_refusals_of_the_config(), raw, revision), None)
 
 
-def _apply(rule: Rule, raw: RawSettings, revision: Revision) -> Finding | None:
-    problem = rule.check(raw, revision)
-    if problem is None:
-        return None
-    return Finding(
-        rule=rule.id, verdict=rule.verdict, authority=rule.authority, reason=problem.reason,
-        fix=problem.fix, raises=problem.raises, source=rule.source or source_of(rule.id, revision),
-    )  # fmt: skip
+@lru_cache(maxsize=1)
+def _refusals_of_the_config() -> tuple[Rule, ...]:
+    return tuple(
+        rule
+        for rule in RULES
+        if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED
+    )
+
+
+def _fired(rules: tuple[Rule, ...], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
+    for rule in rules:
+        problem = rule.check(raw, revision)
+        if problem is None:
+            continue
+        yield Finding(
+            rule=rule.id, verdict=rule.verdict, authority=rule.authority, reason=problem.reason,
+            fix=problem.fix, raises=problem.raises,
+            source=rule.source or source_of(rule.id, revision),
+        )  # fmt: skip
 
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
