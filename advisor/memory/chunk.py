@@ -6,24 +6,13 @@ from functools import lru_cache
 from advisor.layers.ends import embedding_operators, embedding_weights, head_groups
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.arena import Peak
-from advisor.memory.liveness import (
-    LayerFootprint,
-    footprint,
-    gradients_before_replay,
-    walk_forward,
-)
+from advisor.memory.block import Block, kept_input, plain_block, segment_block
+from advisor.memory.liveness import footprint
 from advisor.memory.working_set import Beside, WorkingSet
-from advisor.models.layer_kind import FeedForward, LayerKind, Role
-from advisor.recompute import (
-    Checkpoint,
-    RecomputePlan,
-    Segment,
-    computed_until_stop,
-    kept_tensors,
-    offloaded_bytes,
-)
+from advisor.models.layer_kind import Role
+from advisor.recompute import RecomputePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,35 +40,6 @@ class AttentionMask:
     def while_cut(self) -> int:
         """Bytes while the one is copied out of the other."""
         return self.num_bytes + self.uncut_bytes if self.uncut_bytes > self.num_bytes else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Block:
-    """Consecutive equal units of a chunk: layers, checkpoints, or one of its ends.
-
-    left, left_gradient: a MoE layer's dispatcher holds the probabilities of its last forward, and
-    with them the graph that they came from. In a replay that graph begins with the checkpoint's
-    input: input and gradient stay (a whole checkpoint's gradient is that of the layer before).
-    entry: bytes of the input, which alone is alive when the block begins.
-    joined_gradient: the gradients of all depths of multi-token prediction are one tensor, which
-    lives until the first depth is through; its bytes beyond the block's own.
-    """
-
-    name: str
-    kept: int
-    forward: Peak
-    backward: Peak
-    held_backward: Peak
-    joined_gradient: int = 0
-    count: int = 1
-    left: int = 0
-    left_gradient: int = 0
-    entry: int = 0
-
-    @property
-    def left_behind(self) -> int:
-        """Bytes that the backward of one unit leaves until its layers run forward again."""
-        return self.left + self.left_gradient
 
 
 @lru_cache(maxsize=8192)
@@ -153,18 +113,18 @@ def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     kept = 0
     for segment in plan.segments:
         whole = segment.whole
-        each = _kept_input(shape, segment) if whole else _segment_block(shape, segment).kept
+        each = kept_input(shape, segment) if whole else segment_block(shape, segment).kept
         kept += segment.copies * each
     return kept
 
 
-def _left_by_later(blocks: tuple[_Block, ...]) -> list[int]:
+def _left_by_later(blocks: tuple[Block, ...]) -> list[int]:
     """Bytes that the backward of the blocks after each has left, but for the gradient that the
     block itself starts from."""
     if not any(block.left for block in blocks):
         return [0] * len(blocks)
     stays, total = [], 0
-    following: _Block | None = None
+    following: Block | None = None
     for block in reversed(blocks):
         stays.append(total - (following.left_gradient if following else 0))
         total += block.count * block.left_behind
@@ -200,27 +160,27 @@ def _keeps_mask(plan: RecomputePlan) -> bool:
     )
 
 
-def _higher(peak: Peak, block: _Block, inside: Peak, beside: int) -> Peak:
+def _higher(peak: Peak, block: Block, inside: Peak, beside: int) -> Peak:
     """`peak`, or that of a block with `beside` bytes alive outside it."""
     num_bytes = inside.num_bytes + beside
     return Peak(num_bytes, f"{inside.point} ({block.name})") if num_bytes > peak.num_bytes else peak
 
 
-def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[_Block, ...]:
-    blocks = [_segment_block(shape, segment) for segment in plan.segments]
+def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> tuple[Block, ...]:
+    blocks = [segment_block(shape, segment) for segment in plan.segments]
     if first:
-        blocks.insert(0, _plain_block("embedding", footprint(embedding_operators(shape), ())))
+        blocks.insert(0, plain_block("embedding", footprint(embedding_operators(shape), ())))
     if last:
         blocks += [
-            _plain_block(name, footprint(operators, ())) for name, operators in head_groups(shape)
+            plain_block(name, footprint(operators, ())) for name, operators in head_groups(shape)
         ]
     return tuple(blocks)
 
 
-def _with_working_set(blocks: tuple[_Block, ...], found: WorkingSet) -> tuple[_Block, ...]:
+def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Block, ...]:
     """`blocks` with what is beside them. Of several layers in a row the first two and the last
     stand for themselves: from there on kept tensors shrink while what is left behind grows."""
-    single: list[_Block] = []
+    single: list[Block] = []
     for block in blocks:
         ends = [1, 1, block.count - 3, 1] if block.count > 3 else [1] * block.count
         single += [replace(block, count=count) for count in ends]
@@ -236,7 +196,7 @@ def _with_working_set(blocks: tuple[_Block, ...], found: WorkingSet) -> tuple[_B
     return tuple(reversed(raised))
 
 
-def _raised(block: _Block, beside: Beside, left: int) -> _Block:
+def _raised(block: Block, beside: Beside, left: int) -> Block:
     """`block` with `beside` it what is gathered and reduced, and `left` bytes of later blocks."""
 
     def more(peak: Peak, num_bytes: int) -> Peak:
@@ -252,17 +212,6 @@ def _raised(block: _Block, beside: Beside, left: int) -> _Block:
     )
 
 
-def _plain_block(name: str, layer: LayerFootprint, count: int = 1) -> _Block:
-    return _Block(
-        name=name,
-        kept=layer.kept,
-        forward=layer.forward,
-        backward=layer.backward,
-        held_backward=layer.held_backward,
-        count=count,
-    )
-
-
 def _sent_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that go on to the next chunk: hidden states, those of every depth of multi-token
     prediction together."""
@@ -275,151 +224,4 @@ def _predicts(plan: RecomputePlan) -> bool:
         kind.role is Role.MULTI_TOKEN_PREDICTION
         for segment in plan.segments
         for kind in segment.layers
-    )
-
-
-@lru_cache(maxsize=8192)
-def _segment_block(shape: RankShape, segment: Segment) -> _Block:
-    if segment.whole:
-        nested = segment.checkpoint is Checkpoint.REENTRANT
-        block = _reentrant_block(shape, segment) if nested else _hooked_block(shape, segment)
-        hidden = shape.hidden(LAYER_INPUT).num_bytes
-        forward = Peak(block.forward.num_bytes + segment.input.beside * hidden, block.forward.point)
-        return replace(block, forward=forward, count=segment.copies, entry=hidden)
-    (kind,) = segment.layers
-    operators = transformer_layer(shape, kind)
-    layer = footprint(operators, segment.runs)
-    away = offloaded_bytes(operators, segment.runs, segment.offloaded)
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
-    block = _plain_block(_NAMES[kind.role], layer, segment.copies)
-    if kind.role is Role.MULTI_TOKEN_PREDICTION:
-        joined = (shape.model.mtp_num_layers or 0) * hidden
-        block = replace(block, backward=block.held_backward, joined_gradient=joined)
-    replays_router = any(Module.ROUTER in run.modules for run in segment.runs)
-    if replays_router and _holds_graph(shape, segment.layers):
-        block = replace(block, left=2 * hidden)
-    return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
-
-
-def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:
-    """Whether Megatron's token dispatcher is in one of `layers`."""
-    has_experts = any(kind.feed_forward is FeedForward.MOE for kind in layers)
-    return has_experts and shape.model.transformer_impl.is_megatron
-
-
-_NAMES = {
-    Role.LAYER: "layer", Role.FINAL_LAYERNORM: "final norm",
-    Role.MULTI_TOKEN_PREDICTION: "multi-token prediction",
-}  # fmt: skip
-
-
-def _offloaded(block: _Block, away: int) -> _Block:
-    """`block` with `away` bytes of each layer on the host.
-
-    The layer that runs has everything on the device; as much again is on its way, to the host
-    behind a forward and back ahead of a backward.
-    """
-    if not away:
-        return block
-    forward, backward, held = (
-        Peak(peak.num_bytes + away, peak.point)
-        for peak in (block.forward, block.backward, block.held_backward)
-    )
-    return replace(
-        block, kept=block.kept - away, forward=forward, backward=backward, held_backward=held
-    )
-
-
-@lru_cache(maxsize=8192)
-def _forward_without_grad(shape: RankShape, kind: LayerKind) -> Peak:
-    """The most bytes alive in a layer's forward that keeps nothing."""
-    return walk_forward(transformer_layer(shape, kind), {}).peak
-
-
-@lru_cache(maxsize=8192)
-def _reentrant_block(shape: RankShape, segment: Segment) -> _Block:
-    """One checkpoint around the layers of `segment` (tensor_parallel/random.py CheckpointFunction,
-    torch utils/checkpoint.py CheckpointFunction).
-
-    Keeps the first layer's input, or the rank's shard of it, which the gathered input replaces. The
-    backward runs the forward of all its layers again, which then keep everything, holds the
-    replayed output and the incoming gradient to the end, and goes back through them.
-    """
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
-    layers = segment.layers
-    forward = backward = Peak()
-    below = 0
-    for index, kind in enumerate(layers):
-        layer = footprint(transformer_layer(shape, kind), ())
-        without_grad = _forward_without_grad(shape, kind)
-        first_input = hidden if len(layers) > 1 and index else 0
-        forward = forward.or_higher(without_grad.num_bytes + first_input, without_grad.point)
-        # During the replay the incoming gradient waits; afterwards the replayed output is held.
-        backward = backward.or_higher(below + layer.forward.num_bytes + hidden, "replay")
-        held = layer.held_backward
-        beside = _input_beside(shape, kind) if index == 0 else 0
-        backward = backward.or_higher(below + beside + held.num_bytes + hidden, held.point)
-        below += layer.kept + beside
-    return _Block(
-        name=f"checkpoint of {len(layers)}",
-        kept=_kept_input(shape, segment),
-        forward=forward,
-        backward=backward,
-        held_backward=backward,
-        left=hidden if _holds_graph(shape, layers) else 0,
-        left_gradient=hidden if _holds_graph(shape, layers) else 0,
-    )
-
-
-def _kept_input(shape: RankShape, segment: Segment) -> int:
-    """Bytes on the device of the one input that a checkpoint keeps."""
-    if segment.input.offloaded:
-        return 0
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
-    return -(-hidden // shape.tp) if segment.shards_input else hidden
-
-
-def _input_beside(shape: RankShape, kind: LayerKind) -> int:
-    """Bytes of a checkpoint's input that its first layer does not keep itself."""
-    kept = kept_tensors(transformer_layer(shape, kind), ())
-    return 0 if LAYER_INPUT in kept else shape.hidden(LAYER_INPUT).num_bytes
-
-
-@lru_cache(maxsize=8192)
-def _hooked_block(shape: RankShape, segment: Segment) -> _Block:
-    """One checkpoint by saved-tensor hooks around the layers of `segment`.
-
-    Keeps the first layer's input until the backward is through. The first tensor that is needed
-    has all layers run forward again, the last one up to its last saved tensor where the replay
-    stops early, while the gradients wait that came so far; neither the output nor its gradient is
-    held.
-    """
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
-    early = segment.checkpoint is Checkpoint.EARLY_STOP
-    forward = backward = held = Peak()
-    below = 0
-    for index, kind in enumerate(segment.layers):
-        operators = transformer_layer(shape, kind)
-        layer, kept = footprint(operators, ()), kept_tensors(operators, ())
-        without_grad = _forward_without_grad(shape, kind)
-        forward = forward.or_higher(
-            without_grad.num_bytes + (hidden if index else 0), without_grad.point
-        )
-        stops = early and index == segment.num_layers - 1
-        again = walk_forward(computed_until_stop(operators) if stops else operators, kept).peak
-        arrived = gradients_before_replay(operators) if index == segment.num_layers - 1 else hidden
-        below += _input_beside(shape, kind) if index == 0 else 0
-        backward, held = (
-            peak.or_higher(below + again.num_bytes + arrived, "replay").or_higher(
-                below + inside.num_bytes, inside.point
-            )
-            for peak, inside in ((backward, layer.backward), (held, layer.held_backward))
-        )
-        below += layer.kept
-    return _Block(
-        name=f"checkpoint of {segment.num_layers}",
-        kept=_kept_input(shape, segment),
-        forward=forward,
-        backward=backward,
-        held_backward=held,
     )

@@ -3,7 +3,8 @@
 A figure is taken from the recording where the packages installed are those it was made with. Every
 sixth case of each file is measured nevertheless, and has to equal its recording to the byte; so has
 every case under ORACLES=live (``make oracles``). A case without a recording is measured.
-``ORACLES=record python -m pytest tests/oracles``, in one process, writes the file anew.
+``ORACLES=record python -m pytest tests/oracles``, in one process, writes the file anew; of some of
+its files, their rows.
 """
 
 import csv
@@ -121,11 +122,15 @@ def _recorded(question: str, figures: Measured) -> Measured:
 
 
 def write() -> None:
-    """What ORACLES=record gathered in this process."""
+    """What ORACLES=record gathered in this process; rows of files that were not run stay, if they
+    are of the same packages."""
     if not _NEW:  # the controller of pytest-xdist, or nothing selected
         return
+    head, rows = read()
+    ran = {row.file for row in _NEW.values()}
+    others = {row.question: row for row in rows if head == installed() and row.file not in ran}
     with TABLE.open("w", newline="") as stream:
         stream.write(f"# {installed()}\n")
         writer = csv.writer(stream, lineterminator="\n")
-        for row in sorted(_NEW.values()):
+        for row in sorted((_NEW | others).values()):
             writer.writerow((row.file, row.digest, row.question, " ".join(map(str, row.figures))))
