@@ -28,6 +28,20 @@ class CudaGraphImpl(StrEnum):
     FULL_ITERATION = "full_iteration"
 
 
+class Optimizer(StrEnum):
+    """`--optimizer` of Megatron. Muon orthogonalizes the weights of linear layers, one whole tensor
+    at a time, and leaves the others to Adam; dist_muon deals the tensors to data-parallel ranks."""
+
+    ADAM = "adam"
+    MUON = "muon"
+    DIST_MUON = "dist_muon"
+
+    @property
+    def is_muon(self) -> bool:
+        """Whether tensors stay whole."""
+        return self is not Optimizer.ADAM
+
+
 class Framework(StrEnum):
     """Whose recompute settings are ranked and whose flags are printed."""
 
@@ -53,16 +67,17 @@ class JobConfig:
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
     ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
     our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
-    the harness's native step a few at a time. ``framework_version`` is megatron-core's for
-    Megatron-LM, and the framework's own for Megatron Bridge and NeMo;
-    ``transformer_engine_version`` is the release of Transformer Engine beneath it, by default the
-    newest that the framework's asks for. ``create_attention_mask`` is Megatron-LM's
-    create_attention_mask_in_dataloader, of the same name in NeMo; see loads_attention_mask.
-    ``moe_load_imbalance`` is our own: tokens that reach the busiest expert-parallel rank over the
-    mean; 1, its default, is what moe_router_force_load_balancing aims at. ``expandable_segments``
-    is that option of PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU
-    gives. ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of
-    their squared lengths over the sum of their lengths.
+    the harness's native step a few at a time. ``optimizer`` is Megatron's; main_params_dtype and
+    the moments' types are Adam's. ``framework_version`` is megatron-core's for Megatron-LM, and the
+    framework's own for Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of
+    Transformer Engine beneath it, by default the newest that the framework's asks for.
+    ``create_attention_mask`` is Megatron-LM's create_attention_mask_in_dataloader, of the same name
+    in NeMo; see loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the
+    busiest expert-parallel rank over the mean; 1, its default, is what
+    moe_router_force_load_balancing aims at. ``expandable_segments`` is that option of
+    PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
+    ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
+    squared lengths over the sum of their lengths.
     """
 
     seq_length: int
@@ -74,6 +89,7 @@ class JobConfig:
     transformer_engine_version: str = ""
     main_grads_dtype: DType = DType.FP32
     copies_gradients: bool = True
+    optimizer: Optimizer = Optimizer.ADAM
     fp8_param_gather: bool = False
     use_precision_aware_optimizer: bool = False
     main_params_dtype: DType = DType.FP32
@@ -156,6 +172,7 @@ class JobConfig:
                     f"job.{field}", value, f"must be {' or '.join(legal)}",
                     "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
                 )  # fmt: skip
+        self._check_muon()
         self._check_offload()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
@@ -166,6 +183,22 @@ class JobConfig:
             raise UserError(
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
             )
+
+    def _check_muon(self) -> None:
+        """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
+        if not self.optimizer.is_muon:
+            return
+        if self.framework not in _WITH_MUON:
+            raise UserError("job.optimizer", self.optimizer,
+                            f"is Megatron's, and not modelled for {self.framework}",
+                            "--framework megatron_lm, or job.optimizer=adam")  # fmt: skip
+        if self.precision is Precision.FP16:
+            raise UserError("job.optimizer", self.optimizer, "takes no fp16", "--precision bf16")
+        for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
+            if getattr(self, option):
+                raise UserError(f"job.{option}", True,
+                                f"is Adam's alone, and job.optimizer is {self.optimizer}",
+                                f"leave it off, or use job.optimizer={Optimizer.ADAM}")  # fmt: skip
 
     def _check_offload(self) -> None:
         deepspeed = self.framework is Framework.DEEPSPEED
@@ -187,6 +220,8 @@ class JobConfig:
                             f"is DeepSpeed's offload_param, not an option of {self.framework}",
                             "--framework deepspeed")  # fmt: skip
 
+
+_WITH_MUON = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
 
 _NO_HOST_OPTIMIZER = (Framework.TORCHTITAN, Framework.FSDP2, Framework.HUGGINGFACE)
 """Stacks whose host optimizer is not modelled."""
@@ -223,6 +258,13 @@ class Job:
                 "layout TP x CP x PP x DP", layout.world_size, f"must be {self.num_gpus} GPUs",
                 f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
                 f"{nearest_divisors(self.num_gpus, model_parallel)}",
+            )  # fmt: skip
+        if config.optimizer.is_muon and layout.use_distributed_optimizer:
+            raise UserError(
+                "layout.use_distributed_optimizer", True,
+                f"cuts tensors, and job.optimizer={config.optimizer} needs them whole",
+                "layout.use_distributed_optimizer=false; job.optimizer=dist_muon deals them to "
+                "data-parallel ranks",
             )  # fmt: skip
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)

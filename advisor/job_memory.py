@@ -89,7 +89,7 @@ class JobMemory:
             self._shape, footprints, classes, self._pp, stage, self._microbatches
         )
         fixed = self._fixed[stage]
-        peak = peak.or_optimizer_step(fixed.optimizer_step)
+        peak = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
         reserved = reserved_memory(
             fixed.static.total + fixed.resident + peak.total,
             peak.total,

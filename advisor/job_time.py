@@ -12,14 +12,16 @@ from advisor.cost.step_time import (
     end_times,
     host_accumulation_seconds,
     host_optimizer_seconds,
+    muon_seconds,
     optimizer_seconds,
     pipeline_transfer_seconds,
 )
 from advisor.dtypes import DType
-from advisor.job import Job
+from advisor.job import Job, Optimizer
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.layout import DataParallelSharding
+from advisor.memory.muon import muon_shares
 from advisor.pipeline import ModelChunk, Pipeline, Stages
 from advisor.recompute import RecomputePlan
 
@@ -39,7 +41,7 @@ class JobTime:
         calibration: Calibration,
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
-        self._calibration = calibration
+        self._stages, self._calibration = stages, calibration
         layout = job.layout
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
@@ -134,6 +136,7 @@ class JobTime:
                 from_host=away if self._job.config.param_cpu_offload else 0.0,
             )  # fmt: skip
         sharded = layout.use_distributed_optimizer
+        dealt = self._job.config.optimizer is Optimizer.DIST_MUON
         if sharding is not None:
             sharded = sharding is DataParallelSharding.OPTIMIZER
         return tuple(
@@ -145,6 +148,7 @@ class JobTime:
                 overlap_grad_reduce=layout.overlap_grad_reduce,
                 overlap_param_gather=layout.overlap_param_gather,
                 joined=part.joined,
+                gathers_after=dealt,
             )
             for part in parts
         )
@@ -157,7 +161,9 @@ class JobTime:
         return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
 
     def _slowest_optimizer_seconds(self) -> float:
-        slowest = max(self._pipeline.of_each_stage(self._stage_optimizer_seconds))
+        muon = self._job.config.optimizer.is_muon
+        of_stage = self._stage_muon_seconds if muon else self._stage_optimizer_seconds
+        slowest = max(self._pipeline.of_each_stage(of_stage))
         return slowest + self._calibration.step_seconds
 
     def _stage_optimizer_seconds(self, stage: int) -> float:
@@ -173,3 +179,14 @@ class JobTime:
                 overlapped=config.overlap_cpu_optimizer_d2h_h2d,
             )  # fmt: skip
         return seconds
+
+    def _stage_muon_seconds(self, stage: int) -> float:
+        """Of the rank that works longest."""
+        job, chunks = self._job, self._stages[stage]
+        dealt = job.config.optimizer is Optimizer.DIST_MUON
+        elements = sum(part.elements for part in self._parameters[stage])
+        itemsize = job.config.main_grads_dtype.itemsize
+        return max(
+            muon_seconds(share, elements, itemsize, self.machine)
+            for share in set(muon_shares(self._shape, chunks, job.layout, dealt=dealt))
+        )

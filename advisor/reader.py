@@ -61,12 +61,19 @@ def read_fields(
 def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
     """`instance` with fields replaced by the values that a command line spells, all at once: only
     their sum must be legal. `prefix` is the path of the fields, e.g. ``model.``."""
-    hints, values = field_types(type(instance)), {}
+    return replace(instance, **parse_all(type(instance), texts, prefix))
+
+
+def parse_all(
+    cls: "type[DataclassInstance]", texts: Mapping[str, str], prefix: str
+) -> dict[str, Any]:
+    """Values of fields of `cls` that a command line spells; `prefix` as in override_all."""
+    hints, values = field_types(cls), {}
     for key, text in texts.items():
         if key not in hints:
             raise UserError(prefix + key, text, "is not a known key", nearest_names(key, hints))
         values[key] = parse(text, hints[key], prefix + key)
-    return replace(instance, **values)
+    return values
 
 
 def parse(text: str, annotation: Any, where: str) -> Any:

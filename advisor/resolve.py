@@ -11,13 +11,13 @@ from advisor.experiments import Experiment, find_experiment, nearest_experiment
 from advisor.frameworks.base import Stack
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.registry import stack_of
-from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, check_precision
+from advisor.job import CudaGraphImpl, Framework, Job, JobConfig, Optimizer, check_precision
 from advisor.layout import ParallelLayout
 from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
 from advisor.models.variants import of_providers
-from advisor.reader import field_types, override_all, parse
+from advisor.reader import field_types, override_all, parse, parse_all
 from advisor.recompute import Setting
 from advisor.request import Request
 from advisor.reshape import completed, open_degrees, reshaped
@@ -90,12 +90,14 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
         model = preset.configure(model)
     model = override_all(model, overrides["model"], "model.")
     base = _base_config(preset, model, num_gpus, stack)
-    base = replace(base, framework=framework)
-    config = _config(request, overrides["job"], base, model, precision)
+    chosen = {"framework": framework} | ({} if precision is None else {"precision": precision})
+    config = _config(request, overrides["job"], base, chosen)
+    _check_positions(model, config)
     check_precision(config.precision, gpu)
     _check_budget(config, gpu)
     config = replace(config, framework_version=stack.version(config.framework_version, model))
     model, config = stack.configure(model, config, frozenset(overrides["model"]))
+    layout_fields = {**_whole_tensors(config.optimizer), **layout_fields}
     layout = stack.layout(layout_fields, num_gpus)
     if layout is None:
         layout = reshaped(layout_fields, preset, num_gpus)
@@ -126,6 +128,17 @@ def _seq_length(request: Request, overrides: dict[str, str]) -> int:
     """Tokens of one sequence as far as the request says them."""
     text = overrides.get("seq_length", "")
     return int(text) if text.isdigit() else request.seq_length or _DEFAULT_SEQ_LENGTH
+
+
+def _whole_tensors(optimizer: Optimizer) -> dict[str, Any]:
+    """What an optimizer of whole tensors needs of the layout, where the request says nothing.
+
+    Megatron-LM 0.16 and 0.17 refuse overlapped reductions beside plain muon (arguments.py).
+    """
+    if not optimizer.is_muon:
+        return {}
+    reduced = {"overlap_grad_reduce": False} if optimizer is Optimizer.MUON else {}
+    return {"use_distributed_optimizer": False, **reduced}
 
 
 def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -178,29 +191,23 @@ def _config(
     request: Request,
     overrides: dict[str, str],
     config: JobConfig,
-    model: ModelSpec,
-    precision: Precision | None,
+    chosen: dict[str, Any],
 ) -> JobConfig:
-    """Batch, precision and run-time options: what is given over those of `config`."""
-    given: dict[str, Any] = {
+    """Batch, precision and run-time options: what is given over those of `config`, all at once."""
+    given = chosen | {
         name: getattr(request, name)
         for name in ("seq_length", "micro_batch_size", "global_batch_size")
         if getattr(request, name) is not None
     }
-    if precision is not None:
-        given["precision"] = precision
     if request.framework_version is not None:
         given["framework_version"] = request.framework_version
     if request.memory_budget is not None:
         given["memory_budget_bytes"] = parse_bytes(request.memory_budget, "--memory-budget")
-    config = replace(config, **given)
     texts = dict(overrides)
     budget = texts.get(_BUDGET, "0")
     if not budget.isdigit():
         texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
-    config = override_all(config, texts, "job.")
-    _check_positions(model, config)
-    return config
+    return replace(config, **given | parse_all(JobConfig, texts, "job."))
 
 
 def _builder(model: ModelSpec) -> Framework:

@@ -16,6 +16,7 @@ from advisor.layers.ends import embedding_operators, head_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.memory.muon import MuonShare
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.recompute import (
     LayerReplay,
@@ -170,7 +171,10 @@ def chunk_times(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallelWork:
-    """Gradient reduction and parameter gathering of one rank, with what may hide them."""
+    """Gradient reduction and parameter gathering of one rank, with what may hide them.
+
+    gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
+    done (dist_muon)."""
 
     elements: int
     gradient_itemsize: int
@@ -179,6 +183,7 @@ class DataParallelWork:
     overlap_grad_reduce: bool
     overlap_param_gather: bool
     joined: Link
+    gathers_after: bool = False
 
     def exposed_seconds(
         self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
@@ -191,9 +196,11 @@ class DataParallelWork:
         reduce = sum(work._reduce_seconds() for work in (self, *beside))
         if self.overlap_grad_reduce:
             reduce = max(0.0, reduce - backward)
-        if not self.sharded:
+        if not (self.sharded or self.gathers_after):
             return reduce
         gather = sum(work._gather_seconds() for work in (self, *beside))
+        if self.gathers_after:
+            return reduce + gather
         return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)
 
     def _reduce_seconds(self) -> float:
@@ -247,6 +254,17 @@ def optimizer_seconds(
     traffic = (1 - on_host) * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
     traffic += elements * gradient_itemsize * _GRADIENT_PASSES
     return traffic / machine.memory_bytes_per_second
+
+
+def muon_seconds(
+    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
+) -> float:
+    """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
+    traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
+    muon_fp32_matmul_prec "medium")."""
+    traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
+    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
+    return traffic / machine.memory_bytes_per_second + share.flops / machine.bf16_flops
 
 
 _HOST_ADAM_BYTES_PER_ELEMENT = 28

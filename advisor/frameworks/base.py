@@ -10,7 +10,7 @@ from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import ParallelLayout
 from advisor.memory.resident import NamedBytes
-from advisor.memory.static import StaticMemory
+from advisor.memory.static import GRADIENT_COPIES, StaticMemory
 from advisor.memory.working_set import WorkingSet
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
@@ -31,6 +31,7 @@ class StaticWords:
 class FixedMemory:
     """Memory of one stage that no recompute setting changes.
 
+    optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved beside the peak, but not allocated then (caches of other streams).
     """
 
@@ -38,6 +39,7 @@ class FixedMemory:
     words: StaticWords
     buffers: tuple[NamedBytes, ...]
     optimizer_step: int = 0
+    step_words: str = GRADIENT_COPIES
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
 

@@ -6,6 +6,7 @@ from operator import mul
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
+from advisor.memory.static import GRADIENT_COPIES
 from advisor.schedule import moments
 
 
@@ -30,14 +31,14 @@ class ActivationPeak:
         """kept + transient."""
         return self.kept + self.transient
 
-    def or_optimizer_step(self, copies: int) -> "ActivationPeak":
-        """This peak, or that of the optimizer's step where its `copies` of gradients, and what the
+    def or_optimizer_step(self, step: int, words: str = GRADIENT_COPIES) -> "ActivationPeak":
+        """This peak, or that of the optimizer's `step` where its bytes, of `words` and of what the
         passes left behind, are more."""
-        if copies <= self.total:
+        if step <= self.total:
             return self
         return ActivationPeak(
-            kept=0, transient=copies, in_flight=(0,) * len(self.in_flight),
-            phase="optimizer step: fp32 copies of the gradients",
+            kept=0, transient=step, in_flight=(0,) * len(self.in_flight),
+            phase=f"optimizer step: {words}",
             forward=self.forward, backward=self.backward,
         )  # fmt: skip
 

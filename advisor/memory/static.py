@@ -4,6 +4,7 @@ Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/dis
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +19,9 @@ from advisor.pipeline import ModelChunk
 
 PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 """Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""
+
+GRADIENT_COPIES = "fp32 copies of the gradients"
+"""What an optimizer's step takes beside its states, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +80,26 @@ def stage_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     """
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
     count = sum(number * layer_elements(shape, kind) for kind, number in kinds.items())
+    return count + num_elements(_end_weights(shape, chunks))
+
+
+def _end_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[Weight, ...]:
     first = any(chunk.embedding for chunk in chunks)
+    weights: tuple[Weight, ...] = ()
     if first or any(chunk.predicts for chunk in chunks):
-        count += num_elements(embedding_weights(shape))
+        weights += embedding_weights(shape)
     if any(chunk.head for chunk in chunks):
-        count += num_elements(output_weights(shape, holds_embedding=first))
-    return count
+        weights += output_weights(shape, holds_embedding=first)
+    return weights
+
+
+def stage_weights(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> Iterator[tuple[Weight, int]]:
+    """The parameters that stage_elements counts, each with the number of layers that have it."""
+    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
+    for kind, number in kinds.items():
+        for operator in transformer_layer(shape, kind):
+            yield from ((weight, number) for weight in operator.weights)
+    yield from ((weight, 1) for weight in _end_weights(shape, chunks))
 
 
 def static_memory(

@@ -5,7 +5,7 @@ from rich.console import Group, RenderableType
 from advisor.answer import Advice, CalibrationNote
 from advisor.cost.calibration import Provenance
 from advisor.frameworks.registry import stack_of
-from advisor.job import Job
+from advisor.job import Job, Optimizer
 from advisor.layout import ParallelLayout
 from advisor.models.attention import CpCommType
 from advisor.report.breaking import dotted_lines
@@ -30,7 +30,7 @@ def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
     Where layouts are ranked, the layout is that of row 1 and not the preset's.
     """
     preset, others = _split_preset(advice.assumptions)
-    layout = layout_words(advice.job.layout)
+    layout = layout_words(advice.job.layout, advice.job.config.optimizer)
     if search_layout:
         layout, preset, others = f"row 1: {layout}", "", [*filter(None, [preset]), *others]
     rows: list[tuple[str, RenderableType]] = [
@@ -59,7 +59,7 @@ def _both_ends(left: str, right: str) -> Fitted:
     return Fitted(lines)
 
 
-def layout_words(layout: ParallelLayout) -> str:
+def layout_words(layout: ParallelLayout, optimizer: Optimizer = Optimizer.ADAM) -> str:
     """``TP 4 +SP · PP 4 · VPP 5 · DP 2 · distributed optimizer``; degrees of one left out."""
     sp = " +SP" if layout.sequence_parallel else ""
     parts = [f"TP {layout.tensor_model_parallel_size}{sp}"]
@@ -78,7 +78,7 @@ def layout_words(layout: ParallelLayout) -> str:
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
         parts[1] += f" {layout.cp_comm_type}"
     parts.append(f"DP {layout.data_parallel_size}")
-    parts.append(_sharding_words(layout))
+    parts.append(str(optimizer) if optimizer.is_muon else _sharding_words(layout))
     return _DOT.join(parts)
 
 

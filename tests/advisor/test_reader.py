@@ -132,9 +132,10 @@ def test_parse_refuses_the_rest(text: str, annotation: type, line: str) -> None:
     assert str(error.value) == line
 
 
-def test_override_replaces_one_field(toy: ModelSpec) -> None:
-    assert override_all(toy, {"num_layers": "12"}, "model.").num_layers == 12
-    assert override_all(toy, {"transformer_impl": "local"}, "model.").transformer_impl == "local"
+def test_override_replaces_fields(toy: ModelSpec) -> None:
+    texts = {"num_layers": "12", "transformer_impl": "local"}
+    changed = override_all(toy, texts, "model.")
+    assert (changed.num_layers, changed.transformer_impl) == (12, "local")
 
 
 @pytest.mark.parametrize(

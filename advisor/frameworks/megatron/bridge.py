@@ -12,6 +12,7 @@ from typing import Final
 from advisor.dtypes import Precision
 from advisor.frameworks.megatron.attention_flags import attention_overrides
 from advisor.frameworks.megatron.expert_flags import expert_overrides
+from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job
@@ -115,7 +116,9 @@ def _run(job: Job) -> Iterator[str]:
     layout, config = job.layout, job.config
     yield f"train.micro_batch_size={config.micro_batch_size}"
     yield f"train.global_batch_size={config.global_batch_size}"
-    yield f"ddp.use_distributed_optimizer={_yaml(layout.use_distributed_optimizer)}"
+    if not config.optimizer.is_muon:
+        yield f"ddp.use_distributed_optimizer={_yaml(layout.use_distributed_optimizer)}"
+    yield from muon_overrides(job)
     yield f"mixed_precision={_MIXED_PRECISION[config.precision]}"
     yield from _loss(job)
 
@@ -130,7 +133,7 @@ def _loss(job: Job) -> Iterator[str]:
 def assumed_overrides(job: Job) -> str:
     """What a prediction rests on beside degrees and batch. The type of the gradients is not among
     them: Bridge takes it from the recipe's mixed_precision when it validates."""
-    parts = list(_loss(job))
+    parts = [*muon_overrides(job), *_loss(job)]
     if job.config.precision is not Precision.BF16:
         parts.insert(0, f"mixed_precision={_MIXED_PRECISION[job.config.precision]}")
     return shlex.join(parts)

@@ -14,6 +14,7 @@ from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_o
 from advisor.frameworks.megatron.expert_flags import expert_flags
 from advisor.frameworks.megatron.hybrid_flags import hybrid_flags
 from advisor.frameworks.megatron.lowering import FP8_RECIPES
+from advisor.frameworks.megatron.muon import muon_flags
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job, JobConfig
@@ -69,6 +70,7 @@ def layout_flags(job: Job, revision: Revision) -> str:
     parts = (
         *_degrees(job),
         *hybrid_flags(job.model, revision),
+        *muon_flags(job, revision),
         *_optimizer(job),
         *_batch(job),
         *_precision(job),
@@ -220,6 +222,7 @@ def assumed_flags(job: Job, revision: Revision) -> str:
         parts += ["--transformer-impl", "local"]
     if model.attention_backend is not AttentionBackend.AUTO:
         parts += ["--attention-backend", str(model.attention_backend)]
+    parts += muon_flags(job, revision)
     return shlex.join((*parts, *_loss(job), *_mask(config), *_graphs(job, revision)))
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from advisor.answer import Rejection
-from advisor.dtypes import DType
 from advisor.errors import UserError
-from advisor.frameworks.base import FixedMemory, StaticWords, no_file
+from advisor.frameworks.base import FixedMemory, no_file
 from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
     bridge_layout_overrides,
@@ -19,6 +18,12 @@ from advisor.frameworks.megatron.flags import (
     environment,
     layout_flags,
     megatron_lm_flags,
+)
+from advisor.frameworks.megatron.muon import (
+    STATIC_WORDS,
+    check_release,
+    muon_memory,
+    without_narrow_weights,
 )
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.plan import chunk_plan
@@ -34,7 +39,7 @@ from advisor.frameworks.megatron.setting import (
 from advisor.job import Framework, Job, JobConfig
 from advisor.layers.shape import RankShape
 from advisor.layout import ParallelLayout
-from advisor.memory.resident import last_inputs, quantized_elements, stage_buffers
+from advisor.memory.resident import last_inputs, stage_buffers
 from advisor.memory.static import (
     StaticMemory,
     gradient_copies,
@@ -48,12 +53,6 @@ from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 from advisor.models.variants import of_providers
 from advisor.pipeline import ModelChunk
 from advisor.recompute import RecomputePlan, Setting
-
-_WORDS: Final = StaticWords(
-    weights=("16-bit weights", "2 bytes a parameter"),
-    gradients=("main gradients", "contiguous gradient buffer"),
-    optimizer=("fp32 master weights and Adam moments", "12 bytes a parameter over the shards"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,9 @@ class Megatron:
                 f"has no {' or '.join(sorted(linear))} layers (their specs are Transformer "
                 "Engine's)", "use transformer_engine",
             )  # fmt: skip
-        newest = resolve_revision(self.framework, config.framework_version).transformer_engine
-        release = config.transformer_engine_version or newest
+        revision = resolve_revision(self.framework, config.framework_version)
+        check_release(config, revision)
+        release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config, transformer_engine_version=release,
             create_attention_mask=config.loads_attention_mask,
@@ -181,6 +181,9 @@ class Megatron:
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
+        buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
+        if job.config.optimizer.is_muon:
+            return muon_memory(job, self._revision(job), shape, chunks, buffers)
         config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
         for elements, shards in _gradient_buffers(shape, chunks, job.layout):
             static += static_memory(
@@ -188,12 +191,11 @@ class Megatron:
             )
         stays = 1 - config.offloaded_fraction
         static = replace(static, optimizer=int(stays * static.optimizer))
-        if config.fp8_param_gather:  # the 8-bit copies, which the buffers count, are the weights
-            narrow = quantized_elements(shape, chunks) * DType.BF16.itemsize
-            static = replace(static, weights=static.weights - narrow)
-        buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
+        static = without_narrow_weights(static, config, shape, chunks)
         beside = gradient_copies(static, config) + last_inputs(shape, chunks)
-        return FixedMemory(static=static, words=_WORDS, buffers=buffers, optimizer_step=beside)
+        return FixedMemory(
+            static=static, words=STATIC_WORDS, buffers=buffers, optimizer_step=beside
+        )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""
