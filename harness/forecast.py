@@ -7,7 +7,7 @@ from typing import Any, Final
 from advisor.answer import Evaluation
 from advisor.dtypes import DType
 from advisor.errors import UserError
-from advisor.job import Job
+from advisor.job import Job, Optimizer
 from advisor.models.spec import ModelSpec
 from harness.backends.megatron_core.translate import as_megatron_runs
 from harness.trial import Backend, Device, Prediction, Workload
@@ -71,7 +71,7 @@ def as_run(job: Job, workload: Workload) -> Job:
     config = replace(
         job.config, main_grads_dtype=grads_dtype(workload.backend, job),
         create_attention_mask=False, copies_gradients=False, optimizer_cpu_offload=False,
-        use_precision_aware_optimizer=False, **fp32,
+        use_precision_aware_optimizer=False, optimizer=Optimizer.ADAM, **fp32,
     )  # fmt: skip
     return replace(job, model=model.native_model(workload), config=config)
 

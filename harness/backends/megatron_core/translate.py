@@ -76,7 +76,7 @@ def as_megatron_runs(job: Job, workload: Workload) -> Job:
 
 _PLAIN_FIELDS: Final = (
     "cuda_graph_impl", "cuda_graph_modules", "fp8_param_gather", "use_precision_aware_optimizer",
-    "optimizer_cpu_offload", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "optimizer", "optimizer_cpu_offload", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
 )  # fmt: skip
 _CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
 

@@ -1,0 +1,106 @@
+"""What Megatron's layer-wise distributed optimizer gives each rank, beside what we predict.
+
+Megatron's own get_megatron_muon_optimizer sorts, deals and copies the parameters of its own model,
+on fake tensors. emerging_optimizers, whose class orthogonalizes, cannot be installed: torch's Muon,
+which has the same state, stands in its place, and no step is run.
+"""
+
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from advisor.layout import ParallelLayout
+from advisor.memory.muon import muon_shares
+from advisor.pipeline import pipeline_stages
+
+pytest.importorskip("megatron.core")
+
+import torch
+from megatron.core.optimizer import OptimizerConfig, muon
+
+from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.model import transformer_config
+from harness.backends.megatron_core.training import MegatronTraining
+from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
+from harness.rehearsal.fake.graph import ModulePaths
+from harness.rehearsal.fake.meter import LiveBytes
+from tests.oracles.moe_cases import MIXTRAL, with_experts
+from tests.oracles.prediction import GPT_22B, rank_shape, tensor_parallel
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+
+def _torch_muon(groups: Any, **_: Any) -> torch.optim.Optimizer:
+    return torch.optim.Muon(groups)
+
+
+class _MuonTraining(MegatronTraining):
+    """The step of one rank, with Muon in Adam's place."""
+
+    def _optimizer(self) -> Any:
+        options = OptimizerConfig(
+            optimizer="dist_muon", lr=1e-3, bf16=True, params_dtype=torch.bfloat16,
+            use_distributed_optimizer=False,
+        )  # fmt: skip
+        with (
+            mock.patch.object(muon, "HAVE_EMERGING_OPTIMIZERS", True),
+            mock.patch.object(muon, "TensorParallelMuon", _torch_muon),
+        ):
+            return muon.get_megatron_muon_optimizer(
+                options, self.model, use_gloo_process_groups=False,
+                layer_wise_distributed_optimizer=True,
+            )  # fmt: skip
+
+
+EXPERTS = replace(
+    with_experts(MIXTRAL, expert_model_parallel_size=2), pipeline_model_parallel_size=2,
+    data_parallel_size=4, use_distributed_optimizer=False, **tensor_parallel(2, True),
+)  # fmt: skip
+DENSE = replace(GPT_22B, data_parallel_size=3, use_distributed_optimizer=False)
+LAYOUT = ParallelLayout(use_distributed_optimizer=False, data_parallel_size=3)
+CASES = [
+    (DENSE, LAYOUT),
+    (EXPERTS, replace(
+        LAYOUT, tensor_model_parallel_size=2, sequence_parallel=True, data_parallel_size=4,
+        pipeline_model_parallel_size=2, expert_model_parallel_size=2, expert_tensor_parallel_size=1,
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "layout"), CASES, ids=["dense", "experts"])
+def test_every_rank_is_dealt_what_megatron_deals(
+    case: MegatronCase, layout: ParallelLayout
+) -> None:
+    """Parameters of every rank, bytes of the first one's states, and of its step: fp32 copies of
+    16-bit gradients, then everybody's weights and its own flattened."""
+    shape = rank_shape(case)
+    chunks = pipeline_stages(shape.model, layout)[0]
+    shares = muon_shares(shape, chunks, layout, dealt=True)
+    meter = LiveBytes(ModulePaths())
+    with megatron_without_gpu(case):
+        training = _MuonTraining(case, transformer_config(case), FlashLikeAttention)
+        optimizer = training.optimizer
+        dealt = [_numbers(optimizer.dp_cp_params_list), _numbers(optimizer.expt_dp_params_list)]
+        for part in optimizer.chained_optimizers:
+            part.init_state_fn(part.optimizer)
+        resident = training.resident()
+        states = sum(t.numel() * t.element_size() for t in resident["optimizer"])
+        meter.exclude(chain(*resident.values()))
+        with meter:
+            optimizer.prepare_grads()
+            optimizer.allgather_params()
+    tp, cut = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
+    ranks = range(tp * layout.data_parallel_size)
+    assert [share.elements for share in shares] == [
+        dealt[0][rank // tp] + (dealt[1][rank // cut] if dealt[1] else 0) for rank in ranks
+    ]
+    first = shares[0]
+    assert first.state_bytes == states
+    assert meter.peak_bytes == 4 * first.elements + 2 * (first.received + first.sent)
+
+
+def _numbers(lists: list[list[torch.Tensor]] | None) -> list[int]:
+    return [sum(p.numel() for p in params) for params in lists or ()]
