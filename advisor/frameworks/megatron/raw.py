@@ -18,8 +18,9 @@ class RawSettings:
     Beside them: packed_sequences (of several documents, without attention between them), the
     release of Transformer Engine (empty: the newest that the revision admits),
     recompute_activations and checkpoint_activations, shorthands of Megatron-LM's command line,
-    expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, and three keys of NeMo 1 (mcore_gpt
-    says whether its own transformer or Megatron Core's trains).
+    expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, the optimizer and what goes with it
+    (fields of OptimizerConfig and DistributedDataParallelConfig), and three keys of NeMo 1
+    (mcore_gpt says whether its own transformer or Megatron Core's trains).
     """
 
     recompute_granularity: str | None = None
@@ -102,6 +103,12 @@ class RawSettings:
     moe_router_padding_for_fp8: bool = False
     moe_router_padding_for_quantization: bool = False
     moe_input_jitter_eps: float | None = None
+    optimizer: str = "adam"
+    use_distributed_optimizer: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    use_precision_aware_optimizer: bool = False
+    fp16: bool = False
     num_layers: int | None = None
     num_attention_heads: int | None = None
     num_query_groups: int | None = None

@@ -28,7 +28,8 @@ _ELSEWHERE = frozenset(
      "use_transformer_engine_op_fuser", "mcore_gpt",
      "num_micro_batches_with_partial_activation_checkpoints",
      "activations_checkpoint_layers_per_pipeline", "hierarchical_context_parallel_sizes",
-     "packed_sequences", "transformer_engine_version"}
+     "packed_sequences", "transformer_engine_version", "optimizer", "use_distributed_optimizer",
+     "overlap_grad_reduce", "overlap_param_gather", "use_precision_aware_optimizer", "fp16"}
 )  # fmt: skip
 # A gated delta net is described by more fields than any rule on recompute reads.
 _GATED_DELTA_NET = {
