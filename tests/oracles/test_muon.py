@@ -104,3 +104,20 @@ def test_every_rank_is_dealt_what_megatron_deals(
 
 def _numbers(lists: list[list[torch.Tensor]] | None) -> list[int]:
     return [sum(p.numel() for p in params) for params in lists or ()]
+
+
+@pytest.mark.parametrize(
+    ("options", "raises"),
+    [
+        ({"use_precision_aware_optimizer": True, "use_distributed_optimizer": True},
+         "--use-precision-aware-optimizer only supported with adam"),
+        ({"use_distributed_optimizer": True}, "muon with dist optimizer is not supported."),
+        ({"fp16": True}, "muon with fp16 is not supported."),
+    ],
+)  # fmt: skip
+def test_megatron_refuses_what_we_refuse(options: dict[str, bool], raises: str) -> None:
+    with (
+        mock.patch.object(muon, "HAVE_EMERGING_OPTIMIZERS", True),
+        pytest.raises(Exception, match=raises),
+    ):
+        muon.get_megatron_muon_optimizer(OptimizerConfig(optimizer="dist_muon", **options), [])

@@ -64,6 +64,11 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
         "--no-check-for-nan-in-loss-and-grad", action="store_false",
         dest="check_for_nan_in_loss_and_grad",
     )  # fmt: skip
+    new.add_argument("--optimizer", type=str, default="adam",
+                     choices=("adam", "sgd", "muon", "dist_muon", "lion"))  # fmt: skip
+    if core in ("0.18", "0.19"):
+        new.add_argument("--no-use-layer-wise-param-layout", action="store_false",
+                         dest="use_layer_wise_param_layout")  # fmt: skip
     _add_graphs(new, core)
     return new
 

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
-from advisor.job import Framework
+from advisor.job import Framework, Optimizer
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
@@ -152,6 +152,14 @@ def test_graph_flags_by_release(core, impl, modules, flags, make_job) -> None:
     written = layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core))
     assert written.endswith(("--attention-backend auto " + flags).strip())
     parsed(written, core)
+
+
+@pytest.mark.parametrize("core", ["0.16", "0.17", "0.18", "0.19"])
+def test_the_release_takes_the_optimizers_flags(core, make_job) -> None:
+    job = make_job(optimizer=Optimizer.DIST_MUON, use_distributed_optimizer=False)
+    args = parsed(layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core)), core)
+    assert (args.optimizer, args.use_distributed_optimizer) == ("dist_muon", False)
+    assert not getattr(args, "use_layer_wise_param_layout", False)
 
 
 def test_the_environment_that_a_job_needs(make_job) -> None:

@@ -1,0 +1,113 @@
+"""Muon as a job, in memory, time and flags, and what lint says of it."""
+
+from typing import Any
+
+import pytest
+
+from advisor.cost.calibration import load_calibration
+from advisor.errors import UserError
+from advisor.evaluate import Evaluator
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import Verdict, find
+from advisor.frameworks.megatron.setting import NONE
+from advisor.frameworks.registry import stack_of
+from advisor.job import Framework, Job
+from advisor.memory.muon import fullest_share, muon_shares
+from advisor.memory.static import stage_elements
+from advisor.report.header import layout_words
+from advisor.request import Request
+from advisor.resolve import resolve
+
+
+def job(*overrides: str, **request: Any) -> Job:
+    """Llama 3 8B on TP 2, DP 2."""
+    given: dict[str, Any] = {
+        "tensor_model_parallel_size": 2, "global_batch_size": 8, "seq_length": 4096, **request,
+    }  # fmt: skip
+    overrides = ("job.optimizer=dist_muon", *overrides)
+    found = resolve(Request(model="llama3_8b", gpus="4xH100", overrides=overrides, **given))
+    assert found.layout is not None
+    return found.job(found.layout)
+
+
+@pytest.mark.parametrize(("version", "own"), [("0.16", 1), ("0.17", 0)])
+def test_whole_weights_and_gradients_and_the_fullest_ranks_states(version: str, own: int) -> None:
+    """The step: 4 bytes of gradient an own parameter, 2 of each gathered, in 0.16 of own twice."""
+    dealt = job("job.main_grads_dtype=bf16", framework_version=version)
+    evaluator = Evaluator(dealt, load_calibration(dealt.gpu))
+    shape, chunks = evaluator.shape, evaluator.stages[0]
+    fixed = evaluator.stage_detail(NONE, 0).fixed
+    share = fullest_share(muon_shares(shape, chunks, dealt.layout, dealt=True))
+    elements = stage_elements(shape, chunks)
+    assert (fixed.static.weights, fixed.static.gradients) == (2 * elements, 2 * elements)
+    assert fixed.static.optimizer == share.state_bytes < 8 * elements
+    assert fixed.optimizer_step == 4 * share.elements + 2 * (elements + own * share.elements)
+
+
+def test_the_step_takes_longer_than_adams_and_the_rest_does_not_change() -> None:
+    calibration = load_calibration(job().gpu)
+    times = [
+        Evaluator(job(f"job.optimizer={name}", "layout.use_distributed_optimizer=false",
+                      "layout.overlap_grad_reduce=true"), calibration).evaluate(NONE).time_seconds
+        for name in ("adam", "dist_muon", "muon")
+    ]  # fmt: skip
+    adam, dealt, whole = times
+    assert adam.forward == dealt.forward
+    assert adam.optimizer < whole.optimizer
+    assert dealt.optimizer < whole.optimizer
+    assert adam.exposed_communication == whole.exposed_communication < dealt.exposed_communication
+
+
+def test_flags_and_the_pages_word() -> None:
+    dealt = job()
+    flags = stack_of(Framework.MEGATRON_LM).assumed_flags(dealt)
+    assert "--optimizer dist_muon --no-use-layer-wise-param-layout" in flags
+    of_0_17 = job(framework_version="0.17")
+    assert "layer-wise" not in stack_of(Framework.MEGATRON_LM).layout_flags(of_0_17)
+    overrides = stack_of(Framework.MEGATRON_BRIDGE).layout_flags(dealt)
+    assert "optimizer.optimizer=dist_muon ddp.use_distributed_optimizer=false" in overrides
+    assert layout_words(dealt.layout, dealt.config.optimizer) == "TP 2 +SP · DP 2 · dist_muon"
+
+
+@pytest.mark.parametrize(
+    ("changes", "request_", "words"),
+    [
+        (["layout.use_distributed_optimizer=true"], {}, "layout.use_distributed_optimizer=false"),
+        (["job.use_precision_aware_optimizer=true"], {}, "is Adam's alone"),
+        (["job.optimizer_cpu_offload=true"], {}, "is Adam's alone"),
+        ([], {"precision": "fp16"}, "takes no fp16; --precision bf16"),
+        ([], {"framework_version": "0.15"}, "is not in megatron-core 0.15"),
+        ([], {"framework": "torchtitan"}, "not modelled for torchtitan; --framework megatron_lm"),
+        ([], {"framework": "nemo"}, "not modelled for nemo"),
+        (["job.optimizer=moun"], {}, "must be one of adam, muon, dist_muon"),
+    ],
+)
+def test_refusals_in_one_line(changes: list[str], request_: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as error:
+        job(*changes, **request_)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "raw", "found"),
+    [
+        ("0.15", {}, {"muon_release": Verdict.REFUSED}),
+        ("0.16", {"use_distributed_optimizer": True},
+         {"muon_distributed_optimizer": Verdict.REFUSED}),
+        ("0.17", {"overlap_grad_reduce": True}, {"muon_overlap": Verdict.REFUSED}),
+        ("0.17", {"overlap_grad_reduce": True, "optimizer": "dist_muon"}, {}),
+        ("0.18", {"use_distributed_optimizer": True, "overlap_grad_reduce": True},
+         {"muon_becomes_layer_wise": Verdict.NOTE}),
+        ("0.19", {"use_precision_aware_optimizer": True},
+         {"muon_precision_aware": Verdict.REFUSED}),
+        ("0.19", {"fp16": True}, {"muon_fp16": Verdict.REFUSED}),
+        ("0.15", {"use_distributed_optimizer": True, "optimizer": "adam"}, {}),
+    ],
+)  # fmt: skip
+def test_what_releases_make_of_it(
+    version: str, raw: dict[str, Any], found: dict[str, Verdict]
+) -> None:
+    settings = RawSettings(**{"optimizer": "muon", **raw})
+    revision = resolve_revision(Framework.MEGATRON_LM, version)
+    assert {finding.rule: finding.verdict for finding in find(settings, revision)} == found
