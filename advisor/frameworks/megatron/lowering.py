@@ -8,7 +8,7 @@ from advisor.dtypes import Precision
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job
+from advisor.job import CudaGraphImpl, Job, Optimizer
 from advisor.models.attention import CpCommType
 from advisor.models.hybrid import AttentionVariant
 from advisor.models.spec import ModelSpec
@@ -34,6 +34,8 @@ class JobFacts(NamedTuple):
     cuda_graph_impl: CudaGraphImpl
     cuda_graph_modules: tuple[str, ...]
     expandable_segments: bool
+    optimizer: Optimizer
+    overlap_grad_reduce: bool
 
 
 def job_facts(job: Job) -> JobFacts:
@@ -48,7 +50,7 @@ def job_facts(job: Job) -> JobFacts:
         config.transformer_engine_version, layout.expert_model_parallel_size,
         layout.expert_tensor_parallel_size,
         config.precision, config.cuda_graph_impl, config.cuda_graph_modules,
-        config.expandable_segments,
+        config.expandable_segments, config.optimizer, layout.overlap_grad_reduce,
     )  # fmt: skip
 
 
@@ -79,6 +81,8 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
         enable_cuda_graph=not revision.cuda_graph_impls and impl == "local",
         external_cuda_graph=not revision.cuda_graph_impls and impl == "transformer_engine",
         expandable_segments=facts.expandable_segments,
+        optimizer=str(facts.optimizer),
+        overlap_grad_reduce=facts.overlap_grad_reduce,
         fp8="hybrid" if facts.precision.is_fp8 else None,
         fp4="e2m1" if facts.precision is Precision.NVFP4 else None,
         fp8_recipe=_fp8_recipe(facts.precision),

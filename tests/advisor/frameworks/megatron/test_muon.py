@@ -89,6 +89,15 @@ def test_refusals_in_one_line(changes: list[str], request_: dict[str, Any], word
     assert words in str(error.value)
 
 
+def test_plain_muon_overlaps_nothing_before_0_18() -> None:
+    stack = stack_of(Framework.MEGATRON_LM)
+    plain = job("job.optimizer=muon", framework_version="0.17")
+    assert not plain.layout.overlap_grad_reduce
+    assert not stack.check(NONE, plain)
+    asked = job("job.optimizer=muon", "layout.overlap_grad_reduce=true", framework_version="0.17")
+    assert [rejection.rule for rejection in stack.check(NONE, asked)] == ["muon_overlap"]
+
+
 @pytest.mark.parametrize(
     ("version", "raw", "found"),
     [
