@@ -157,7 +157,10 @@ def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
     layout = resolve(wanted).layout
     assert layout is not None
     assert layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5L"
-    before = replace(wanted, pipeline_model_parallel_size=None, framework_version="0.12")
+    before = replace(
+        wanted, pipeline_model_parallel_size=None, framework_version="0.12",
+        overrides=("job.optimizer=adam",),
+    )  # fmt: skip
     old = resolve(replace(before, framework="megatron_lm")).layout
     assert old is not None
     assert not old.pipeline_model_parallel_layout
