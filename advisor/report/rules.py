@@ -10,7 +10,7 @@ from advisor.frameworks.megatron.rules import RULES, Rule
 from advisor.frameworks.megatron.rules.engine import in_force
 from advisor.frameworks.torch.known import known_rules
 from advisor.frameworks.torch.stack import TorchStack
-from advisor.job import Job
+from advisor.job import Framework, Job
 from advisor.recompute import recomputes
 from advisor.report.text import beside, indented
 
@@ -57,7 +57,10 @@ def _takes(stack: TorchStack) -> Iterator[tuple[str, str]]:
     yield "op:", " ".join(stack.policies) or "none"
     yield "options", " ".join(f"+{option}" for option in stack.options) or "none"
     yield "sharding", " ".join(stack.shardings)
-    yield "jobs", "bf16, dense models, all GPUs data parallel"
+    degrees = (
+        "TP, EP, data parallel" if stack.framework is Framework.TORCHTITAN else "data parallel"
+    )
+    yield "jobs", f"bf16, dense models and experts, {degrees}"
 
 
 def _text(rule: Rule) -> str:

@@ -45,8 +45,8 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
 
 def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
-    layers of transformers, an activation whose graph is not known, and a layout that the stack does
-    not have here."""
+    layers of transformers, an activation whose graph is not known, layouts that the stack does not
+    have here or does not divide, and experts on a GPU before Hopper."""
     yield job
     if stack.framework is Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
@@ -57,5 +57,18 @@ def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
     for changes in ({"transformer_impl": TransformerImpl.TRANSFORMERS},
                     {"activation": Activation.QUICK_GEGLU}):  # fmt: skip
         yield replace(job, model=replace(job.model, **changes))
-    halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=4)
+    halved = job.num_gpus // 2
+    halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=halved)
     yield replace(job, layout=halves)
+    if stack.framework is Framework.HUGGINGFACE:
+        yield replace(job, config=replace(job.config, sync_each_batch=True))
+    if stack.framework is not Framework.TORCHTITAN:
+        return
+    experts = replace(job.model, num_moe_experts=8, moe_ffn_hidden_size=1024)
+    cut = {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}
+    halves = replace(halves, sequence_parallel=True)
+    piped = replace(job.layout, pipeline_model_parallel_size=2, data_parallel_size=halved)
+    yield replace(job, layout=piped)
+    yield replace(job, layout=replace(job.layout, **cut), model=experts)
+    yield replace(job, layout=halves, model=replace(job.model, num_query_groups=1))
+    yield replace(job, model=experts, gpu=replace(job.gpu, compute_capability=8.0))

@@ -100,8 +100,3 @@ def layout_problems(job: Job) -> Iterator[Problem]:
             "has no view",
             fix=f"TP {model.num_query_groups} or less", source="torchtitan models, Attention",
         )  # fmt: skip
-    if job.config.seq_length % tp:
-        yield Problem(
-            rule="training.seq_len", reason="must be divisible by the TP degree (seq_len_divisor)",
-            fix=f"a multiple of {tp}", source=_SOURCE,
-        )  # fmt: skip
