@@ -65,10 +65,10 @@ def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
     if stack.framework is not Framework.TORCHTITAN:
         return
     experts = replace(job.model, num_moe_experts=8, moe_ffn_hidden_size=1024)
-    cut = {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}
+    cut = replace(job.layout, expert_model_parallel_size=2, expert_tensor_parallel_size=2)
     halves = replace(halves, sequence_parallel=True)
     piped = replace(job.layout, pipeline_model_parallel_size=2, data_parallel_size=halved)
     yield replace(job, layout=piped)
-    yield replace(job, layout=replace(job.layout, **cut), model=experts)
+    yield replace(job, layout=cut, model=experts)
     yield replace(job, layout=halves, model=replace(job.model, num_query_groups=1))
     yield replace(job, model=experts, gpu=replace(job.gpu, compute_capability=8.0))
