@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from advisor.answer import MemoryBreakdown, StageMemory
 from advisor.frameworks.base import FixedMemory, Stack
 from advisor.job import Job
-from advisor.layers.eager.masked import mask_bytes
 from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, reserved_memory
@@ -58,7 +57,11 @@ class JobMemory:
         self._microbatches = job.num_microbatches
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
         self._derived = linear or config.precision.is_quantized
-        self._mask = AttentionMask(mask_bytes(shape))
+        self._mask = AttentionMask()
+        if not job.model.transformer_impl.is_megatron:
+            from advisor.layers.eager.masked import mask_bytes
+
+            self._mask = AttentionMask(mask_bytes(shape))
         if config.loads_attention_mask:
             pairs = config.micro_batch_size * config.seq_length**2
             self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)

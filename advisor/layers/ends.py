@@ -7,7 +7,6 @@ tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
 from dataclasses import replace
 
 from advisor.dtypes import DType
-from advisor.layers.eager.ends import cross_entropy, embedding_layer, output_head
 from advisor.layers.norm import norm_operator
 from advisor.layers.operators import (
     ComputeUnit,
@@ -58,6 +57,8 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Embedding lookup, and its dropout where hidden_dropout > 0."""
     if shape.model.transformer_impl.is_megatron:
         return _megatron_embedding(shape)
+    from advisor.layers.eager.ends import embedding_layer
+
     return embedding_layer(shape, embedding_weights(shape))
 
 
@@ -145,6 +146,8 @@ def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...
     """The same by what runs as one: eager torch computes the loss outside the model."""
     if shape.model.transformer_impl.is_megatron:
         return (("head", _megatron_head(shape)),)
+    from advisor.layers.eager.ends import cross_entropy, output_head
+
     weight = _output_weight(shape)
     return (
         ("head", output_head(shape, weight)),

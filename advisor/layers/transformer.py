@@ -4,8 +4,6 @@ from dataclasses import replace
 
 from advisor.dtypes import DType, Precision
 from advisor.layers.attention import attention_operators
-from advisor.layers.eager.plain import plain_layer
-from advisor.layers.eager.transformers import transformers_layer
 from advisor.layers.ends import final_layernorm
 from advisor.layers.gated_delta_net import gated_delta_net_operators
 from advisor.layers.mamba import mamba_operators
@@ -30,11 +28,16 @@ __all__ = ["LAYER_INPUT", "transformer_layer"]
 
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
-    """Operators of one layer as the model's transformer_impl writes it."""
+    """Operators of one layer as the model's transformer_impl writes it; what Megatron's does not
+    need is not imported for it."""
     match shape.model.transformer_impl:
         case TransformerImpl.TORCH:
+            from advisor.layers.eager.plain import plain_layer
+
             return plain_layer(shape, kind)
         case TransformerImpl.TRANSFORMERS:
+            from advisor.layers.eager.transformers import transformers_layer
+
             return transformers_layer(shape, kind)
     return _megatron_layer(shape, kind)
 
