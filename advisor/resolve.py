@@ -17,6 +17,7 @@ from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
 from advisor.models.variants import of_providers
+from advisor.optimizers import under_optimizer, whole_tensors
 from advisor.reader import field_types, override_all, parse, parse_all
 from advisor.recompute import Setting
 from advisor.request import Request
@@ -86,6 +87,9 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     if not named and framework is Framework.MEGATRON_BRIDGE and preset is not None:
         framework = preset.framework or framework  # NeMo builds what Bridge builds
         stack = stack_of(framework)
+    optimizer = overrides["job"].get("optimizer")
+    if preset is not None and optimizer is not None:
+        preset = under_optimizer(preset, parse(optimizer, Optimizer, "job.optimizer"))
     if preset is not None and stack.runs_presets:
         model = preset.configure(model)
     model = override_all(model, overrides["model"], "model.")
@@ -97,7 +101,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     _check_budget(config, gpu)
     config = replace(config, framework_version=stack.version(config.framework_version, model))
     model, config = stack.configure(model, config, frozenset(overrides["model"]))
-    layout_fields = {**_whole_tensors(config.optimizer), **layout_fields}
+    layout_fields = {**whole_tensors(config.optimizer), **layout_fields}
     layout = stack.layout(layout_fields, num_gpus)
     if layout is None:
         layout = reshaped(layout_fields, preset, num_gpus)
@@ -128,17 +132,6 @@ def _seq_length(request: Request, overrides: dict[str, str]) -> int:
     """Tokens of one sequence as far as the request says them."""
     text = overrides.get("seq_length", "")
     return int(text) if text.isdigit() else request.seq_length or _DEFAULT_SEQ_LENGTH
-
-
-def _whole_tensors(optimizer: Optimizer) -> dict[str, Any]:
-    """What an optimizer of whole tensors needs of the layout, where the request says nothing.
-
-    Megatron-LM 0.16 and 0.17 refuse overlapped reductions beside plain muon (arguments.py).
-    """
-    if not optimizer.is_muon:
-        return {}
-    reduced = {"overlap_grad_reduce": False} if optimizer is Optimizer.MUON else {}
-    return {"use_distributed_optimizer": False, **reduced}
 
 
 def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:

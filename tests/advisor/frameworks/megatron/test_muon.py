@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.cost.calibration import load_calibration
+from advisor.dtypes import DType
 from advisor.errors import UserError
 from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.raw import RawSettings
@@ -120,3 +121,21 @@ def test_what_releases_make_of_it(
     settings = RawSettings(**{"optimizer": "muon", **raw})
     revision = resolve_revision(Framework.MEGATRON_LM, version)
     assert {finding.rule: finding.verdict for finding in find(settings, revision)} == found
+
+
+def of_recipe(model: str, gpus: str, *overrides: str) -> Job:
+    """The job of a recipe on its own GPUs, or its nearest recipe's."""
+    found = resolve(Request(model=model, gpus=gpus, overrides=overrides))
+    assert found.layout is not None
+    return found.job(found.layout)
+
+
+def test_what_a_recipe_has_for_its_own_optimizer_goes_with_it_unless_it_is_given() -> None:
+    dealt = of_recipe("moonlight_16b_a3b", "32xH100", "job.optimizer=dist_muon").config
+    assert not dealt.use_precision_aware_optimizer
+    assert dealt.exp_avg_dtype is dealt.exp_avg_sq_dtype is DType.FP32
+    assert dealt.main_grads_dtype is DType.BF16
+    kimi = ("kimi_k2", "512xH100", "job.optimizer=adam")
+    assert of_recipe(*kimi).layout.use_distributed_optimizer
+    given = of_recipe(*kimi, "layout.use_distributed_optimizer=false")
+    assert not given.layout.use_distributed_optimizer
