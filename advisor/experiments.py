@@ -127,6 +127,25 @@ def nearest_experiment(
     return next((preset for preset in presets if _is_job(preset, config_dir)), None)
 
 
+def nearest_recipe(
+    model: str,
+    num_gpus: int,
+    gpu_type: str,
+    precision: Precision | None = None,
+    config_dir: Path | None = None,
+    seq_length: int | None = None,
+) -> Recipe | None:
+    """The recipe for the same GPUs in the nearest number, whether it runs on `num_gpus` or not."""
+    wanted = resolve_gpu(gpu_type, config_dir)
+    return min(
+        _rows_on(model, wanted, precision, config_dir, seq_length),
+        key=lambda recipe: (
+            abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
+        ),
+        default=None,
+    )  # fmt: skip
+
+
 _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
 _BUILDERS = {

@@ -3,8 +3,12 @@
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from advisor.errors import UserError
 from advisor.experiments import Experiment
+from advisor.frameworks.megatron.muon import check_release
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.job import JobConfig, Optimizer
+from advisor.recipes import Recipe
 
 ADAMS_ALONE: Final = frozenset({
     "use_precision_aware_optimizer", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
@@ -34,3 +38,17 @@ def under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
         return replace(preset, layout=layout, config=replace(preset.config, optimizer=optimizer))
     adams = {field.name: field.default for field in fields(JobConfig) if field.name in ADAMS_ALONE}
     return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
+
+
+def lent_optimizer(config: JobConfig, recipe: Recipe | None) -> JobConfig:
+    """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
+    own options do not go with that."""
+    wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None
+    if wanted is None:
+        return config
+    try:
+        lent = replace(config, optimizer=wanted)
+        check_release(lent, resolve_revision(lent.framework, lent.framework_version))
+    except UserError:
+        return config
+    return lent

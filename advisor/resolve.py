@@ -7,7 +7,12 @@ from advisor.cost.gpus import load_gpu
 from advisor.cost.hardware import Gpu
 from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
-from advisor.experiments import Experiment, find_experiment, nearest_experiment
+from advisor.experiments import (
+    Experiment,
+    find_experiment,
+    nearest_experiment,
+    nearest_recipe,
+)
 from advisor.frameworks.base import Stack
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.registry import stack_of
@@ -17,7 +22,7 @@ from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
 from advisor.models.variants import of_providers
-from advisor.optimizers import under_optimizer, whole_tensors
+from advisor.optimizers import lent_optimizer, under_optimizer, whole_tensors
 from advisor.reader import field_types, override_all, parse, parse_all
 from advisor.recompute import Setting
 from advisor.request import Request
@@ -100,6 +105,9 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     check_precision(config.precision, gpu)
     _check_budget(config, gpu)
     config = replace(config, framework_version=stack.version(config.framework_version, model))
+    whole = layout_fields.get("use_distributed_optimizer") is not True
+    if preset is None and optimizer is None and stack.runs_presets and whole:
+        config = lent_optimizer(config, nearest_recipe(*wanted))
     model, config = stack.configure(model, config, frozenset(overrides["model"]))
     layout_fields = {**whole_tensors(config.optimizer), **layout_fields}
     layout = stack.layout(layout_fields, num_gpus)
@@ -297,6 +305,9 @@ def _assumptions(
             chosen_later = name == "micro_batch_size" and (layout is None or left_open)
             if getattr(request, name) is None and not chosen_later:
                 said.append(f"{words} {getattr(config, name)}")
+        by_name = any(pair.startswith("job.optimizer=") for pair in request.overrides)
+        if config.optimizer.is_muon and not by_name:
+            said.append(f"{config.optimizer} as in the nearest recipe")
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
         said.append("memory and time as without CUDA graphs")
     if config.main_grads_dtype is not DType.FP32:

@@ -12,6 +12,7 @@ from advisor.frameworks.base import Stack
 from advisor.frameworks.registry import stack_of
 from advisor.job import Job
 from advisor.layouts import legal_jobs
+from advisor.optimizers import whole_tensors
 from advisor.ranking import Order, order
 from advisor.recompute import Setting
 from advisor.resolve import Resolution
@@ -153,7 +154,12 @@ def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
 
 
 def _no_layout(resolution: Resolution) -> UserError:
-    given = ", ".join(f"{name} = {value}" for name, value in resolution.layout_fields.items())
+    implied = whole_tensors(resolution.config.optimizer)
+    given = ", ".join(
+        f"{name} = {value}"
+        for name, value in resolution.layout_fields.items()
+        if name not in implied
+    )
     batch = resolution.config.global_batch_size
     return UserError(
         "--gpus", resolution.num_gpus,

@@ -29,6 +29,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"frameworks", "answer", "experiments"}),
     frozenset({"job_memory", "job_time", "reshape"}),
     frozenset({"evaluate"}),
+    frozenset({"optimizers"}),
     frozenset({"resolve", "ranking", "explain"}),
     frozenset({"layouts", "search"}),
     frozenset({"remedies"}),

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import Verdict, find
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.registry import stack_of
-from advisor.job import Framework, Job
+from advisor.job import Framework, Job, Optimizer
 from advisor.memory.muon import fullest_share, muon_shares
 from advisor.memory.static import stage_elements
 from advisor.report.header import layout_words
@@ -139,3 +139,22 @@ def test_what_a_recipe_has_for_its_own_optimizer_goes_with_it_unless_it_is_given
     assert of_recipe(*kimi).layout.use_distributed_optimizer
     given = of_recipe(*kimi, "layout.use_distributed_optimizer=false")
     assert not given.layout.use_distributed_optimizer
+
+
+@pytest.mark.parametrize(
+    ("changes", "optimizer"),
+    [
+        ({}, Optimizer.DIST_MUON),
+        ({"framework_version": "0.15"}, Optimizer.ADAM),
+        ({"precision": "fp16"}, Optimizer.ADAM),
+        ({"overrides": ("layout.use_distributed_optimizer=true",)}, Optimizer.ADAM),
+        ({"overrides": ("job.optimizer=adam",)}, Optimizer.ADAM),
+    ],
+)
+def test_a_job_without_a_recipe_takes_the_nearest_ones_optimizer(
+    changes: dict[str, Any], optimizer: Optimizer
+) -> None:
+    found = resolve(Request(model="kimi_k2", gpus="256xH100", **changes), borrow=False)
+    assert found.config.optimizer is optimizer
+    lent = "dist_muon as in the nearest recipe" in found.assumptions
+    assert lent is (optimizer is Optimizer.DIST_MUON)
