@@ -51,5 +51,9 @@ def command_lines(command: str, width: int) -> list[str]:
 
 
 def dotted_lines(parts: Sequence[str], width: int) -> list[str]:
-    """``a · b ·`` and ``c`` below it: parts stay whole."""
-    return packed(parts, width, glue=" · ", end=" ·")
+    """``a · b ·`` and ``c`` below it: parts stay whole, but for one that no line holds, which
+    breaks at its blanks."""
+    lines: list[str] = []
+    for line in packed(parts, width, glue=" · ", end=" ·"):
+        lines += [line] if len(line) <= width else packed(line.split(" "), width, glue=" ")
+    return lines
