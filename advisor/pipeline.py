@@ -212,6 +212,15 @@ def _layers_of_stages(model: ModelSpec, layout: ParallelLayout) -> list[int]:
 
 
 def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -> UserError:
+    vpp = layout.virtual_pipeline_model_parallel_size
+    if layout.splits_evenly and vpp > 1:
+        text = "" if stages * vpp > model.num_layers else f", or write the chunks in {_FIELD}"
+        return UserError(
+            "layout.virtual_pipeline_model_parallel_size", vpp,
+            f"with PP = {stages} makes {stages * vpp} chunks, which must divide num_layers = "
+            f"{model.num_layers}",
+            f"leave VPP out for a balanced split over the stages alone{text}",
+        )  # fmt: skip
     if layout.splits_evenly:
         return UserError(
             "layout.pipeline_model_parallel_size", stages,
