@@ -92,9 +92,10 @@ def _with_another_layout(
     """Where nothing fits in the layout that was given: with the best one that does, as the first
     remedy. Of Megatron's layouts alone; none where nothing was given."""
     stack = stack_of(resolution.config.framework)
-    if advice.fits or resolution.layout is None or not stack.runs_presets:
-        return advice
     layout, given = freed(resolution.layout, resolution.layout_fields)
+    free_already = resolution.layout is None and given == resolution.layout_fields
+    if advice.fits or free_already or not stack.runs_presets:
+        return advice
     free = replace(resolution, layout=layout, layout_fields=given)
     try:
         searched = best_on_any_layout(free, calibration, asked)

@@ -30,10 +30,12 @@ _AS_SEARCHED: Final = {
 _SHAPING = (_TP, _PP, _CP)
 
 
-def freed(layout: ParallelLayout, given: dict[str, Any]) -> tuple[ParallelLayout, dict[str, Any]]:
+def freed(
+    layout: ParallelLayout | None, given: dict[str, Any]
+) -> tuple[ParallelLayout | None, dict[str, Any]]:
     """`layout` and what is `given` of it, without all that a search can choose."""
     kept = {k: v for k, v in given.items() if k not in SEARCHED | _AS_SEARCHED.keys()}
-    return replace(layout, **_AS_SEARCHED), kept
+    return layout and replace(layout, **_AS_SEARCHED), kept
 
 
 def degree_words(layout: ParallelLayout, names: Collection[str] = DEGREES) -> str:

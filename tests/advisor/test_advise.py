@@ -188,6 +188,14 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
     assert fits.fits
 
 
+def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is_named() -> None:
+    advice = ask("kimi_k2", "256xH100", overrides=("job.optimizer=adam",),
+                 expert_model_parallel_size=64, recompute=("full:uniform:1",))  # fmt: skip
+    assert not advice.fits
+    assert "legal layouts" in advice.remedies[0].why
+    assert "EP 64" not in advice.remedies[0].change
+
+
 def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
     """27 layers on 2 stages, by a text that does not go with 4 stages or with VPP 2."""
     advice = ask(
