@@ -1,4 +1,4 @@
-"""What Megatron-LM's command line makes of --optimizer muon and dist_muon.
+"""What Megatron-LM's command line makes of --optimizer, muon and dist_muon first of all.
 
 Sources: megatron-core 0.16.1 optimizer/muon.py and optimizer_config.py; wheels 0.17.1 to 0.19.2
 training/arguments.py (validate_args).
@@ -10,12 +10,28 @@ from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+from advisor.units import nearest_names
 
 _ARGUMENTS: Final = "megatron-core 0.17.1 training/arguments.py:1483-1493"
 _NEWER: Final = "megatron-core 0.19.2 training/arguments.py:1669-1682"
+_PARSER: Final = "megatron-core 0.19.2 training/arguments.py:2776"
 _CONFIG: Final = "megatron-core 0.16.1 optimizer/optimizer_config.py:375"
 _FILE: Final = "megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3"
 _FP16: Final = "megatron-core 0.16.1 optimizer/muon.py:195"
+
+
+_CHOICES: Final = ("adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon")
+
+
+def optimizer_choice(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A name that no release knows; lion came with 0.17, soap and adaptive_muon behind it."""
+    if raw.optimizer in _CHOICES:
+        return None
+    return Problem(
+        f"optimizer = {raw.optimizer}, which no release has",
+        nearest_names(raw.optimizer, _CHOICES),
+        "SystemExit: argument --optimizer: invalid choice",
+    )
 
 
 def muon_release(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -93,6 +109,7 @@ def _muon(raw: RawSettings) -> bool:
 
 
 RULES: Final = (
+    Rule("optimizer_choice", Verdict.REFUSED, Authority.LAUNCHER, optimizer_choice, _PARSER),
     Rule("muon_release", Verdict.REFUSED, Authority.LAUNCHER, muon_release, _FILE),
     Rule(
         "muon_distributed_optimizer", Verdict.REFUSED, Authority.LAUNCHER,

@@ -113,6 +113,8 @@ def test_plain_muon_overlaps_nothing_before_0_18() -> None:
          {"muon_precision_aware": Verdict.REFUSED}),
         ("0.19", {"fp16": True}, {"muon_fp16": Verdict.REFUSED}),
         ("0.15", {"use_distributed_optimizer": True, "optimizer": "adam"}, {}),
+        ("0.19", {"optimizer": "soap"}, {}),
+        ("0.19", {"optimizer": "dist_muom"}, {"optimizer_choice": Verdict.REFUSED}),
     ],
 )  # fmt: skip
 def test_what_releases_make_of_it(
