@@ -36,7 +36,9 @@ def under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
     if not optimizer.is_muon:
         layout = replace(preset.layout, use_distributed_optimizer=True)
         return replace(preset, layout=layout, config=replace(preset.config, optimizer=optimizer))
-    adams = {field.name: field.default for field in fields(JobConfig) if field.name in ADAMS_ALONE}
+    adams: dict[str, Any] = {
+        field.name: field.default for field in fields(JobConfig) if field.name in ADAMS_ALONE
+    }
     return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
 
 
