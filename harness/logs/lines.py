@@ -23,25 +23,27 @@ class Line:
     """A line without colours and with single blanks; rank as a launcher's prefix says.
 
     whole: it has its end. What a file breaks off in is not: its last number may be half a number.
+    damaged: the file cannot be decompressed from here on, or its checksum fails.
     """
 
     text: str
     rank: int | None = None
     whole: bool = True
+    damaged: bool = False
 
 
 def read_lines(path: Path) -> Iterator[Line]:
     """Lines of a file, ended by a newline or, in progress bars, by a carriage return; too long ones
     are left out.
 
-    A compressed file that is damaged ends where the damage is, with a line that is not whole.
+    A compressed file that is damaged ends where the damage is, with a line that says so.
     UserError where the file cannot be read.
     """
     try:
         with path.open("rb") as file:
             yield from _lines(_opened(file))
     except (EOFError, gzip.BadGzipFile, zlib.error):
-        yield Line(text="", whole=False)
+        yield Line(text="", whole=False, damaged=True)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UserError("LOG", show_path(path), f"cannot be read ({reason})") from None

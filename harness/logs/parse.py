@@ -22,7 +22,7 @@ class ParsedLog:
     """What the last attempt of a run logged.
 
     ended: whether the log shows that the run came to its end. cause: why it did not, where the log
-    names that. whole: the file does not break off within a line.
+    names that. damaged: names of files that could not be read to their end.
     whole_run: means over the whole run, where the log tells any.
     """
 
@@ -35,7 +35,7 @@ class ParsedLog:
     cause: Failure | None = None
     restarts: int = 0
     lines: int = 0
-    whole: bool = True
+    damaged: tuple[str, ...] = ()
 
 
 def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> ParsedLog:
@@ -52,7 +52,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
     bare = ParsedLog(
         cause=min(causes, key=_severity, default=None),
         lines=sum(scan.lines for scan in scans),
-        whole=all(scan.whole for scan in scans),
+        damaged=tuple(path.name for path, s in zip(paths, scans, strict=True) if s.damaged),
     )
     for name, collected in found.items():
         steps = collected.steps()
@@ -81,12 +81,12 @@ class _Scan:
         self.collectors = {name: Collector() for name in known}
         self.causes = Causes()
         self.lines = 0
-        self.whole = True
+        self.damaged = False
 
     def read(self, line: Line) -> None:
         """Enter a line; of one that is not whole only that there was one."""
         self.lines += 1
-        self.whole = line.whole
+        self.damaged = line.damaged
         if not line.whole or not line.text:
             return
         rank = self._rank if line.rank is None else line.rank

@@ -27,6 +27,10 @@ from harness.result import (
 from harness.trial import Device, MeasurementPlan
 
 PROVENANCE: Final = "parsed from log"
+_DAMAGED: Final = (
+    "the file is damaged or cut short, as its compression shows; --accept-incomplete takes what "
+    "could be read"
+)
 _NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
 
 
@@ -60,6 +64,9 @@ def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
     failure = _failure(parsed, question)
     if failure is not None:
         return failed(bare, parsed, failure)
+    if parsed.damaged and not question.accept_incomplete:
+        message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
+        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=message))
     timed = timed_steps(parsed.steps, _work(parsed, question))
     cut = _warm_up(timed, question.plan)
     window = slice(cut, cut + question.plan.steps)
@@ -202,6 +209,9 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
     if not (question.done or parsed.ended):
         yield Concern(name="incomplete", seen=f"the log ends {_last(parsed)}", limit="its end",
                       advice="make sure that the run was stopped on purpose")  # fmt: skip
+    if parsed.damaged:
+        yield Concern(name="damaged_file", seen=", ".join(parsed.damaged), limit="whole files",
+                      advice="copy the log once more")  # fmt: skip
     if parsed.restarts:
         yield Concern(name="restarts", seen=str(parsed.restarts), limit="0",
                       advice="only the last attempt is counted")  # fmt: skip

@@ -52,6 +52,18 @@ def test_one_line_for_each_log(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_damaged_file_is_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    """All its steps can be read, and its checksum fails."""
+    packed = bytearray(gzip.compress((HEAD + steps()).encode()))
+    packed[-6] ^= 1
+    Path("bad.log.gz").write_bytes(packed)
+    assert cli.main(["ingest", "bad.log.gz"]) == 3
+    assert capsys.readouterr().out.startswith(
+        "incomplete  megatron_lm      bad.log.gz  [training] bad.log.gz: the file is damaged"
+    )
+    assert cli.main(["ingest", "bad.log.gz", "--accept-incomplete"]) == 0
+
+
 def test_a_text_about_training_is_no_log(capsys: pytest.CaptureFixture[str]) -> None:
     """It speaks of running out of memory; a traceback of it would be believed."""
     words = "What fits: that no rank runs out of memory.\nRuntimeError: CUDA out of memory\n"

@@ -48,7 +48,7 @@ def test_a_small_log(parse: Parse) -> None:
         Peak(number=2, rank=0, allocated=round(55210.5 * 2**20), reserved=58112 * 2**20),
         Peak(number=2, rank=8, allocated=round(50210.5 * 2**20), reserved=57112 * 2**20),
     )
-    assert (parsed.ended, parsed.restarts, parsed.whole, parsed.cause) == (True, 0, True, None)
+    assert (parsed.ended, parsed.restarts, parsed.damaged, parsed.cause) == (True, 0, (), None)
     assert parsed.arguments["recompute_modules"] == "['mlp']"
 
 
@@ -66,6 +66,7 @@ def test_cut_at_every_byte_there_is_never_a_wrong_number(tmp_path: Path, kind: s
         assert set(parsed.peaks) <= set(whole.peaks)
         assert parsed.ended is (len(parsed.steps) == 3)
         assert parsed.cause is None
+        assert bool(parsed.damaged) is (kind == "gzip" and length > 1), "its first bytes say gzip"
 
 
 @settings(max_examples=60, deadline=None)
@@ -251,4 +252,4 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         parse_logs([tmp_path])
     damaged = tmp_path / "x.gz"
     damaged.write_bytes(gzip.compress(SMALL.encode())[:60] + b"\x00" * 50)
-    assert parse_logs([damaged]).whole is False
+    assert parse_logs([damaged]).damaged == ("x.gz",)
