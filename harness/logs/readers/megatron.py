@@ -59,7 +59,10 @@ _LOSS: Final = "lm loss"
 _NAN: Final = "number of nan iterations"
 _SKIPPED: Final = "number of skipped iterations"
 _NORM: Final = "grad norm"
-_NUMERIC: Final = (_TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, "consumed samples")
+_BATCH: Final = "global batch size"
+_NUMERIC: Final = (
+    _TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "consumed samples",
+)  # fmt: skip
 
 
 class MegatronReader:
@@ -86,7 +89,8 @@ class MegatronReader:
 
 
 def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
-    """The averages over the log interval."""
+    """The averages over the log interval, and the batch: that of the line counts, since the printed
+    arguments tell where a ramp ends, and Bridge prints none."""
     fields = pairs(rest, " | ", ":")
     if fields is None or _TIME not in fields:
         return ()
@@ -95,15 +99,16 @@ def _iteration(step: int, total: int, rest: str) -> tuple[Record, ...]:
     if positive(fields[_TIME]) is None:
         return ()
     rate = next((positive(fields[name]) for name in _THROUGHPUT if name in fields), None)
-    return (
-        Step(
-            number=step,
-            total=total,
-            seconds=float(Decimal(fields[_TIME]).scaleb(-3)),  # 40.1 ms are 0.0401 s
-            tflops_per_gpu=rate,
-            loss=_loss(fields),
-        ),
+    found = Step(
+        number=step,
+        total=total,
+        seconds=float(Decimal(fields[_TIME]).scaleb(-3)),  # 40.1 ms are 0.0401 s
+        tflops_per_gpu=rate,
+        loss=_loss(fields),
     )
+    if _BATCH not in fields:
+        return (found,)
+    return (found, Argument(name="global_batch_size", value=fields[_BATCH]))
 
 
 def _loss(fields: dict[str, str]) -> float | None:

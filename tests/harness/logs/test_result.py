@@ -126,6 +126,14 @@ def test_another_setting_than_was_asked_for(parse: Parse) -> None:
     )
 
 
+def test_another_batch_than_was_asked_for(parse: Parse) -> None:
+    """Each line tells it, where nothing prints the arguments too."""
+    asked = replace(QUESTION, trial={"workload": {**WORKLOAD, "global_batch_size": 128}})
+    result = result_of(parse(run()), asked)
+    assert result.status is TrialStatus.UNSTABLE
+    assert result.concerns[0].seen == "global_batch_size is 32, asked for was 128"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -16,7 +16,8 @@ from tests.harness.logs import lines
 COMMAND = Command(template="x", framework="other", words=("recompute=",), gpu="H100",
                   variables=("A=1",))  # fmt: skip
 TRIAL = Trial(
-    workload=replace(WORKLOAD, backend=Backend.COMMAND), measurement=MeasurementPlan(steps=3),
+    workload=replace(WORKLOAD, backend=Backend.COMMAND, global_batch_size=32),
+    measurement=MeasurementPlan(steps=3),
     command=COMMAND,
 )  # fmt: skip
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"

@@ -17,32 +17,33 @@ def read(line: str) -> tuple[Record, ...]:
     "stamp", ["2026-01-15 10:20:31", "2026-01-15 10:20:31.123456"], ids=["to 0.15", "from 0.16"]
 )
 def test_the_iteration_line(stamp: str) -> None:
-    (step,) = read(lines.megatron(10, 500, ms=40.1, stamp=stamp))
+    step, batch = read(lines.megatron(10, 500, ms=40.1, stamp=stamp))
+    assert batch == Argument(name="global_batch_size", value="32")
     assert step == Step(number=10, total=500, seconds=0.0401, tflops_per_gpu=412.3, loss=8.123456)
 
 
 def test_eight_digits_leave_no_blank() -> None:
-    (step,) = read(lines.megatron(12345678, 87654321))
+    step, _ = read(lines.megatron(12345678, 87654321))
     assert isinstance(step, Step)
     assert (step.number, step.total) == (12345678, 87654321)
 
 
 def test_without_log_throughput_and_with_metrics_of_experts() -> None:
     extra = " load_balancing_loss: 1.012345E+00 | mtp_1 loss: 9.123456E+00 | no pair here |"
-    (step,) = read(lines.megatron(10, tflops=None, extra=extra))
+    step, _ = read(lines.megatron(10, tflops=None, extra=extra))
     assert isinstance(step, Step)
     assert (step.tflops_per_gpu, step.loss) == (None, 8.123456)
 
 
 def test_megatron_deepspeed_calls_throughput_tflops() -> None:
     text = lines.megatron(3).replace("throughput per GPU (TFLOP/s/GPU)", "TFLOPs")
-    (step,) = read(text)
+    step, _ = read(text)
     assert isinstance(step, Step)
     assert step.tflops_per_gpu == 412.3
 
 
 def test_a_skipped_iteration_has_no_loss() -> None:
-    (step,) = read(lines.megatron(3, loss=None, skipped=1, norm=math.inf))
+    step, _ = read(lines.megatron(3, loss=None, skipped=1, norm=math.inf))
     assert isinstance(step, Step)
     assert step.loss is None
 
@@ -57,7 +58,7 @@ def test_a_skipped_iteration_has_no_loss() -> None:
     ids=["printed as INF", "not printed", "counted"],
 )
 def test_a_loss_that_is_no_number(line: str) -> None:
-    (step,) = read(line)
+    step, _ = read(line)
     assert isinstance(step, Step)
     assert step.loss is not None
     assert not math.isfinite(step.loss)
@@ -84,7 +85,7 @@ def test_a_damaged_line_says_nothing(damage: tuple[str, str]) -> None:
 
 def test_of_two_lines_in_one_the_whole_one_counts() -> None:
     glued = lines.megatron(9, ms=1.0)[:70] + lines.megatron(10, ms=2.0)
-    (step,) = read(glued)
+    step, _ = read(glued)
     assert isinstance(step, Step)
     assert (step.number, step.seconds) == (10, 0.002)
 
