@@ -13,6 +13,7 @@ from advisor.errors import UserError
 from advisor.reader import convert, show
 from advisor.units import gib, nearest_names
 from harness.baselines.results import load_results
+from harness.commands.run import run_folder
 from harness.config import compose
 from harness.logs.ingest import Identity, Ingested, Source, ingest, write
 from harness.logs.records import LogFramework
@@ -85,14 +86,14 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     sources = find_sources(options.logs, options.one_run)
     identity = _identity(options)
+    config = identity.config
+    folder = run_folder(config.runs, config.name or _default_name(sources))
     found = ingest(sources, options.framework, identity, options.accept_incomplete)
     for one in found:
         print(line(one))
     if not options.dry_run:
-        config = identity.config
-        folder = Path(config.runs) / (config.name or _default_name(sources))
         write(found, folder)
-        _say(f"results in {folder}")
+        _say(f"results in {folder.path}")
     return exit_code([one.result for one in found])
 
 

@@ -17,7 +17,7 @@ from advisor.units import parse_gpus
 from harness.codec import decode, encode, plain
 from harness.config import RecomputeChoice, RunConfig
 from harness.device import Machine
-from harness.files import write_atomic
+from harness.files import read_text, write_atomic
 from harness.logs.arguments import told_recompute, unknown_workload
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
@@ -30,6 +30,8 @@ from harness.trial import Backend, Device, MeasurementPlan, Trial
 
 EXPERIMENT: Final = "ingested"
 """Of the plan that is made of logs."""
+_LOGS: Final = "logs.txt"
+"""Whose results a folder holds: the full path of each log, a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +103,12 @@ def ingest(
     return tuple(found)
 
 
-def write(found: Sequence[Ingested], folder: Path) -> None:
-    """Keep the results below `folder`; UserError where a run of ours is there."""
-    run = RunFolder(folder)
+def write(found: Sequence[Ingested], run: RunFolder) -> None:
+    """Keep the results in `run`; UserError where a run of ours is there, or another log's."""
+    folder = run.path
     if _measured_here(run):
         raise UserError("name", folder.name, "is the folder of a run", "give name=ANOTHER")
+    _claim(folder, [str(path.resolve()) for one in found for path in one.source.paths])
     settings = {one.setting.trial.workload.key(): one.setting for one in found if one.setting}
     if settings:
         firsts = (replace(one, trial=replace(one.trial, repeat=0)) for one in settings.values())
@@ -121,6 +124,18 @@ def write(found: Sequence[Ingested], folder: Path) -> None:
         else:
             (folder / one.source.name).mkdir(parents=True, exist_ok=True)
             write_atomic(folder / one.source.name / "result.json", encode(one.result))
+
+
+def _claim(folder: Path, logs: Sequence[str]) -> None:
+    """Say of which logs the results are; UserError where those of others are there."""
+    owners = read_text(folder / _LOGS)
+    if owners is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
+    elif set(logs) - set(owners.splitlines()):
+        first = owners.partition("\n")[0]
+        raise UserError("name", folder.name, f"holds results of another log ({first})",
+                        "give name=ANOTHER or runs=FOLDER")  # fmt: skip
 
 
 def _device_name(result: TrialResult) -> str:

@@ -189,6 +189,7 @@ def test_the_command_line() -> None:
         (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
         (["a.log", "--config-dir"], "needs a folder"),
         (["a.log", "gpus=8"], "gpus"),
+        (["a.log", "name=../esc"], "name = ../esc: must be the name of one folder"),
         (["a.log", "device=tpu"], "must be one of cuda, cpu"),
         (["a.log", "like=absent.json"], "cannot be read"),
         (["a.log", "like=a.log", "experiment=tiny_cpu"], "give one of them"),
@@ -220,6 +221,20 @@ def test_a_measured_run_is_not_written_over() -> None:
     Path("a.log").write_text(HEAD + steps())
     assert cli.main(["ingest", "a.log", "name=mine"]) == 2
     assert cli.main(["ingest", "a.log", "name=mine", "--dry-run"]) == 0
+
+
+def test_results_of_another_log_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(f"{folder}/train.log").write_text(HEAD + steps())
+    assert cli.main(["ingest", "a/train.log"]) == 0
+    assert cli.main(["ingest", "a/train.log"]) == 0, "its own"
+    kept = Path("runs/ingested-train/train/result.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main(["ingest", "b/train.log"]) == 2
+    assert "holds results of another log" in capsys.readouterr().err
+    assert Path("runs/ingested-train/train/result.json").read_bytes() == kept
+    assert cli.main(["ingest", "b/train.log", "name=b"]) == 0
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
