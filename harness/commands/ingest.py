@@ -27,7 +27,8 @@ harness ingest [flags] LOG... [KEY=VALUE]...
 
 Reads step times, TFLOP/s, tokens/s, losses and peak memory out of the logs of Megatron-LM, Megatron
 Bridge, NeMo, torchtitan, DeepSpeed and Hugging Face's Trainer, and keeps them as results that
-compare, golden and report read. Warm-up is dropped by the same rule as everywhere.
+compare and golden read, and report where experiment= or like= says the workload. Warm-up is dropped
+by the same rule as everywhere.
 
   harness ingest train.log                             what the log itself tells of its workload
   harness ingest 'logs/*.log.gz' experiment=llama3_8b_8xh100 'recompute.settings=[selective:mlp]'

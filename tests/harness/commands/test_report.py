@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("pandas")
 
+from advisor.errors import UserError
+from harness import cli
 from harness.commands import report
+from tests.harness.logs import lines
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
@@ -102,3 +105,11 @@ def test_no_torch_and_no_hydra_are_needed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60,
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_log_that_alone_tells_its_workload_has_no_report(tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    (tmp_path / "a.log").write_text(lines.megatron_header() + lines.megatron(1, 1))
+    assert cli.main(["ingest", str(tmp_path / "a.log"), f"runs={tmp_path}"]) == 3
+    with pytest.raises(UserError, match="harness ingest LOG experiment=NAME"):
+        report.main([str(tmp_path / "ingested-a")])
