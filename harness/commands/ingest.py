@@ -92,6 +92,8 @@ def main(argv: Sequence[str]) -> int:
     found = ingest(sources, options.framework, identity, options.accept_incomplete)
     for one in found:
         print(line(one))
+        for text in one.parsed.odd_files:
+            _say(f"{one.source.name}: {text}")
     if not options.dry_run:
         write(found, folder)
         _say(f"results in {folder.path}")

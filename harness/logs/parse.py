@@ -1,7 +1,7 @@
 """One run from its log, or from the logs of several of its ranks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,8 @@ class ParsedLog:
 
     ended: whether the log shows that the run came to its end. cause: why it did not, where the log
     names that. damaged: names of files that could not be read to their end.
-    whole_run: means over the whole run, where the log tells any.
+    whole_run: means over the whole run, where the log tells any. odd_files: of several files, those
+    that end before the others or say nothing, a text each.
     """
 
     framework: LogFramework | None = None
@@ -36,6 +37,7 @@ class ParsedLog:
     restarts: int = 0
     lines: int = 0
     damaged: tuple[str, ...] = ()
+    odd_files: tuple[str, ...] = ()
 
 
 def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> ParsedLog:
@@ -66,6 +68,7 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
                 whole_run=collected.whole_run,
                 ended=said or _at_total(steps),
                 restarts=collected.restarts,
+                odd_files=tuple(_odd(paths, scans, name, steps)),
             )
     traced = any(scan.causes.traceback for scan in scans)
     return bare if traced else replace(bare, cause=None)
@@ -106,6 +109,20 @@ def _scan(path: Path, framework: LogFramework | None) -> _Scan:
     for line in read_lines(path):
         scan.read(line)
     return scan
+
+
+def _odd(
+    paths: Sequence[Path], scans: Sequence[_Scan], name: LogFramework, steps: Sequence[Step]
+) -> Iterator[str]:
+    """Files that say less than those of the run's other ranks do: cut, or of something else. An
+    empty one (a rank that has nothing to say) and what goes to stderr are as they should be."""
+    for path, scan in zip(paths, scans, strict=True):
+        collected = scan.collectors[name]
+        last = max((stream.last for stream in collected.streams.values()), default=0)
+        if 0 < last < steps[-1].number:
+            yield f"{path.name} ends at step {last} of {steps[-1].number}"
+        elif scan.lines and collected == Collector() and path.stem != "stderr":
+            yield f"{path.name} holds no line of {name}"
 
 
 def _rank_of(path: Path) -> int | None:

@@ -31,6 +31,7 @@ _DAMAGED: Final = (
     "the file is damaged or cut short, as its compression shows; --accept-incomplete takes what "
     "could be read"
 )
+_SHOWN: Final = 3
 _NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
 
 
@@ -212,6 +213,13 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
     if parsed.damaged:
         yield Concern(name="damaged_file", seen=", ".join(parsed.damaged), limit="whole files",
                       advice="copy the log once more")  # fmt: skip
+    if parsed.odd_files:
+        first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
+        yield Concern(
+            name="rank_files", limit="all ranks to the end",
+            seen="; ".join([*first, f"and {more} more"] if more > 0 else first),
+            advice="make sure that all files are of this run, and whole",
+        )  # fmt: skip
     if parsed.restarts:
         yield Concern(name="restarts", seen=str(parsed.restarts), limit="0",
                       advice="only the last attempt is counted")  # fmt: skip

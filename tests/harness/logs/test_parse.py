@@ -223,6 +223,18 @@ def test_files_of_ranks_are_one_run(tmp_path: Path) -> None:
     assert (parsed.restarts, parsed.ended, parsed.lines) == (0, True, 21)
 
 
+def test_files_that_say_less_than_those_of_other_ranks(tmp_path: Path) -> None:
+    contents = {"cut": SMALL[: SMALL.index("iteration        4")], "empty": "", "junk": "junk\n",
+                "rank0": SMALL, "stderr": "a warning\n"}  # fmt: skip
+    for name, text in contents.items():
+        (tmp_path / f"{name}.log").write_text(text)
+    parsed = parse_logs(sorted(tmp_path.iterdir()))
+    assert parsed.odd_files == (
+        "cut.log ends at step 3 of 5",
+        "junk.log holds no line of megatron_lm",
+    )
+
+
 def test_the_cause_is_taken_from_any_rank(tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text(lines.megatron(1) + "NCCL error in: x.cpp\n")
     (tmp_path / "rank1.log").write_text("CUDA out of memory. Tried to allocate 2.00 GiB\n")

@@ -117,6 +117,13 @@ def test_without_its_framework_s_end_a_log_gives_no_number(parse: Parse, text: s
     )  # fmt: skip
 
 
+def test_odd_files_of_ranks_are_told(parse: Parse) -> None:
+    odd = replace(parse(run()), odd_files=("rank1.log ends at step 3 of 12", "b", "c", "d"))
+    result = result_of(odd, QUESTION)
+    assert (result.status, names(result)) == (TrialStatus.OK, ["rank_files"])
+    assert result.concerns[0].seen == "rank1.log ends at step 3 of 12; b; c; and 1 more"
+
+
 def test_another_setting_than_was_asked_for(parse: Parse) -> None:
     text = lines.megatron_header(recompute_modules=["core_attn"]) + run()
     result = result_of(parse(text), QUESTION)
