@@ -84,7 +84,7 @@ def grads_dtype(backend: Backend, job: Job) -> DType:
 _TOLD: Final = (
     "main_grads_dtype", "precision", "fp8_param_gather", "use_precision_aware_optimizer",
     "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_cpu_offload",
-    "cuda_graph_impl",
+    "cuda_graph_impl", "moe_load_imbalance",
 )  # fmt: skip
 
 

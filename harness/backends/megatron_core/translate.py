@@ -65,8 +65,8 @@ def megatron_model(workload: Workload) -> ModelSpec:
 
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
     """`job` with the layers, precision, optimizer and batch of `workload` on this backend: its mock
-    data has no mask, nothing is captured in CUDA graphs, optimizer states are fp32 and not on the
-    host."""
+    data has no mask, experts get equal shares, nothing is captured in CUDA graphs, optimizer states
+    are fp32 and not on the host."""
     plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
     config = replace(job.config, create_attention_mask=False, precision=workload.precision, **plain)
     overlapped = job.layout.tp_comm_overlap and runs_transformer_engine(workload)
@@ -77,6 +77,7 @@ def as_megatron_runs(job: Job, workload: Workload) -> Job:
 _PLAIN_FIELDS: Final = (
     "cuda_graph_impl", "cuda_graph_modules", "fp8_param_gather", "use_precision_aware_optimizer",
     "optimizer", "optimizer_cpu_offload", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "moe_load_imbalance",
 )  # fmt: skip
 _CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
 

@@ -47,6 +47,15 @@ def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
     assert any("precision bf16" in text for text in plan.assumptions)
 
 
+def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
+    job = ["model=mixtral_8x7b", "gpus=64xH100", "layout=tp1_pp4_ep8"]
+    even, uneven = (plan_rehearsal(parse_asked([*job, f"job.moe_load_imbalance={x}"]))
+                    for x in (1, 2))  # fmt: skip
+    predicted = [plan.settings[0].trial.prediction for plan in (even, uneven)]
+    assert predicted[0] == predicted[1]
+    assert any("moe_load_imbalance 1" in text for text in uneven.assumptions)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
