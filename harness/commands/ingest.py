@@ -160,7 +160,11 @@ def _files(path: Path) -> tuple[Path, ...]:
     """The file, or the logs anywhere in a folder."""
     if not path.is_dir():
         return (path,)
-    files = (file for file in sorted(path.rglob("*")) if file.is_file())
+    try:
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    except OSError as error:
+        raise UserError("LOG", show(str(path)), f"cannot be searched: {error.filename}: "
+                        f"{error.strerror}", "name a folder of logs") from None  # fmt: skip
     found = tuple(file for file in files if file.suffix in _SUFFIXES)
     if not found:
         raise UserError("LOG", show(str(path)), "is a folder without logs")

@@ -237,6 +237,19 @@ def test_results_of_another_log_are_not_written_over(capsys: pytest.CaptureFixtu
     assert cli.main(["ingest", "b/train.log", "name=b"]) == 0
 
 
+def test_a_folder_that_may_not_be_searched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "job/x")
+
+    Path("job").mkdir()
+    Path("job/x").write_text("")
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert cli.main(["ingest", "job"]) == 2
+    assert "LOG = job: cannot be searched: job/x: Permission denied" in capsys.readouterr().err
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ingest", "--help"]) == 0
     assert capsys.readouterr().out == ingest.HELP
