@@ -24,7 +24,8 @@ class ParsedLog:
     ended: whether the log shows that the run came to its end. cause: why it did not, where the log
     names that. damaged: names of files that could not be read to their end.
     whole_run: means over the whole run, where the log tells any. odd_files: of several files, those
-    that end before the others or say nothing, a text each.
+    that end before the others or say nothing, a text each. mistaken: whose lines these are, where
+    another framework's were asked for.
     """
 
     framework: LogFramework | None = None
@@ -38,6 +39,7 @@ class ParsedLog:
     lines: int = 0
     damaged: tuple[str, ...] = ()
     odd_files: tuple[str, ...] = ()
+    mistaken: str = ""
 
 
 def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> ParsedLog:
@@ -70,6 +72,8 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
                 restarts=collected.restarts,
                 odd_files=tuple(_odd(paths, scans, name, steps)),
             )
+    if framework is not None and (actual := parse_logs(paths).framework) is not None:
+        bare = replace(bare, mistaken=f"no line of {framework}'s; these are {actual}'s")
     traced = any(scan.causes.traceback for scan in scans)
     return bare if traced else replace(bare, cause=None)
 

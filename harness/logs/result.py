@@ -162,6 +162,8 @@ def _warm_up(timed: TimedSteps, plan: MeasurementPlan) -> int:
 
 def _nothing(parsed: ParsedLog) -> str:
     lines = f"{parsed.lines} {'line' if parsed.lines == 1 else 'lines'}"
+    if parsed.mistaken:
+        return parsed.mistaken
     if parsed.framework is None:
         return f"no line of a known framework in {lines}"
     if not parsed.steps:

@@ -8,6 +8,7 @@ from harness.baselines.series import Series
 from harness.codec import decode_result, encode
 from harness.gate.metrics import process_of
 from harness.logs.parse import ParsedLog
+from harness.logs.records import LogFramework
 from harness.logs.result import Question, result_of
 from harness.logs.series import Work, timed_steps, work_of
 from harness.result import Phase, TrialResult, TrialStatus
@@ -115,6 +116,13 @@ def test_without_its_framework_s_end_a_log_gives_no_number(parse: Parse, text: s
     assert (result.status, result.times, result.memory, result.loss, result.reported) == (
         TrialStatus.INCOMPLETE, None, (), (), None,
     )  # fmt: skip
+
+
+def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
+    result = result_of(parse(run(), LogFramework.TORCHTITAN), QUESTION)
+    assert result.status is TrialStatus.NO_DATA
+    assert result.evidence is not None
+    assert result.evidence.message == "no line of torchtitan's; these are megatron_lm's"
 
 
 def test_odd_files_of_ranks_are_told(parse: Parse) -> None:
