@@ -67,6 +67,13 @@ class Block:
         size = node.num_bytes // self.shape.dtype.itemsize * WIDE
         return self.graph.fused(f"{node.name}.fp32", size, node)
 
+    def read_slope_of_tanh(self, output: Tensor) -> None:
+        """The backward of tanh squares its output in fp32 (torch/_decomp/decompositions.py,
+        tanh_backward)."""
+        graph, wide = self.graph, output.num_elements * WIDE
+        copy = graph.fused("fp32", wide, self.node(output))
+        graph.read(graph.fused("rest", wide, graph.fused("squared", wide, copy, copy)))
+
     @property
     def seeds(self) -> Node:
         """The seeds of all dropouts, which inductor makes at once: a layer has two."""

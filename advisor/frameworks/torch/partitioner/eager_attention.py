@@ -5,7 +5,7 @@ Source: transformers 5.23.0 modeling_gemma2.py (eager_attention_forward), repeat
 _decomp/decompositions.py (softmax, tanh_backward).
 """
 
-from advisor.frameworks.torch.partitioner.block import WIDE, Block
+from advisor.frameworks.torch.partitioner.block import Block
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.layers.operators import Operator, Tensor
 
@@ -62,10 +62,8 @@ def _pointwise(block: Block, operator: Operator) -> None:
 
 def _tanh(block: Block, operator: Operator) -> None:
     _pointwise(block, operator)
-    graph, (output,) = block.graph, operator.outputs
-    wide = output.num_elements * WIDE
-    copy = graph.fused("fp32", wide, block.node(output))
-    graph.read(graph.fused("rest", wide, graph.fused("squared", wide, copy, copy)))
+    (output,) = operator.outputs
+    block.read_slope_of_tanh(output)
 
 
 def _mask(block: Block, operator: Operator) -> None:

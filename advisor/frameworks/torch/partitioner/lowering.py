@@ -195,10 +195,8 @@ def _gelu_new_cubic(block: Block, operator: Operator) -> None:
 
 def _gelu_new_tanh(block: Block, operator: Operator) -> None:
     _pointwise(block, operator)
-    graph, (output,) = block.graph, operator.outputs
-    wide = output.num_elements * WIDE
-    copy = graph.fused("fp32", wide, block.node(output))
-    graph.read(graph.fused("rest", wide, graph.fused("squared", wide, copy, copy)))
+    (output,) = operator.outputs
+    block.read_slope_of_tanh(output)
 
 
 def _relu(block: Block, operator: Operator) -> None:
