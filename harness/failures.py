@@ -23,6 +23,11 @@ _SIZE: Final = r"([0-9.]+ (?:bytes|[KMGT]i?B))"
 # GiB already allocated; 1.01 GiB free; ...)".
 _ASKED: Final = re.compile(rf"tried to allocate (?:more than )?{_SIZE}", re.IGNORECASE)
 _FREE: Final = re.compile(rf"{_SIZE} (?:is )?free\b", re.IGNORECASE)
+# Under torch.cuda.set_per_process_memory_fraction: "… is free. 80.00 GiB allowed; Of the allocated
+# memory 77.00 GiB is allocated by PyTorch, with 1.00 GiB allocated in private pools (e.g., CUDA
+# Graphs), and 1.50 GiB is reserved by PyTorch but unallocated."
+_ALLOWED: Final = re.compile(rf"{_SIZE} allowed\b", re.IGNORECASE)
+_HELD: Final = re.compile(rf"{_SIZE} (?:is allocated by|is reserved by) PyTorch", re.IGNORECASE)
 _GLOG_TALK: Final = re.compile(r"\[[IW]\d{3,4} [\d:.]+ ")
 """torch's C++ side writes its level and date: what it only tells (I) or warns of (W) is no cause,
 though "destroy_process_group() was not called" names ProcessGroupNCCL at the end of many runs."""
@@ -99,11 +104,21 @@ def _of_words(text: str) -> TrialStatus | None:
 
 
 def over_bytes(text: str) -> int | None:
-    """Bytes asked for beyond what was free, from torch's message; None where it does not say."""
+    """Bytes asked for beyond what was free, of the GPU and of the process's own allowance, from
+    torch's message; None where it does not say."""
     asked, free = _ASKED.search(text), _FREE.search(text)
     if asked is None or free is None:
         return None
-    return max(0, _bytes(asked[1]) - _bytes(free[1]))
+    room = min([_bytes(free[1]), *_left_of_allowance(text)])
+    return max(0, _bytes(asked[1]) - room)
+
+
+def _left_of_allowance(text: str) -> list[int]:
+    """What a process with a limit of its own could still take; empty without one."""
+    allowed = _ALLOWED.search(text)
+    if allowed is None:
+        return []
+    return [max(0, _bytes(allowed[1]) - sum(map(_bytes, _HELD.findall(text))))]
 
 
 def _bytes(quantity: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from advisor.errors import UserError
 from harness import failures
@@ -36,6 +36,8 @@ BACKENDS: Final[dict[Backend, str]] = {
     Backend.MEGATRON_CORE: "harness.backends.megatron_core",
 }
 """Module of each backend that runs in this process; its `build` is a StepFactory."""
+
+Counted = TypeVar("Counted")
 
 MeasuredOk: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
 
@@ -163,7 +165,7 @@ class Worker:
                 times=measured.times,
                 memory=self._memory(measured.memory, step),
                 timeline=tuple(measured.timeline),
-                flops=step.flops(),
+                flops=_if_counted(step.flops),
                 loss=tuple(measured.loss),
                 stages=tuple(getattr(measured, "stages", ())),
                 concerns=tuple(measured.concerns),
@@ -177,7 +179,7 @@ class Worker:
         return tuple(
             peak
             if peak.saved_bytes_per_layer is not None
-            else replace(peak, saved_bytes_per_layer=step.saved_bytes_per_layer())
+            else replace(peak, saved_bytes_per_layer=_if_counted(step.saved_bytes_per_layer))
             for peak in peaks
         )
 
@@ -210,6 +212,16 @@ class Worker:
                 if not failures.is_disk_full(error):
                     raise
                 reservation.commit(encode(replace(result, timeline=())))
+
+
+def _if_counted(count: Callable[[], Counted]) -> Counted | None:
+    """What a backend counts once the steps are measured; None, with the reason in the log, where it
+    fails: times and memory must not be lost for it."""
+    try:
+        return count()
+    except Exception:
+        traceback.print_exc()
+        return None
 
 
 def _close(step: WatchedStep) -> None:

@@ -1,12 +1,10 @@
 """One rank of a job, alone: built, stepped and gauged on fake tensors, a CPU or a GPU."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
-from unittest import mock
 
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -22,7 +20,7 @@ from harness.backends.megatron_core.training import (
     NextBatch,
     announced_phases,
 )
-from harness.backends.megatron_core.world import P2P, fake_world, torch_device
+from harness.backends.megatron_core.world import fake_world, torch_device
 from harness.measure.memory import StorageMeter
 from harness.measure.timing import stopwatch
 from harness.rehearsal.fake.environment import megatron_without_gpu
@@ -30,6 +28,7 @@ from harness.rehearsal.fake.graph import ModulePaths
 from harness.rehearsal.fake.kernels import FlashLikeAttention
 from harness.rehearsal.fake.meter import LiveBytes
 from harness.rehearsal.gauges import CudaGauge, MeterGauge, PhasePeaks
+from harness.rehearsal.received import own_part, received_noise
 from harness.result import Phase, StagePeaks
 from harness.trial import Device, MeasurementPlan
 
@@ -96,7 +95,8 @@ def rehearse(
     with ExitStack() as stack:
         stack.enter_context(device_patches(device))
         stack.enter_context(fake_world(case, case.rank_of_stage(stage)))
-        stack.enter_context(_received_noise())
+        stack.enter_context(received_noise())
+        stack.enter_context(own_part())
         torch.manual_seed(plan.seed)
         model_parallel_cuda_manual_seed(plan.seed)
         training = MegatronTraining(case, transformer_config(case, **routing), SdpaAttention)
@@ -163,24 +163,6 @@ def _give_back(device: Device) -> None:
     if device is Device.CUDA:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-@contextmanager
-def _received_noise() -> Iterator[None]:
-    """Fills what is received from other stages with N(0, 1): a fake process group leaves it as the
-    allocator gave it, and NaN makes kernels, power draw and routing unlike those of a job."""
-    original = P2P._communicate
-
-    def communicate(*args: Any, **wanted: Any) -> Any:
-        received = original(*args, **wanted)
-        with torch.no_grad():
-            for tensor in received[:2]:
-                if tensor is not None:
-                    tensor.normal_()
-        return received
-
-    with mock.patch.object(P2P, "_communicate", communicate):
-        yield
 
 
 def _storage_bytes(tensors: list[torch.Tensor]) -> int:

@@ -16,12 +16,21 @@ OLD = (
     "CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 15.78 GiB total capacity; 13.10 GiB "
     "already allocated; 256.00 MiB free; 14.2 GiB reserved in total by PyTorch)"
 )
+CAPPED = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.80 GiB of "
+    "which 60.00 GiB is free. Process 7 has 79.50 GiB memory in use. 80.00 GiB allowed; Of the "
+    "allocated memory 77.00 GiB is allocated by PyTorch, and 1.50 GiB is reserved by PyTorch but "
+    "unallocated. If reserved but unallocated memory is large try setting …"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (NEW, 2**29),
+        (CAPPED, 2**29),
+        (CAPPED.replace("60.00 GiB", "1.00 GiB"), 2**30),
+        (CAPPED.replace("77.00 GiB", "79.00 GiB"), 2**31),
         (OLD, 2**28),
         (NEW.replace("1.50 GiB", "0 bytes"), 2**31),
         (NEW.replace("1.50 GiB", "8.00 GiB"), 0),

@@ -135,6 +135,20 @@ def test_what_the_measurement_counted_stands(run: Run) -> None:
     assert run(tools_of(FakeStep(), memory=own))[1].memory == own
 
 
+def test_a_count_that_fails_loses_no_measurement(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: FakeStep) -> Any:
+        raise AssertionError("heads differ")
+
+    monkeypatch.setattr(FakeStep, "flops", fails)
+    monkeypatch.setattr(FakeStep, "saved_bytes_per_layer", fails)
+    code, result = run(tools_of(FakeStep()))
+    assert (code, result.status, result.flops, result.memory) == (0, "ok", None, (MEMORY,))
+    assert result.times is not None
+    assert "heads differ" in capsys.readouterr().err
+
+
 def test_a_fatal_concern_is_unstable(run: Run) -> None:
     code, result = run(tools_of(FakeStep(), concerns=(FATAL,)))
     assert (code, result.status, result.concerns) == (0, TrialStatus.UNSTABLE, (FATAL,))

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from harness.backends.sdpa import flash_only
+
 
 class SdpaAttention(torch.nn.Module):
     """Causal attention through scaled_dot_product_attention; no scores are kept.
@@ -22,10 +24,11 @@ class SdpaAttention(torch.nn.Module):
     ) -> torch.Tensor:
         """Megatron's mask is always causal here, and is not read."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        out = functional.scaled_dot_product_attention(
-            q, k, v,
-            is_causal=True,
-            dropout_p=self._dropout if self.training else 0.0,
-            enable_gqa=query.shape[2] != key.shape[2],
-        )  # fmt: skip
+        with flash_only(q, v):
+            out = functional.scaled_dot_product_attention(
+                q, k, v,
+                is_causal=True,
+                dropout_p=self._dropout if self.training else 0.0,
+                enable_gqa=query.shape[2] != key.shape[2],
+            )  # fmt: skip
         return out.permute(2, 0, 1, 3).flatten(2)

@@ -11,7 +11,7 @@ from advisor.models.spec import Activation, AttentionBackend, ModelSpec, Positio
 from advisor.models.variants import variants
 from advisor.pipeline import pipeline_stages
 from harness.backends.native.setting import NativeSetting, parse_native_setting
-from harness.trial import Workload
+from harness.trial import Device, Workload
 
 
 def check(workload: Workload, *, transformer_engine: bool) -> None:
@@ -23,6 +23,7 @@ def check(workload: Workload, *, transformer_engine: bool) -> None:
     _check_pipeline(workload)
     _check_fully_sharded(workload, setting)
     _check_model(workload)
+    _check_policy(workload, setting)
     _check_parts(workload.model)
     if workload.model.multi_latent_attention:
         _check_latent_attention(workload, setting, transformer_engine)
@@ -135,6 +136,17 @@ def _check_model(workload: Workload) -> None:
     if learned and workload.seq_length > longest:
         raise UserError("job.seq_length", workload.seq_length,
                         f"is above max_position_embeddings = {longest}")  # fmt: skip
+
+
+def _check_policy(workload: Workload, setting: NativeSetting) -> None:
+    """A replay that keeps attention does not run its kernel, which on a GPU is what moves the
+    random state on: every later dropout of the replay would draw another mask."""
+    dropout = workload.model.attention_dropout
+    keeps = setting.policy is not None and setting.policy.keeps_attention
+    if keeps and dropout > 0 and workload.device is Device.CUDA:
+        raise UserError("model.attention_dropout", dropout,
+                        f"gives wrong gradients under {workload.recompute}, which keeps attention, "
+                        "on a GPU", "model.attention_dropout=0, or op:save_matmul")  # fmt: skip
 
 
 def _check_latent_attention(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from harness.backends.native.modules.attention import ATTENTION_FORWARD
+from harness.backends.native.modules.attention import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from harness.backends.native.regions import Watchers
 
 
@@ -104,7 +104,16 @@ def _causal_half(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
     return int(b) * int(heads) * int(s) * int(key[2]) * (int(channels) + int(value[3]))
 
 
-_ATTENTION_FLOPS: Final = dict.fromkeys(ATTENTION_FORWARD, _causal_half)
+def _not_replayed(*_: Any, **__: Any) -> int:
+    """Nothing: only replays are counted, and a replay is a forward. Torch's own formula refuses
+    keys and values with fewer heads than the queries (2.11)."""
+    return 0
+
+
+_ATTENTION_FLOPS: Final[dict[Any, Callable[..., int]]] = {
+    **dict.fromkeys(ATTENTION_FORWARD, _causal_half),
+    **dict.fromkeys(ATTENTION_BACKWARD, _not_replayed),
+}
 
 
 def count(layers: nn.Module, run: Callable[[], None]) -> Counted:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -70,42 +71,62 @@ def _policy_contexts(
 ) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
     make: Any = create_selective_checkpoint_contexts
     forward, replay = make(_Decide(policy))
-    return forward, _Both(_replaying(), replay)
+    if Watchers.kept is not None:
+        forward = _InOrder(forward, _Noting(_Kept(policy), Watchers.kept))
+    return forward, _InOrder(_replaying(), replay)
 
 
-class _Both(ExitStack):
-    """Two contexts, entered in order when this one is."""
+class _InOrder(ExitStack):
+    """Contexts, entered in order when this one is."""
 
     def __init__(self, *contexts: AbstractContextManager[Any]) -> None:
         super().__init__()
         self._contexts = contexts
 
-    def __enter__(self) -> "_Both":
+    def __enter__(self) -> "_InOrder":
         for context in self._contexts:
             self.enter_context(context)
         return self
 
 
-class _Decide:
-    """The policy as torch asks for it, operator by operator of one layer's forward."""
+class _Kept:
+    """Whether a policy keeps an operator's outputs, asked operator by operator of one layer."""
 
     def __init__(self, policy: OpPolicy) -> None:
         self._policy, self._matmuls = policy, 0
 
-    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if not self._keeps(op):
-            return CheckpointPolicy.PREFER_RECOMPUTE
-        outputs = ctx.op_output if isinstance(ctx.op_output, tuple) else (ctx.op_output,)
-        for output in outputs:
-            if Watchers.kept is not None and isinstance(output, Tensor):
-                Watchers.kept(output)
-        return CheckpointPolicy.MUST_SAVE
-
-    def _keeps(self, op: Any) -> bool:
+    def __call__(self, op: Any) -> bool:
         if op in _MATMULS:
             self._matmuls += 1
             return self._policy.keeps_matmul(self._matmuls - 1)
         return op in _ATTENTIONS and self._policy.keeps_attention
+
+
+class _Decide:
+    """The policy as torch asks for it."""
+
+    def __init__(self, policy: OpPolicy) -> None:
+        self._keeps = _Kept(policy)
+
+    def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE if self._keeps(op) else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells of every tensor that the policy's contexts keep. What they hand to a policy differs
+    from release to release of torch; what runs does not."""
+
+    def __init__(self, keeps: _Kept, note: Callable[[Tensor], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._keeps, self._note = keeps, note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self._keeps(func):
+            for tensor in _tensors(output):
+                if isinstance(tensor, Tensor):
+                    self._note(tensor)
+        return output
 
 
 class Regions:

@@ -180,12 +180,15 @@ class NativeStep:
 
     @cached_property
     def _counted(self) -> probe.Counted | None:
-        """One more microbatch, counted. Operators that the counter takes apart need more memory
-        than a step, which may just have fitted: its measurement stands without the count."""
+        """One more microbatch, counted; None where that fails, in whatever way.
+
+        The steps have been measured by now, and must not be lost for a count. Operators that torch
+        takes apart to count them need more memory than a step, which may just have fitted.
+        """
         try:
             return probe.count(self.model.decoder, self._one_microbatch)
-        except torch.OutOfMemoryError as error:
-            print(f"native: kept bytes are not counted: {error}", file=sys.stderr)
+        except Exception as error:
+            print(f"native: kept bytes and replays are not counted: {error!r}", file=sys.stderr)
             return None
         finally:
             self.optimizer.drop_gradients()

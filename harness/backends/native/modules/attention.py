@@ -1,12 +1,12 @@
 """Causal flash attention on GPU and CPU: keeps q, k, v, the output and the log-sum-exp."""
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from harness.backends.sdpa import flash_only
 
 _SEEDS: Final = 2**31
 
@@ -22,20 +22,11 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
         seed = int(torch.randint(_SEEDS, ()).item())
         dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
         return dropped[0].transpose(1, 2)
-    with _flash_only(q, v):
+    with flash_only(q, v):
         out = functional.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
         )
     return out.transpose(1, 2)
-
-
-def _flash_only(query: Tensor, value: Tensor) -> AbstractContextManager[None]:
-    """No other kernel on a GPU, but for fp32, which flash attention does not take; cuDNN's where
-    keys and values differ in width."""
-    if not query.is_cuda or query.dtype is torch.float32:
-        return nullcontext()
-    equal = query.shape[-1] == value.shape[-1]
-    return sdpa_kernel(SDPBackend.FLASH_ATTENTION if equal else SDPBackend.CUDNN_ATTENTION)
 
 
 class CoreAttention(nn.Module):
@@ -123,3 +114,9 @@ ATTENTION_FORWARD: Final = (
     torch.ops.recompute_harness.dropped_attention,
 )
 """What runs attention forward, on either device."""
+ATTENTION_BACKWARD: Final = (
+    _aten._scaled_dot_product_flash_attention_backward,
+    _aten._scaled_dot_product_efficient_attention_backward,
+    _aten._scaled_dot_product_cudnn_attention_backward,
+)
+"""Their backward on a GPU."""

@@ -280,6 +280,9 @@ REFUSED = {
     ),
     "fp16": (workload(LLAMA, precision=Precision.FP16), "compute in bf16"),
     "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "8 bits need Transformer Engine"),
+    "kept attention with dropout on a GPU": (
+        replace(workload(GPT, "op:torchtitan"), device=Device.CUDA), "gives wrong gradients",
+    ),
 }  # fmt: skip
 
 

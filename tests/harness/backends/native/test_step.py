@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import GPT, LLAMA, Phases, workload  # noqa: E402
+from torch.utils.flop_counter import flop_registry  # noqa: E402
 
 from advisor.cost.flops import model_flops  # noqa: E402
 from advisor.errors import UserError  # noqa: E402
@@ -22,7 +23,7 @@ from harness.backends.native.predict import (  # noqa: E402
     predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
 )
-from harness.backends.native.probe import SavedMeter  # noqa: E402
+from harness.backends.native.probe import _ATTENTION_FLOPS, SavedMeter  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 
 
@@ -50,6 +51,34 @@ def test_same_seed_same_losses_and_counting_changes_none() -> None:
     assert counted.saved_bytes_per_layer() > 0
     assert [counted.run(Phases())] == expected
     assert build_step(one, 6).run(Phases()) != expected[0]
+
+
+def test_a_count_that_fails_leaves_the_models_flops(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise AssertionError("heads differ")
+
+    step = build_step(workload(LLAMA), 1)
+    monkeypatch.setattr("harness.backends.native.probe.count", fails)
+    assert step.saved_bytes_per_layer() is None
+    flops = step.flops()
+    assert flops.model == flops.hardware > 0
+    assert flops.replayed_per_layer is None
+    assert capsys.readouterr().err.count("AssertionError('heads differ')") == 1
+
+
+def test_the_counter_knows_every_attention_of_a_gpu() -> None:
+    """torch 2.11's own formula of the backward refuses grouped keys and values."""
+    named = (
+        op for op in flop_registry if "scaled_dot_product" in str(op) and "for_cpu" not in str(op)
+    )
+    for op in named:
+        count = _ATTENTION_FLOPS[op]
+        backward = "backward" in str(op)
+        query, grouped = [2, 8, 64, 16], [2, 2, 64, 16]
+        seen = count(query, query, grouped, grouped) if backward else count(query, grouped, grouped)
+        assert seen == (0 if backward else 2 * 8 * 64 * 64 * 32), op
 
 
 def test_microbatches_add_up_to_the_batch() -> None:
