@@ -109,6 +109,17 @@ class Flops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLoad:
+    """State of the GPU over the timed steps: medians of clock and power, the highest temperature,
+    and every reason for which clocks were held back. None where the driver does not tell."""
+
+    sm_clock_mhz: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
     """Rates as the framework's own log prints them, one for each measured step; empty where it does
     not. tflops_per_gpu are model FLOPs by the framework's formula."""
@@ -123,7 +134,8 @@ class StagePeaks:
 
     weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
     are the peaks in these phases, what lives from step to step included. reserved: of the caching
-    allocator, on a GPU. compute_seconds: of one step of this rank alone, where there is a clock.
+    allocator, on a GPU; device_used: what the driver then says is used, CUDA context and all.
+    compute_seconds: of one step of this rank alone, where there is a clock.
     note: which tensors a difference from the prediction may come from.
     """
 
@@ -135,6 +147,7 @@ class StagePeaks:
     backward: int
     optimizer_step: int
     reserved: int | None = None
+    device_used: int | None = None
     compute_seconds: float | None = None
     note: str = ""
 
@@ -187,6 +200,7 @@ class TrialResult:
     stages: tuple[StagePeaks, ...] = ()
     concerns: tuple[Concern, ...] = ()
     evidence: Evidence | None = None
+    load: GpuLoad | None = None
     reported: Reported | None = None
     schema_version: int = field(default=SCHEMA_VERSION)
 

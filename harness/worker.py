@@ -168,6 +168,7 @@ class Worker:
                 flops=_if_counted(step.flops),
                 loss=tuple(measured.loss),
                 stages=tuple(getattr(measured, "stages", ())),
+                load=getattr(measured, "load", None),
                 concerns=tuple(measured.concerns),
             )
         finally:

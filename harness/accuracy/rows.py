@@ -139,7 +139,7 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         allocated=Pair(
             predicted=prediction.peak_allocated_bytes, measured=_most(sized, "allocated")
         ),
-        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_most(sized, "reserved")),
+        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_taken(sized)),
         step=Pair(
             predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
         ),
@@ -157,6 +157,12 @@ _NOTHING = Prediction(
     step_time_seconds=None, peak_allocated_bytes=None, peak_reserved_bytes=None,
     saved_bytes_per_layer=None, replayed_flops_per_layer=None, calibration="none",
 )  # fmt: skip
+
+
+def _taken(sized: Sequence[TrialResult]) -> int | None:
+    """What the card gave, CUDA context and all, as is predicted; of older results what the
+    allocator took."""
+    return _most(sized, "nvml_used") or _most(sized, "reserved")
 
 
 def _most(sized: Sequence[TrialResult], which: str) -> int | None:

@@ -6,10 +6,13 @@ then None, which means unknown and never zero.
 
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Final, TypeVar
+
+from harness.result import GpuLoad
 
 T = TypeVar("T")
 
@@ -58,7 +61,7 @@ class NvmlGpu:
         """The state now; about a millisecond."""
         nvml = self._nvml
         power = self._ask("nvmlDeviceGetPowerUsage")
-        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        memory = self._memory()
         return GpuReading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
@@ -103,6 +106,13 @@ class NvmlGpu:
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else max(0, len(processes) - 1)
 
+    def _memory(self) -> Any:
+        """By the second version of the question, whose `used` leaves out what the driver keeps for
+        itself, as torch's total does; by the first where there is no other."""
+        version = getattr(self._nvml, "nvmlMemory_v2", None)
+        asked = None if version is None else self._ask("nvmlDeviceGetMemoryInfo", version)
+        return self._ask("nvmlDeviceGetMemoryInfo") if asked is None else asked
+
     def _throttle_reasons(self) -> tuple[str, ...] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # its name before driver 535
@@ -111,6 +121,21 @@ class NvmlGpu:
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         return _quiet(lambda: getattr(self._nvml, function)(self._handle, *arguments))
+
+
+def load_of(readings: Sequence[GpuReading]) -> GpuLoad | None:
+    """Readings over a stretch of work as one state; None of none."""
+    if not readings:
+        return None
+    clocks = [one.sm_clock_mhz for one in readings if one.sm_clock_mhz]
+    watts = [one.power_watts for one in readings if one.power_watts]
+    degrees = [one.temperature_celsius for one in readings if one.temperature_celsius]
+    return GpuLoad(
+        sm_clock_mhz=int(median(clocks)) if clocks else None,
+        power_watts=round(median(watts), 1) if watts else None,
+        temperature_celsius=max(degrees, default=None),
+        throttle_reasons=tuple(sorted({r for one in readings for r in one.throttle_reasons or ()})),
+    )
 
 
 def throttle_reasons(bits: int) -> tuple[str, ...]:

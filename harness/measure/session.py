@@ -11,12 +11,12 @@ import torch
 
 from harness.backends.base import TrainingStep
 from harness.measure.memory import CudaAllocator, StorageMeter
-from harness.measure.nvml import GpuReading, NvmlGpu, open_current_gpu
+from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
 from harness.measure.timeline import Timeline, sampled
 from harness.measure.timing import slowest_rank, stopwatch
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
-from harness.result import Concern, MemoryPeak, Phase, StepTimes, TimelinePoint
+from harness.result import Concern, GpuLoad, MemoryPeak, Phase, StepTimes, TimelinePoint
 from harness.trial import Device, MeasurementPlan
 
 _READING_SECONDS: Final = 0.25
@@ -38,6 +38,11 @@ class Measured:
     concerns: tuple[Concern, ...]
     host_seconds: tuple[float, ...] = ()
     readings: tuple[GpuReading, ...] = ()
+
+    @property
+    def load(self) -> GpuLoad | None:
+        """What the readings say together."""
+        return load_of(self.readings)
 
 
 class _Silent:

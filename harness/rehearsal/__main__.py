@@ -76,7 +76,7 @@ class StageByStage:
         memory = tuple(
             MemoryPeak(
                 rank=self._case.rank_of_stage(peaks.stage), stage=peaks.stage,
-                allocated=peaks.peak, reserved=peaks.reserved,
+                allocated=peaks.peak, reserved=peaks.reserved, nvml_used=peaks.device_used,
             )
             for peaks in stages
         )  # fmt: skip
@@ -107,12 +107,14 @@ class _Silent:
 
 
 def _cap_memory(memory_bytes: int | None) -> None:
-    """No more than the target GPU has, where this one has more."""
+    """No more than the target GPU has, where this one has more. What its CUDA context takes there,
+    as much as here, is not the allocator's."""
     import torch
 
-    here = torch.cuda.mem_get_info()[1]
+    free, here = torch.cuda.mem_get_info()
     if memory_bytes is not None and memory_bytes < here:
-        torch.cuda.set_per_process_memory_fraction(memory_bytes / here)
+        context = here - free
+        torch.cuda.set_per_process_memory_fraction((memory_bytes - context) / here)
 
 
 def tools_for(trial: Trial) -> Tools:

@@ -1,5 +1,6 @@
 """From what was asked to trials: the job, its ranks, and what the advisor predicts of them."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -18,8 +19,9 @@ from harness.device import find_machine
 from harness.forecast import as_run, differences
 from harness.plan import PlannedSetting, RunPlan
 from harness.rehearsal.asked import Asked
-from harness.rehearsal.predicted import predicted_stages
+from harness.rehearsal.predicted import predicted_stages, reserved_alone
 from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from harness.variables import variables_of_trials
 
 DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
 
@@ -96,19 +98,30 @@ def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -
         measurement=MeasurementPlan(steps=asked.steps),
         stages=stages,
         memory_bytes=job.gpu.memory_bytes,
+        variables=_variables(job, workload.device),
     )
     megatron_case(workload)  # raises for what cannot be rehearsed
     peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
+    on_gpu = workload.device is Device.CUDA
+    reserved = reserved_alone(evaluator, workload.recompute, stages) if on_gpu else ()
     prediction = Prediction(
         step_time_seconds=None,
         peak_allocated_bytes=max(one.peak for one in peaks),
-        peak_reserved_bytes=None,
+        peak_reserved_bytes=max(one.total for one in reserved) if reserved else None,
         saved_bytes_per_layer=None,
         replayed_flops_per_layer=None,
         calibration="none",
+        fit_probability=min(
+            (one.fit_probability(job.gpu.memory_bytes) for one in reserved), default=None
+        ),
         stages=peaks,
     )
     return PlannedSetting(trial=replace(trial, prediction=prediction))
+
+
+def _variables(job: Job, device: Device) -> tuple[str, ...]:
+    """Of a GPU's allocator; fake tensors know none."""
+    return variables_of_trials(job.config, device, os.environ) if device is Device.CUDA else ()
 
 
 def _stages(asked: Asked, job: Job) -> tuple[int, ...]:

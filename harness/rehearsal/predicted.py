@@ -6,6 +6,8 @@ from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job import Job
 from advisor.job_memory import StageDetail
+from advisor.layout import ParallelLayout
+from advisor.memory.allocator import Reserved, reserved_memory
 from harness.result import StagePeaks
 from harness.trial import Device
 
@@ -23,6 +25,23 @@ def predicted_stages(
     return tuple(
         _predicted(evaluator.job, stage, evaluator.stage_detail(setting, stage), device)
         for stage in stages
+    )
+
+
+def reserved_alone(
+    evaluator: Evaluator, recompute: str, stages: tuple[int, ...]
+) -> tuple[Reserved, ...]:
+    """What each stage's rank takes of a GPU where nothing communicates: no NCCL."""
+    setting, job = parse_setting(recompute), evaluator.job
+    details = (evaluator.stage_detail(setting, stage) for stage in stages)
+    return tuple(
+        reserved_memory(
+            detail.reserved.allocated,
+            detail.activations.total,
+            ParallelLayout(),
+            expandable_segments=job.config.expandable_segments,
+        )
+        for detail in details
     )
 
 

@@ -109,7 +109,8 @@ def rehearse(
         training.close()
         found = _stage_peaks(stage, sizes, peaks, 0)
     if device is Device.CUDA:
-        found = replace(found, reserved=torch.cuda.max_memory_reserved())
+        free, here = torch.cuda.mem_get_info()
+        found = replace(found, reserved=torch.cuda.max_memory_reserved(), device_used=here - free)
     del training, batches
     _give_back(device)
     return Rehearsed(peaks=replace(found, compute_seconds=median(seconds)), seconds=seconds)

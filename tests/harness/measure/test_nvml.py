@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from harness.measure.nvml import GpuIdentity, GpuReading, open_current_gpu, open_gpu
+from harness.measure.nvml import GpuIdentity, GpuReading, load_of, open_current_gpu, open_gpu
 from harness.measure.nvml import throttle_reasons as names
+from harness.result import GpuLoad
 
 
 class NVMLError(Exception):
@@ -80,6 +81,32 @@ def test_a_reading_in_our_units(install: Any) -> None:
     assert gpu.reading() == GpuReading(
         sm_clock_mhz=1980, memory_clock_mhz=2619, power_watts=612.5, temperature_celsius=54,
         throttle_reasons=("sw_power_cap",), used_bytes=3 * 2**30,
+    )  # fmt: skip
+
+
+def test_memory_without_what_the_driver_keeps(install: Any) -> None:
+    def ask(_: Any, version: int = 1) -> SimpleNamespace:
+        return SimpleNamespace(used=2**30 if version == 2 else 2**30 + 2**29)
+
+    install(nvmlDeviceGetMemoryInfo=ask, nvmlMemory_v2=2)
+    gpu = open_gpu()
+    assert gpu is not None
+    assert gpu.reading().used_bytes == 2**30
+
+
+def test_readings_as_one_state() -> None:
+    assert load_of(()) is None
+    assert load_of((GpuReading(),)) == GpuLoad()
+    busy = [
+        GpuReading(sm_clock_mhz=clock, power_watts=watts, temperature_celsius=degrees,
+                   throttle_reasons=reasons)
+        for clock, watts, degrees, reasons in (
+            (1980, 650.0, 50, ()), (1700, 699.0, 58, ("sw_power_cap",)), (1720, 698.0, 57, None),
+        )
+    ]  # fmt: skip
+    assert load_of(busy) == GpuLoad(
+        sm_clock_mhz=1720, power_watts=698.0, temperature_celsius=58,
+        throttle_reasons=("sw_power_cap",),
     )  # fmt: skip
 
 

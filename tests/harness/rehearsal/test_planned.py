@@ -3,6 +3,8 @@ import pytest
 from advisor.cost.gpus import load_gpu
 from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
+from advisor.units import GIB
+from harness.device import Machine
 from harness.rehearsal.asked import parse_asked
 from harness.rehearsal.planned import plan_rehearsal
 from harness.trial import Backend, Device
@@ -27,6 +29,24 @@ def test_a_trial_a_setting_with_every_stage_predicted() -> None:
     said = " ".join(plan.assumptions)
     assert "transformer_impl local" in said
     assert "no communication" in said
+
+
+def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
+    monkeypatch.setattr("harness.rehearsal.planned.find_machine", lambda _: machine)
+    asked = [*JOB, "layout=tp4_pp4_vpp1", "stage=0", "recompute=[none,full:uniform:1]",
+             "device=cuda", "job.expandable_segments=true", "job.micro_batch_size=2"]  # fmt: skip
+    none, full = (setting.trial for setting in plan_rehearsal(parse_asked(asked)).settings)
+    assert none.variables == ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+    assert none.prediction is not None
+    assert full.prediction is not None
+    allocated, taken = none.prediction.peak_allocated_bytes, none.prediction.peak_reserved_bytes
+    assert allocated is not None
+    assert taken is not None
+    assert 0.5 * GIB < taken - allocated < 2 * GIB  # context and fragmentation, no communicators
+    assert none.prediction.fit_probability is not None
+    assert full.prediction.fit_probability is not None
+    assert none.prediction.fit_probability < full.prediction.fit_probability
 
 
 def test_the_layout_overrules_the_preset() -> None:
