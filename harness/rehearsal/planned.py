@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.job import Job
 from advisor.resolve import resolve
 from harness.backends.megatron_core.installed import under_installed
-from harness.backends.megatron_core.translate import megatron_case
+from harness.backends.megatron_core.translate import megatron_case, runs_transformer_engine
 from harness.device import find_machine
 from harness.forecast import as_run, differences
 from harness.plan import PlannedSetting, RunPlan
@@ -75,9 +75,9 @@ def check_legal(job: Job, specs: Iterable[str]) -> None:
 
 
 def workload_of(job: Job, recompute: str, device: Device) -> Workload:
-    """What is rehearsed of `job`: always in bf16."""
+    """What is rehearsed of `job`: in bf16, or in FP8 where Transformer Engine runs on a GPU."""
     config = job.config
-    return Workload(
+    workload = Workload(
         model=job.model,
         layout=job.layout,
         seq_length=config.seq_length,
@@ -89,6 +89,9 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
         device=device,
         main_grads_dtype=config.main_grads_dtype,
     )
+    if config.precision.is_fp8 and runs_transformer_engine(workload):
+        return replace(workload, precision=config.precision)
+    return workload
 
 
 def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -> PlannedSetting:

@@ -38,10 +38,10 @@ class CoreAttention(StrEnum):
 class MegatronCase:
     """One training configuration; every field that Megatron knows carries Megatron's name.
 
-    Weights and activations are bf16. `vocab_size` is the padded size. `seq_length` positions are
-    learned where `max_position_embeddings` is None. `attention` is the local layers' kernel,
-    `attention_backend` what Transformer Engine is to take. `overlap_p2p_comm=None` follows
-    Megatron's launcher: on with virtual stages, off without.
+    Weights are bf16; with `fp8` Transformer Engine's linear layers compute in 8 bits. `vocab_size`
+    is the padded size. `seq_length` positions are learned where `max_position_embeddings` is None.
+    `attention` is the local layers' kernel, `attention_backend` what Transformer Engine is to take.
+    `overlap_p2p_comm=None` follows Megatron's launcher: on with virtual stages, off without.
     """
 
     num_layers: int
@@ -107,6 +107,8 @@ class MegatronCase:
     overlap_param_gather: bool = False
     grad_reduce_in_fp32: bool = False
     experts: Experts | None = None
+    fp8: str | None = None
+    fp8_recipe: str = "delayed"
     recompute_granularity: str | None = None
     recompute_method: str | None = None
     recompute_num_layers: int | None = None

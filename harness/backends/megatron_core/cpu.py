@@ -57,10 +57,11 @@ def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_
 
 
 def local_patches() -> Iterator[Any]:
-    """What Megatron's own layers lack where there is no Transformer Engine, on any device."""
+    """What Megatron's own layers lack where there is no Transformer Engine, on any device; the norm
+    they lack with it too."""
+    yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
     if has_transformer_engine():
         return
-    yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
     # its classes are None, and isinstance() refuses them; 0.13 does not ask
     yield mock.patch.object(multi_latent_attention, "HAVE_TE", False, create=True)
     # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's

@@ -12,6 +12,7 @@ from advisor.errors import UserError
 from harness.backends.base import Recorder
 from harness.backends.megatron_core.attention import SdpaAttention
 from harness.backends.megatron_core.cpu import local_patches, megatron_on_cpu
+from harness.backends.megatron_core.fused_gradient import without_apex
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.tokens import Microbatches
 from harness.backends.megatron_core.training import MegatronTraining, announced_phases
@@ -49,6 +50,7 @@ def device_patches(device: Device) -> ExitStack:
     if device is Device.CUDA:
         for patch in local_patches():
             stack.enter_context(patch)
+        stack.enter_context(without_apex())
     else:
         stack.enter_context(megatron_on_cpu())
     return stack

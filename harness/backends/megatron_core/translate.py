@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Any, Final
 
 from advisor.dtypes import DType, Precision
@@ -22,7 +23,7 @@ from advisor.models.variants import variants
 from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
 from harness.backends.megatron_core.experts import Experts
 from harness.backends.megatron_core.installed import has_transformer_engine
-from harness.trial import Device, Workload
+from harness.trial import Backend, Device, Workload
 
 _CASE_FIELDS: Final = {field.name for field in fields(MegatronCase)}
 
@@ -42,7 +43,7 @@ def megatron_model(workload: Workload) -> ModelSpec:
     """
     model = workload.model
     if runs_transformer_engine(workload):
-        return model
+        return _with_installed_kernels(model)
     unfused = model.attention_backend is AttentionBackend.UNFUSED
     te_loss = model.cross_entropy_fusion is CrossEntropyFusion.TE
     flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
@@ -63,15 +64,31 @@ def megatron_model(workload: Workload) -> ModelSpec:
     )
 
 
+def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
+    """Transformer Engine's layers with what is beside it: without the flash-attn package cuDNN's
+    attention, without DeepEP Megatron's own all-to-all."""
+    backend, dispatcher = model.attention_backend, model.moe_token_dispatcher_type
+    if backend is AttentionBackend.FLASH and find_spec("flash_attn") is None:
+        backend = AttentionBackend.FUSED
+    if dispatcher is TokenDispatcher.FLEX and find_spec("deep_ep") is None:
+        dispatcher = TokenDispatcher.ALLTOALL
+    return replace(model, attention_backend=backend, moe_token_dispatcher_type=dispatcher)
+
+
 def as_megatron_runs(job: Job, workload: Workload) -> Job:
     """`job` with the layers, precision, optimizer and batch of `workload` on this backend: its mock
     data has no mask, experts get equal shares, nothing is captured in CUDA graphs, optimizer states
     are fp32 and not on the host."""
     plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
     config = replace(job.config, create_attention_mask=False, precision=workload.precision, **plain)
-    overlapped = job.layout.tp_comm_overlap and runs_transformer_engine(workload)
-    layout = replace(job.layout, tp_comm_overlap=overlapped)
+    layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
     return replace(job, model=megatron_model(workload), config=config, layout=layout)
+
+
+def _overlaps_tp(workload: Workload) -> bool:
+    """User buffers are shared with the other ranks: a rank alone has none."""
+    alone = workload.backend is Backend.REHEARSAL
+    return workload.layout.tp_comm_overlap and runs_transformer_engine(workload) and not alone
 
 
 _PLAIN_FIELDS: Final = (
@@ -108,10 +125,26 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "virtual_pipeline_model_parallel_size": _virtual(workload),
         "pipeline_model_parallel_layout": layout.pipeline_model_parallel_layout or None,
         "grad_reduce_in_fp32": workload.main_grads_dtype is DType.FP32,
-        "tp_comm_overlap": layout.tp_comm_overlap and runs_transformer_engine(workload),
+        "tp_comm_overlap": _overlaps_tp(workload),
+        **_eight_bits(workload.precision),
         "experts": _experts(model, layout),
     }  # fmt: skip
     return MegatronCase(**values)
+
+
+def _eight_bits(precision: Precision) -> dict[str, str]:
+    """`--fp8-format` and `--fp8-recipe`; nothing in bf16."""
+    if precision not in _FP8_RECIPES:
+        return {}
+    return {"fp8": "hybrid", "fp8_recipe": _FP8_RECIPES[precision]}
+
+
+_FP8_RECIPES: Final = {
+    Precision.FP8_DELAYED: "delayed",
+    Precision.FP8_CURRENT: "tensorwise",
+    Precision.FP8_BLOCKWISE: "blockwise",
+    Precision.MXFP8: "mxfp8",
+}
 
 
 def _windows(model: ModelSpec) -> tuple[int, ...] | None:
@@ -180,9 +213,11 @@ _OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILL
 
 
 def _check(workload: Workload) -> None:
-    if workload.precision is not Precision.BF16:
+    eight_bits = workload.precision in _FP8_RECIPES and runs_transformer_engine(workload)
+    if workload.precision is not Precision.BF16 and not eight_bits:
         raise UserError("job.precision", workload.precision,
-                        "the megatron_core backend runs bf16 only", "use bf16")  # fmt: skip
+                        "the megatron_core backend runs bf16, and with Transformer Engine on a GPU "
+                        "FP8", "use bf16")  # fmt: skip
     model = workload.model
     lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
     others = [field for field, default in lacking if getattr(model, field) != default]

@@ -9,6 +9,7 @@ from advisor.errors import UserError
 from advisor.job import CudaGraphImpl, Job, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.attention import CpCommType, SoftmaxType
+from advisor.models.experts import TokenDispatcher
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
@@ -19,7 +20,7 @@ from harness.backends.megatron_core.translate import (
     megatron_model,
     runs_transformer_engine,
 )
-from harness.trial import Device
+from harness.trial import Backend, Device
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
 HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"
@@ -141,7 +142,8 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": Precision.FP16}, "runs bf16 only"),
+        ({"precision": Precision.FP16}, "runs bf16, and with Transformer Engine"),
+        ({"precision": Precision.FP8_CURRENT}, "on a GPU FP8"),
         ({"recompute": "op:save_matmul"}, "is not a setting of Megatron's"),
         (
             {"recompute": "none+offload=core_attn"},
@@ -169,6 +171,28 @@ def test_a_gpu_without_transformer_engine_runs_local_layers(
     monkeypatch.setattr(HAS_ENGINE, lambda: False)
     assert megatron_case(on_gpu).transformer_impl == "local"
     monkeypatch.setattr(HAS_ENGINE, lambda: True)
-    assert megatron_model(on_gpu) == LLAMA
+    assert megatron_model(on_gpu) == replace(LLAMA, attention_backend=AttentionBackend.FUSED)
     assert megatron_case(on_gpu).transformer_impl == "transformer_engine"
     assert not runs_transformer_engine(workload())
+    current = megatron_case(replace(on_gpu, precision=Precision.FP8_CURRENT))
+    assert (current.fp8, current.fp8_recipe) == ("hybrid", "tensorwise")
+    assert megatron_case(on_gpu).fp8 is None
+
+
+def test_kernels_that_are_installed_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HAS_ENGINE, lambda: True)
+    asked = workload(
+        replace(LLAMA, moe_token_dispatcher_type=TokenDispatcher.FLEX), device=Device.CUDA
+    )
+    alone = megatron_model(asked)
+    assert alone.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL
+    monkeypatch.setattr("harness.backends.megatron_core.translate.find_spec", lambda _: object())
+    assert megatron_model(asked) == asked.model
+
+
+def test_a_rank_alone_has_no_user_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HAS_ENGINE, lambda: True)
+    layout = ParallelLayout(tensor_model_parallel_size=2, tp_comm_overlap=True)
+    run = workload(device=Device.CUDA, layout=layout)
+    assert megatron_case(run).tp_comm_overlap
+    assert not megatron_case(replace(run, backend=Backend.REHEARSAL)).tp_comm_overlap
