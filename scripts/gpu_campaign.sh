@@ -10,7 +10,7 @@
 # minute), accuracy.md and .csv, tests.txt and campaign.txt (what was said). All of it stays in
 # KEEP too: the same call goes on from there, while the machine's disk lasts.
 #
-#   LIMIT_SECONDS=520    for everything; RESERVE_SECONDS=35 of them for accuracy and packing
+#   LIMIT_SECONDS=520    for everything; RESERVE_SECONDS=25 of them for accuracy and packing
 #   TESTS=all            test_native.py first, the gate: where none of its tests passes nothing is
 #                        measured. The other files of tests/gpu in what time is left at the end.
 #                        gate: it alone. none: no tests.
@@ -59,7 +59,7 @@ fi
 version=$("$python" -m harness.campaign.version) || exit 2
 
 # Seconds until the reserve begins; SECONDS counts from the start of this script.
-left() { echo $((${LIMIT_SECONDS:-520} - ${RESERVE_SECONDS:-35} - SECONDS)); }
+left() { echo $((${LIMIT_SECONDS:-520} - ${RESERVE_SECONDS:-25} - SECONDS)); }
 
 at_most() { echo $(($1 < $2 ? $1 : $2)); }
 
@@ -150,7 +150,7 @@ if [ "$tests" = all ] && [ "$#" -ge 1 ] && [ "$code" != 2 ]; then
     run_tests "$file" "$(at_most 150 "$(left)")"
   done
 fi
-if timeout -k 5 "$(at_most 120 $((${RESERVE_SECONDS:-35} + ($(left) > 0 ? $(left) : 0))))" \
+if timeout -k 5 "$(at_most 120 $((${RESERVE_SECONDS:-25} + ($(left) > 0 ? $(left) : 0))))" \
   "$python" -m harness.cli accuracy "$work"; then
   cp "$work/accuracy.md" "$work/accuracy.csv" "$out"
 fi
