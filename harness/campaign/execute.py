@@ -11,28 +11,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness.campaign.journal import Attempt, Journal, Outcome
+from harness.campaign.journal import SOME_FAILED, Attempt, Journal, Outcome, Standing, standing
 from harness.campaign.plan import Campaign, Item
+from harness.campaign.trials import RETRY, WITH_TRIALS, Trials, trials_of
+from harness.signals import Stop
 
 HARNESS: Final = (sys.executable, "-m", "harness.cli")
 _PATIENCE_SECONDS: Final = 15.0
 """From SIGTERM to SIGKILL: commands of the harness keep what is finished in that time."""
-_FINAL: Final = (0, 4)
-"""Exit codes of a command with nothing left to do: done, or some trial failed (of memory, say)."""
+_INTERRUPTED: Final = frozenset(
+    Stop(number).exit_code for number in (signal.SIGINT, signal.SIGTERM)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
     """Runs items in `out`; `environment` tells machines apart, `budget_seconds` bounds the whole.
 
+    version: of the program (campaign.version). again: what failed with this version is tried again.
     program: what an item's arguments are handed to. clock: monotonic seconds. say: one line of
     talk.
     """
 
     out: Path
     environment: str
+    version: str
     budget_seconds: float
     say: Callable[[str], None]
+    again: bool = False
     program: Sequence[str] = HARNESS
     clock: Callable[[], float] = time.monotonic
     began: float = field(default_factory=time.monotonic)
@@ -43,44 +49,83 @@ class Executor:
         return Journal(self.out / "campaign.jsonl")
 
     def run(self, campaign: Campaign) -> Iterator[Attempt]:
-        """Attempts at the items that are not done, in order; one that no longer fits into the
-        budget is passed over for a smaller one, and one that lacks a package for good."""
-        done = self.journal.done()
-        for item in campaign.items:
-            if item.key(self.environment) in done:
-                self.say(f"{item.name}: done before")
-                continue
-            if item.lacks():
-                self.say(f"{item.name}: passed over, {', '.join(item.lacks())} is not installed")
-                continue
-            left = self.budget_seconds - (self.clock() - self.began)
-            if left < item.least_seconds:
-                self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} left")
-                continue
-            yield self._attempt(item, min(left, item.most_seconds))
+        """Attempts at the items that are due, in order; one that no longer fits into the budget is
+        passed over for a smaller one, and one that lacks a package for good.
 
-    def _attempt(self, item: Item, seconds: float) -> Attempt:
-        self.say(f"{item.name}: {' '.join(item.command(self.out))} (at most {seconds:.0f} s)")
+        Ends where the first run measured nothing: what follows would fare no better.
+        """
+        first = campaign.first_run()
+        for item in campaign.items:
+            given = standing(self._attempts(item), self.version, again=self.again)
+            if self._worth_starting(item, given):
+                yield self._attempt(item, given)
+            elif given.due:
+                continue
+            if item is first and self.measured_nothing(item):
+                self.say(f"stopped: {item.name} measured nothing, see {self.log(item)}")
+                return
+
+    def standing(self, item: Item) -> Standing:
+        """What the attempts so far mean."""
+        return standing(self._attempts(item), self.version)
+
+    def measured_nothing(self, item: Item) -> bool:
+        """Whether this version of the program tried an item, and no trial of it was measured."""
+        last = self.standing(item).last
+        return last is not None and last.version == self.version and last.measured_nothing
+
+    def log(self, item: Item) -> Path:
+        """What an item printed, over all attempts."""
+        return self.out / "logs" / f"{item.name}.txt"
+
+    def _attempts(self, item: Item) -> tuple[Attempt, ...]:
+        return self.journal.attempts(item.key(self.environment))
+
+    def _worth_starting(self, item: Item, given: Standing) -> bool:
+        left = self._left()
+        if not given.due:
+            advice = "; --retry tries it again" if given.failed else ""
+            self.say(f"{item.name}: {given.words}{advice}")
+        elif item.lacks():
+            self.say(f"{item.name}: passed over, {', '.join(item.lacks())} is not installed")
+        elif left < item.least_seconds:
+            self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} left")
+        else:
+            return True
+        return False
+
+    def _left(self) -> float:
+        return self.budget_seconds - (self.clock() - self.began)
+
+    def _attempt(self, item: Item, given: Standing) -> Attempt:
+        words = item.command(self.out)
+        if given.retry and words[0] in WITH_TRIALS:
+            words += (RETRY,)
+        seconds = min(self._left(), item.most_seconds)
+        self.say(f"{item.name}: {' '.join(words)} (at most {seconds:.0f} s)")
         started = self.clock()
-        code = self._call(item, seconds)
+        code = self._call(words, self.log(item), seconds)
+        trials = trials_of(words)
         attempt = Attempt(
             item=item.name,
             key=item.key(self.environment),
-            outcome=_outcome(code),
+            outcome=_outcome(code, trials),
             exit_code=code,
             seconds=round(self.clock() - started, 1),
+            version=self.version,
+            measured=None if trials is None else trials.measured,
+            failed=None if trials is None else trials.failed,
         )
         self.journal.add(attempt)
         self.say(f"{item.name}: {attempt.outcome} after {attempt.seconds:.0f} s")
         return attempt
 
-    def _call(self, item: Item, seconds: float) -> int | None:
-        """Exit code, or None where the time was up; the item's output goes to its log."""
-        log = self.out / "logs" / f"{item.name}.txt"
+    def _call(self, words: Sequence[str], log: Path, seconds: float) -> int | None:
+        """Exit code, or None where the time was up; what it prints goes to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             process = subprocess.Popen(
-                [*self.program, *item.command(self.out)], stdin=subprocess.DEVNULL, stdout=file,
+                [*self.program, *words], stdin=subprocess.DEVNULL, stdout=file,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             try:
@@ -91,10 +136,13 @@ class Executor:
                 _end(process)
 
 
-def _outcome(code: int | None) -> Outcome:
-    if code is None:
+def _outcome(code: int | None, trials: Trials | None) -> Outcome:
+    """Trials that ran out of memory, or were skipped, have their answer: such an item is done."""
+    if code is None or code in _INTERRUPTED:
         return Outcome.UNFINISHED
-    return Outcome.DONE if code in _FINAL else Outcome.FAILED
+    if code == SOME_FAILED:
+        return Outcome.OWED if trials is None or trials.owed else Outcome.DONE
+    return Outcome.DONE if code == 0 else Outcome.FAILED
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

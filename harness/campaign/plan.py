@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from advisor.configuration import Group, load_config, load_yaml
 from advisor.errors import UserError
 from advisor.reader import read_dataclass, show
+from advisor.units import nearest_names
 
 OUT = "{out}"
 """Stands for the campaign's folder in an item's arguments."""
@@ -75,6 +77,22 @@ class Campaign:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UserError("items", twice[0], "stands twice", "give every item its own name")
+
+    def only(self, names: Sequence[str]) -> "Campaign":
+        """Its items of these names, in this order."""
+        known = {item.name: item for item in self.items}
+        for name in names:
+            if name not in known:
+                raise UserError("--items", show(name), "is no item of this campaign",
+                                nearest_names(name, known))  # fmt: skip
+        return replace(self, items=tuple(known[name] for name in names))
+
+    def first_run(self) -> Item | None:
+        """The first item that trains something here; None where none does."""
+        runs = (item for item in self.items if item.arguments[0] == "run")
+        return next(
+            (one for one in runs if "--dry-run" not in one.arguments and not one.lacks()), None
+        )
 
     def spelled_out(self) -> "Campaign":
         """The same with every item's arguments whole."""

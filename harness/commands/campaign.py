@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ from advisor.errors import UserError
 from advisor.reader import show
 from advisor.units import nearest_names
 from harness.campaign.execute import Executor
-from harness.campaign.journal import Attempt, Outcome
-from harness.campaign.plan import Campaign, load_campaign
+from harness.campaign.journal import Attempt
+from harness.campaign.plan import Campaign, Item, load_campaign
+from harness.campaign.version import program_version
 from harness.commands.calibrate import duration
 from harness.files import write_atomic
 from harness.signals import Stop, StopSignals
@@ -23,25 +25,31 @@ FAILED: Final = 4
 CALIBRATED: Final = "calibrated"
 """A --config-dir that items name before anything has been calibrated."""
 HELP: Final = """\
-harness campaign [NAME|FILE] [--budget 8min] [--out DIR]
+harness campaign [NAME|FILE] [--budget 8min] [--items NAME,NAME] [--out DIR]
 
 Runs the items of a campaign, the most valuable first, and writes each result at once. What is done
-on this machine is not done again; what the budget cut short goes on with the same command.
+on this machine is not done again; what the budget cut short goes on with the same command. What
+failed is tried again once the program has changed. Where the first run measures nothing, the
+campaign ends.
 
   harness campaign cpu --budget 3min
   harness campaign h200 --budget 8min --out results/measured/h200
+  harness campaign h200 --items long,experts
 
   NAME            a file of configs/campaign (default: h200), or any YAML file of that form
   --budget TIME   30s, 8min (default), 1h
+  --items NAMES   only these items, in this order
+  --retry         try again what failed with this very program
   --out DIR       default: campaign/NAME. Holds environment.json, campaign.jsonl (what was done),
                   logs/, and what the items write: runs/, calibrated/, rehearsals/
   --config-dir DIR
 
 Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left for another call,
-4 an item failed (its log says why), 130 interrupted: what is finished is kept.
+4 an item failed or owes a trial (its log says why), 130 interrupted: what is finished is kept.
 """
 _LEFT: Final = 3
-_FLAGS: Final = ("--budget", "--out", "--config-dir", "--help")
+_RETRY: Final = "--retry"
+_FLAGS: Final = ("--budget", "--items", "--out", "--config-dir")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,8 @@ class Options:
 
     name: str = "h200"
     budget_seconds: float = 480.0
+    items: tuple[str, ...] = ()
+    retry: bool = False
     out: Path | None = None
     config_dir: Path | None = None
 
@@ -59,13 +69,16 @@ def main(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP, end="")
         return 0
+    began = time.monotonic()
     options = parse(argv)
     campaign = load_campaign(options.name, options.config_dir)
+    if options.items:
+        campaign = campaign.only(options.items)
     out = (options.out or Path("campaign") / Path(options.name).stem).resolve()
     (out / CALIBRATED).mkdir(parents=True, exist_ok=True)
     executor = Executor(
-        out=out, environment=record_environment(out), budget_seconds=options.budget_seconds,
-        say=_say,
+        out=out, environment=record_environment(out), version=program_version(),
+        budget_seconds=options.budget_seconds, began=began, again=options.retry, say=_say,
     )  # fmt: skip
     try:
         with StopSignals():
@@ -74,20 +87,22 @@ def main(argv: Sequence[str]) -> int:
         _say(f"stopped; the same command goes on, in {out}")
         return stop.exit_code
     print(page(campaign, executor, attempts), end="")
-    return exit_code(campaign, executor, attempts)
+    return exit_code(campaign, executor)
 
 
 def parse(argv: Sequence[str]) -> Options:
     """Flags as ``--flag value`` or ``--flag=value``, and one name."""
-    rest, names, given = list(argv), [], {}
+    rest, names, given, retry = list(argv), [], {}, False
     while rest:
         word = rest.pop(0)
         name, has_value, value = word.partition("=")
         if not word.startswith("-"):
             names.append(word)
+        elif word == _RETRY:
+            retry = True
         elif name not in _FLAGS:
             raise UserError(show(name), value or "(given)", "is not a flag",
-                            nearest_names(name, _FLAGS))  # fmt: skip
+                            nearest_names(name, (*_FLAGS, _RETRY, "--help")))  # fmt: skip
         elif not has_value and not rest:
             raise UserError(name, "(none)", "needs a value")
         else:
@@ -97,6 +112,8 @@ def parse(argv: Sequence[str]) -> Options:
     return Options(
         name=names[0] if names else "h200",
         budget_seconds=duration(given.get("--budget", "8min")),
+        items=tuple(given["--items"].split(",")) if "--items" in given else (),
+        retry=retry,
         out=Path(given["--out"]) if "--out" in given else None,
         config_dir=Path(given["--config-dir"]) if "--config-dir" in given else None,
     )
@@ -122,33 +139,37 @@ def record_environment(out: Path) -> str:
 def page(campaign: Campaign, executor: Executor, attempts: Sequence[Attempt]) -> str:
     """One line an item: what became of it, in how long."""
     now = {attempt.item: attempt for attempt in attempts}
-    done = executor.journal.done()
     lines = []
     for item in campaign.items:
-        attempt = now.get(item.name)
-        if attempt is not None:
-            state = f"{attempt.outcome} in {attempt.seconds:.0f} s"
-            if attempt.outcome is Outcome.FAILED:
-                state += f", exit code {attempt.exit_code}: logs/{item.name}.txt"
-        elif item.key(executor.environment) in done:
-            state = "done before"
-        else:
-            state = f"needs {', '.join(item.lacks())}" if item.lacks() else "not begun"
+        state = _state(item, executor, now.get(item.name))
         lines.append(f"  {item.name:<28} {state:<24} {item.why}")
     return "\n".join([f"campaign in {executor.out}", *lines]) + "\n"
 
 
-def exit_code(campaign: Campaign, executor: Executor, attempts: Sequence[Attempt]) -> int:
-    """4 where an item failed now, 3 where one is left that can run here, else 0."""
-    if any(attempt.outcome is Outcome.FAILED for attempt in attempts):
+def _state(item: Item, executor: Executor, attempt: Attempt | None) -> str:
+    standing = executor.standing(item)
+    if attempt is not None:
+        state = f"{attempt.outcome} in {attempt.seconds:.0f} s"
+    elif standing.due and item.lacks():
+        return f"needs {', '.join(item.lacks())}"
+    else:
+        state = standing.words
+    if not standing.failed or standing.last is None:
+        return state
+    why = [f"exit code {standing.last.exit_code}"]
+    why += [f"{standing.last.failed} trials failed"] if standing.last.failed else []
+    return f"{state}, {', '.join(why)}: logs/{item.name}.txt"
+
+
+def exit_code(campaign: Campaign, executor: Executor) -> int:
+    """4 where an item failed with this program, or the first run measured nothing, 3 where one is
+    left that can run here, else 0."""
+    standings = [(item, executor.standing(item)) for item in campaign.items]
+    first = campaign.first_run()
+    nothing = first is not None and executor.measured_nothing(first)
+    if nothing or any(standing.failed for _, standing in standings):
         return FAILED
-    done = executor.journal.done()
-    left = [
-        item
-        for item in campaign.items
-        if item.key(executor.environment) not in done and not item.lacks()
-    ]
-    return _LEFT if left else 0
+    return _LEFT if any(given.due and not item.lacks() for item, given in standings) else 0
 
 
 def _say(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from harness.campaign.journal import Attempt, Journal, Outcome
+from harness.campaign.journal import Attempt, Journal, Outcome, standing
 
 
 def attempt(item: str, outcome: Outcome = Outcome.DONE) -> Attempt:
@@ -16,7 +16,21 @@ def test_attempts_are_read_as_they_were_written(tmp_path: Path) -> None:
     for one in written:
         journal.add(one)
     assert journal.attempts() == written
-    assert journal.done() == {"key of a"}
+    assert journal.attempts("key of b") == written[1:]
+
+
+def test_a_journal_of_before_there_were_versions_is_read(tmp_path: Path) -> None:
+    """Its exit code 4 may be a failed trial or one out of memory: it is tried again."""
+    path = tmp_path / "campaign.jsonl"
+    path.write_text(
+        '{"item": "a", "key": "k", "outcome": "done", "exit_code": 0, "seconds": 1.5}\n'
+        '{"item": "b", "key": "l", "outcome": "done", "exit_code": 4, "seconds": 1.5}\n'
+    )
+    done, some_failed = (standing(Journal(path).attempts(key), "now") for key in ("k", "l"))
+    assert not done.due
+    assert some_failed.due
+    assert some_failed.retry
+    assert not some_failed.failed
 
 
 def test_a_line_cut_short_is_no_attempt_and_spoils_no_other(tmp_path: Path) -> None:

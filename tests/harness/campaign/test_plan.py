@@ -1,5 +1,6 @@
 """Campaign files: what is read, what is refused, what makes two items the same."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def write(path: Path, text: str) -> str:
 def test_shipped_campaigns_name_commands_of_the_harness() -> None:
     from harness.cli import MODULES
 
-    for name in ("cpu", "h200"):
+    for name in ("cpu", "h100", "h200"):
         items = load_campaign(name).items
         assert items
         assert {item.arguments[0] for item in items} <= set(MODULES)
@@ -61,3 +62,20 @@ def test_a_name_stands_once() -> None:
 def test_an_unknown_campaign_gets_the_nearest() -> None:
     with pytest.raises(UserError, match="h200"):
         load_campaign("h20")
+
+
+def test_items_are_picked_in_the_order_given() -> None:
+    campaign = Campaign(items=tuple(replace(ITEM, name=name) for name in ("long", "main", "gpt")))
+    assert [item.name for item in campaign.only(["gpt", "long"]).items] == ["gpt", "long"]
+    with pytest.raises(UserError, match="did you mean long"):
+        campaign.only(["main", "lon"])
+    with pytest.raises(UserError, match="stands twice"):
+        campaign.only(["main", "main"])
+
+
+def test_the_first_run_is_one_that_trains_here() -> None:
+    calibrate = Item(name="calibrate", arguments=("calibrate",), why="")
+    dry = Item(name="dry", arguments=("run", "--dry-run"), why="")
+    lacking = replace(ITEM, name="lacking", needs=("no_such_package",))
+    assert Campaign(items=(calibrate, dry, lacking, ITEM)).first_run() == ITEM
+    assert Campaign(items=(calibrate, dry, lacking)).first_run() is None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.cost.gpus import load_gpu
 from harness.backends.native.limits import check
 from harness.campaign.plan import Item, load_campaign
 from harness.cli import MODULES
@@ -16,12 +17,24 @@ from harness.rehearsal.asked import parse_asked
 from harness.rehearsal.planned import plan_rehearsal
 from harness.trial import Device
 
-H200 = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
-ITEMS = [(name, item) for name in ("cpu", "h200") for item in load_campaign(name).items]
-RUNS = [item for name, item in ITEMS if name == "h200" and item.arguments[0] == "run"]
-REHEARSALS = [item for name, item in ITEMS if name == "h200" and item.arguments[0] == "rehearse"]
-ROOM = 139.8 * 2**30
-"""What torch sees of an H200 (configs/hardware/H200-SXM-141GB.yaml)."""
+GPUS = {
+    "h100": ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
+    "h200": ("NVIDIA H200", "H200-SXM-141GB"),
+}
+"""By campaign: what the driver calls its GPU, and the advisor."""
+ITEMS = [(name, item) for name in ("cpu", *GPUS) for item in load_campaign(name).items]
+
+
+def of(command: str) -> pytest.MarkDecorator:
+    """Items of the GPUs' campaigns that are this command."""
+    found = [(n, item) for n, item in ITEMS if n in GPUS and item.arguments[0] == command]
+    return pytest.mark.parametrize(
+        ("campaign", "item"), found, ids=[f"{n}-{i.name}" for n, i in found]
+    )
+
+
+def gpu(campaign: str) -> Machine:
+    return Machine(device=Device.CUDA, gpu_names=GPUS[campaign][:1])
 
 
 def planned(item: Item, out: Path, machine: Machine) -> RunPlan:
@@ -38,16 +51,19 @@ def test_items_name_commands(item: Item) -> None:
         assert calibrate.parse(list(item.arguments[1:])).budget_seconds < item.most_seconds
 
 
-@pytest.mark.parametrize("item", REHEARSALS, ids=[item.name for item in REHEARSALS])
-def test_rehearsals_can_be_planned(item: Item, tmp_path: Path) -> None:
+@of("rehearse")
+def test_rehearsals_can_be_planned(campaign: str, item: Item, tmp_path: Path) -> None:
+    """Each is told the memory of the GPU that it rehearses: an H200 is capped to it."""
     words = [word for word in item.command(tmp_path)[1:] if word != "device=cuda"]
-    assert plan_rehearsal(parse_asked(words)).settings
+    settings = plan_rehearsal(parse_asked(words)).settings
+    assert settings
+    assert {setting.trial.memory_bytes for setting in settings} == {load_gpu("H100").memory_bytes}
 
 
-@pytest.mark.parametrize("item", RUNS, ids=[item.name for item in RUNS])
-def test_runs_can_be_planned_on_an_h200(item: Item, tmp_path: Path) -> None:
-    plan = planned(item, tmp_path, H200)
-    assert plan.device_name == "H200-SXM-141GB"
+@of("run")
+def test_runs_can_be_planned(campaign: str, item: Item, tmp_path: Path) -> None:
+    plan = planned(item, tmp_path, gpu(campaign))
+    assert plan.device_name == GPUS[campaign][1]
     for setting in plan.settings:
         assert not setting.skip, setting.spec
         check(setting.trial.workload, transformer_engine=bool(item.needs))
@@ -63,12 +79,22 @@ def test_runs_of_the_cpu_campaign_can_be_planned(tmp_path: Path) -> None:
             assert planned(item, tmp_path, find_machine("cpu")).settings
 
 
-@pytest.mark.parametrize("item", RUNS, ids=[item.name for item in RUNS])
-def test_cells_stand_where_their_reason_says(item: Item, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", GPUS)
+def test_no_two_items_write_into_one_folder(name: str) -> None:
+    """The plan in a folder is that of the latest: it would hide the other's trials."""
+    words = [word for n, item in ITEMS if n == name for word in item.arguments]
+    names = [word for word in words if word.startswith("name=")]
+    with_trials = [i for n, i in ITEMS if n == name and i.arguments[0] in ("run", "rehearse")]
+    assert len(set(names)) == len(names) == len(with_trials)
+
+
+@of("run")
+def test_cells_stand_where_their_reason_says(campaign: str, item: Item, tmp_path: Path) -> None:
     """`none` does not fit in the items called over, and fits in all others."""
-    plan = planned(item, tmp_path, H200)
+    plan = planned(item, tmp_path, gpu(campaign))
+    room = load_gpu(GPUS[campaign][1]).memory_bytes
     peaks = {s.spec: s.trial.prediction.peak_reserved_bytes for s in plan.settings}  # type: ignore[union-attr]
     if peaks.get("none") is None:
         return
-    assert (peaks["none"] > ROOM) is item.name.endswith("_over")
-    assert all(peak < ROOM for spec, peak in peaks.items() if peak and spec.startswith("full:"))
+    assert (peaks["none"] > room) is item.name.endswith("_over")
+    assert all(peak < room for spec, peak in peaks.items() if peak and spec.startswith("full:"))

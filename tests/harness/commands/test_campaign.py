@@ -30,13 +30,24 @@ def test_what_is_left_has_a_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text("items: [{name: later, arguments: [run], why: x, least_seconds: 500}]")
-    assert main(["campaign", str(path), "--budget=1s", "--out", str(tmp_path / "out")]) == 3
-    assert "needs 500 s, 1 left" in capsys.readouterr().err.replace("0 left", "1 left")
+    path.write_text(CAMPAIGN)
+    words = ["campaign", str(path), "--budget=1s", "--items=later", "--out", str(tmp_path / "out")]
+    assert main(words) == 3
+    said = capsys.readouterr()
+    assert "needs 500 s, 0 left" in said.err
+    assert [line.split()[0] for line in said.out.splitlines()[1:]] == ["later"]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nothing"], ["a", "b"], ["--budget"], ["--budget", "8"], ["--bugdet=8min"]]
+    "arguments",
+    [
+        ["nothing"],
+        ["a", "b"],
+        ["--budget"],
+        ["--budget", "8"],
+        ["--bugdet=8min"],
+        ["cpu", "--items", "corner"],
+    ],
 )
 def test_wrong_requests_are_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

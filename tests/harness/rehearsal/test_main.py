@@ -4,11 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from harness.rehearsal.__main__ import run  # noqa: E402
+from harness.rehearsal.__main__ import _cap_memory, run  # noqa: E402
 from harness.result import Phase, TrialStatus  # noqa: E402
 from harness.store import TrialFolder  # noqa: E402
 from harness.trial import Device  # noqa: E402
@@ -57,3 +58,14 @@ def test_what_megatron_refuses_is_a_failed_trial_with_its_words(tmp_path: Path) 
     assert result.evidence is not None
     assert result.evidence.phase is Phase.FORWARD
     assert "micro-batch" in result.evidence.message or "microbatch" in result.evidence.message
+
+
+@pytest.mark.parametrize(("memory_bytes", "fractions"), [(80, [0.5]), (160, []), (None, [])])
+def test_memory_is_capped_to_that_of_the_gpu_rehearsed(
+    memory_bytes: int | None, fractions: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (150, 160))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
+    _cap_memory(memory_bytes)
+    assert asked == fractions
