@@ -60,10 +60,11 @@ def test_what_megatron_refuses_is_a_failed_trial_with_its_words(tmp_path: Path) 
     assert "micro-batch" in result.evidence.message or "microbatch" in result.evidence.message
 
 
-@pytest.mark.parametrize(("memory_bytes", "fractions"), [(80, [0.5]), (160, []), (None, [])])
+@pytest.mark.parametrize(("memory_bytes", "fractions"), [(90, [0.5]), (160, []), (None, [])])
 def test_memory_is_capped_to_that_of_the_gpu_rehearsed(
     memory_bytes: int | None, fractions: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the target's 90 bytes its context takes the 10 that are in use here."""
     asked: list[float] = []
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (150, 160))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", asked.append)
