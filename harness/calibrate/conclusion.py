@@ -17,8 +17,8 @@ from harness.calibrate.efficiencies import (
     Rates,
     Resource,
     fit,
+    fitted_samples,
     left_out_errors,
-    with_one_attention,
 )
 from harness.calibrate.lasting import COMPUTE_BOUND, lasting
 from harness.calibrate.reference import DeviceFacts, Reference, reference
@@ -151,7 +151,7 @@ def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dic
     """Notes of the measured attention fields that say which implementation they are of."""
     fitted_variants = {
         f"{sample.case.kind}_efficiency": sample.case.variant
-        for sample in with_one_attention(samples)
+        for sample in fitted_samples(samples)
         if sample.case.kind in ATTENTION
     }
     return {
@@ -184,7 +184,7 @@ def within_one_node(world_size: int) -> bool:
 
 def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
     """``gemm: 412 shapes`` for every kind that is fitted."""
-    kinds = [s.case.kind for s in with_one_attention(samples) if s.case.kind in RESOURCES]
+    kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in Kind if kind in kinds)
 
 

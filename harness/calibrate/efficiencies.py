@@ -46,6 +46,8 @@ GEMMs, latent attention and the host's times, of which a calibration has no cons
 FITTED_ATTENTION: Final = ("flash", "torch")
 """What the native backend runs: flash attention on a GPU, torch's own on a CPU. Megatron's backend
 and Transformer Engine may take cuDNN's, whose samples are in the journal for another fit."""
+LONGEST_FITTED: Final = 8192
+"""Tokens. Longer sequences reach more, and are of few jobs: one rate is of the usual ones."""
 
 _SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
 _SHORT_WORK_SECONDS: Final = 20e-6
@@ -99,8 +101,8 @@ def fit(
     samples: Sequence[Sample], ranks: int = 1, attention: Sequence[str] = FITTED_ATTENTION
 ) -> Rates:
     """Rates of everything that was timed; of several attention implementations see
-    `with_one_attention`."""
-    chosen = with_one_attention(samples, attention)
+    `fitted_samples`."""
+    chosen = fitted_samples(samples, attention)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
     rates = {}
@@ -112,17 +114,19 @@ def fit(
     return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective)
 
 
-def with_one_attention(
+def fitted_samples(
     samples: Iterable[Sample], wanted: Sequence[str] = FITTED_ATTENTION
 ) -> list[Sample]:
-    """Samples with one implementation of each attention kind: the first of `wanted` that was timed,
-    or where none was, the first by name."""
+    """Samples with one implementation of each attention kind, the first of `wanted` that was timed,
+    or where none was, the first by name; and of it no sequence longer than LONGEST_FITTED, unless
+    all are."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
         timed = {s.case.variant for s in samples if s.case.kind is kind}
         order = [variant for variant in (*wanted, *sorted(timed)) if variant in timed]
-        kept += [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
+        chosen = [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
+        kept += [s for s in chosen if s.case.sizes[1] <= LONGEST_FITTED] or chosen
     return kept
 
 
@@ -188,7 +192,7 @@ def _fixed(case: Case, kernel: float | None, collective: float | None) -> float:
 def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
     """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
     left out, five times."""
-    chosen = sorted(with_one_attention(samples), key=lambda sample: sample.case.key)
+    chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
     fixed = fit(chosen, ranks)
     watched = {
         sample.case.key

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Kind, Sample
-from harness.calibrate.efficiencies import Rates, Resource, large, with_one_attention
+from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
+from harness.calibrate.efficiencies import LONGEST_FITTED, Rates, Resource, fitted_samples, large
 from harness.calibrate.lasting import lasting
 from harness.calibrate.reference import Reference
 
@@ -14,6 +14,7 @@ ATTENTION_WORDS: Final = {
     "torch": "torch's attention on a CPU, as the native backend runs it",
     "cudnn": "cuDNN attention: flash attention was not timed",
 }
+_DIRECTIONS: Final = ("forward", "backward")
 _NO_CONSTANT: Final = "in the journal; no constant is fitted on them"
 
 
@@ -41,17 +42,30 @@ def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> 
 
 
 def _attention(samples: Sequence[Sample]) -> Iterator[str]:
-    """Which implementation is fitted, and how much faster cuDNN's is where both ran."""
-    fitted = {s.case.variant for s in with_one_attention(samples) if s.case.kind in ATTENTION}
+    """Which implementation is fitted, what long sequences reach, and how much faster cuDNN's is
+    where both ran."""
+    fitted = {s.case.variant for s in fitted_samples(samples) if s.case.kind in ATTENTION}
     for variant in sorted(fitted):
         yield f"attention: {ATTENTION_WORDS.get(variant, variant)}"
+        long = [s for s in samples if s.case.variant == variant and _is_long(s.case)]
+        rates = [
+            f"{name} {median(s.rate for s in long if s.case.kind is kind) / 1e12:.3g} TFLOP/s"
+            for kind, name in zip(ATTENTION, _DIRECTIONS, strict=True)
+            if any(s.case.kind is kind for s in long)
+        ]
+        if rates:
+            yield f"over {LONGEST_FITTED:,} tokens, not in the fit: {', '.join(rates)}"
     found = [
         f"{name} {median(ratios):.2f} times as fast ({len(ratios)} shapes)"
-        for kind, name in zip(ATTENTION, ("forward", "backward"), strict=True)
+        for kind, name in zip(ATTENTION, _DIRECTIONS, strict=True)
         if (ratios := _ratios(samples, kind, "cudnn", "flash"))
     ]
     if found:
         yield f"cuDNN attention over flash, not in the fit: {', '.join(found)}"
+
+
+def _is_long(case: Case) -> bool:
+    return case.kind in ATTENTION and case.sizes[1] > LONGEST_FITTED
 
 
 def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list[float]:
@@ -77,7 +91,7 @@ def _experts(samples: Sequence[Sample]) -> Iterator[str]:
 def _latent(samples: Sequence[Sample]) -> Iterator[str]:
     parts = [
         f"{name} {_large_rate(samples, kind) / 1e12:.3g} TFLOP/s"
-        for kind, name in zip(LATENT_ATTENTION, ("forward", "backward"), strict=True)
+        for kind, name in zip(LATENT_ATTENTION, _DIRECTIONS, strict=True)
         if _of(samples, kind)
     ]
     if parts:

@@ -11,9 +11,9 @@ from harness.calibrate.efficiencies import (
     RESOURCES,
     Resource,
     fit,
+    fitted_samples,
     large,
     left_out_errors,
-    with_one_attention,
     work,
 )
 
@@ -130,7 +130,7 @@ def test_what_the_native_backend_runs_is_fitted_though_another_is_faster() -> No
     rates = fit(found)
     for resource in (Resource.ATTENTION_FORWARD, Resource.ATTENTION_BACKWARD):
         assert rates.of[resource].value == pytest.approx(500e12)
-    assert {s.case.variant for s in with_one_attention(found)} == {"flash"}
+    assert {s.case.variant for s in fitted_samples(found)} == {"flash"}
     assert all(abs(error) < 1e-6 for error in left_out_errors(found))
 
 
@@ -138,6 +138,12 @@ def test_another_implementation_can_be_fitted_out_of_the_same_samples() -> None:
     found = attention("cudnn", 600e12, range(1, 9)) + attention("flash", 500e12, range(1, 5))
     rates = fit(found, attention=("cudnn",))
     assert rates.of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
+
+
+def test_long_sequences_are_fitted_only_where_there_are_no_others() -> None:
+    usual, long = attention("flash", 500e12, range(1, 9)), attention("flash", 600e12, range(16, 33))
+    assert fit(usual + long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(500e12)
+    assert fit(long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
 
 
 def test_what_alone_was_timed_is_taken() -> None:
