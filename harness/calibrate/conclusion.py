@@ -10,12 +10,23 @@ from statistics import mean, quantiles
 from typing import Any, Final
 
 from advisor.cost.calibration import Calibration, Provenance
-from harness.calibrate.bench.cases import Kind, Sample
+from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
 from harness.calibrate.document import CalibrationDocument, hardware_path
-from harness.calibrate.efficiencies import Rates, Resource, fit, left_out_errors
+from harness.calibrate.efficiencies import (
+    RESOURCES,
+    Rates,
+    Resource,
+    fit,
+    fitted_samples,
+    left_out_errors,
+)
+from harness.calibrate.lasting import COMPUTE_BOUND, lasting
 from harness.calibrate.reference import DeviceFacts, Reference, reference
+from harness.calibrate.remarks import ATTENTION_WORDS, remarks
 from harness.files import write_atomic
+from harness.signals import Stop
 
+_MEASURED: Final = "measured"
 _LEAST_BAND: Final = 0.10
 """Kernels that are predicted well do not make a step predicted better than the rows of published
 steps are: versions of one software lie that far apart (harness.calibrate.published)."""
@@ -23,7 +34,7 @@ steps are: versions of one software lie that far apart (harness.calibrate.publis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was written, and what is in it."""
+    """What was written, and what is in it; `stopped` where a signal ended the measuring."""
 
     calibration: Calibration
     notes: Mapping[str, str]
@@ -32,7 +43,9 @@ class Outcome:
     hardware: str
     journal: Path
     samples: int
-    finished: bool
+    remarks: tuple[str, ...] = ()
+    finished: bool = True
+    stopped: Stop | None = None
 
 
 def conclude(
@@ -47,7 +60,15 @@ def conclude(
     rates = fit(samples, world_size)
     errors = left_out_errors(samples, world_size)
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
+    held = lasting(samples)
+    calibration, notes = fitted(
+        rates,
+        relative_to,
+        path.stem,
+        within_one_node(world_size),
+        1.0 if held is None else held.ratio,
+    )
+    notes |= _attention_notes(samples, notes)
     calibration = replace(
         calibration,
         step_time_error=band(errors),
@@ -62,9 +83,10 @@ def conclude(
         relative_to.record,
         datasheet=replace(relative_to.record.datasheet, calibration=path.stem),
     )
+    said = remarks(relative_to, rates, samples)
     document = CalibrationDocument(
         calibration=calibration, notes=notes, device=facts.name, date=date,
-        environment=environment, remarks=_remarks(relative_to, rates, samples),
+        environment=environment, remarks=said,
     )  # fmt: skip
     record_path = hardware_path(path, record.name)
     for target, text in ((path, document.text()), (record_path, record.text())):
@@ -73,15 +95,16 @@ def conclude(
     return Outcome(
         calibration=calibration, notes=notes, path=path, hardware_path=record_path,
         hardware=record.name, journal=path.with_suffix(".jsonl"), samples=len(samples),
-        finished=True,
+        remarks=said,
     )  # fmt: skip
 
 
 def fitted(
-    rates: Rates, relative_to: Reference, name: str, one_node: bool = True
+    rates: Rates, relative_to: Reference, name: str, one_node: bool = True, held: float = 1.0
 ) -> tuple[Calibration, dict[str, str]]:
     """Rates over the reference's peaks, and a note for every number. What was not measured keeps
-    the value of the reference's base calibration, and the note says so."""
+    the value of the reference's base calibration, and the note says so. `held`: what lasting load
+    leaves of a burst's rate, for kernels that are bound by the SM clock."""
     gpu, base = relative_to.gpu, relative_to.base
     link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
     if not one_node:
@@ -102,21 +125,40 @@ def fitted(
         rate = rates.of.get(resource)
         if rate is None or not peak:
             continue
-        values[field] = min(1.0, rate.value / peak)
+        left = held if resource in COMPUTE_BOUND else 1.0
+        reached = left * rate.value / peak
+        values[field] = min(1.0, reached)
         quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-        over = "" if rate.value <= peak else f", cut from {rate.value / peak:.2f}"
-        notes[field] = f"measured: {rate.count} large shapes, quartiles {quartiles}{over}"
+        scaled = "" if left == 1.0 else f", times {left:.3f} under lasting load"
+        over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
+        notes[field] = (
+            f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{scaled}{over}"
+        )
     for field in ("kernel_seconds", "collective_seconds"):
         seconds = getattr(rates, field)
         if seconds is not None:
             values[field] = seconds
-            notes[field] = "measured: median over short ones"
+            notes[field] = f"{_MEASURED}: median over short ones"
     for field in _MEASURABLE:
         notes.setdefault(field, f"not measured here: that of `{base.name}`")
     calibration = replace(
         base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
     )
     return calibration, notes
+
+
+def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:
+    """Notes of the measured attention fields that say which implementation they are of."""
+    fitted_variants = {
+        f"{sample.case.kind}_efficiency": sample.case.variant
+        for sample in fitted_samples(samples)
+        if sample.case.kind in ATTENTION
+    }
+    return {
+        field: f"{notes[field]}; {ATTENTION_WORDS.get(variant, variant)}"
+        for field, variant in fitted_variants.items()
+        if notes[field].startswith(_MEASURED)
+    }
 
 
 _MEASURABLE: Final = (
@@ -141,8 +183,8 @@ def within_one_node(world_size: int) -> bool:
 
 
 def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
-    """``gemm: 412 shapes`` for every kind that was timed."""
-    kinds = [sample.case.kind for sample in samples]
+    """``gemm: 412 shapes`` for every kind that is fitted."""
+    kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
     return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in Kind if kind in kinds)
 
 
@@ -163,22 +205,3 @@ def _words(errors: Sequence[float]) -> str:
         f"a fifth of the shapes at a time: mean {mean(sizes) * 100:.1f} %, "
         f"worst {max(sizes) * 100:.1f} %, {len(sizes)} large kernels"
     )
-
-
-def _remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """What a reader must know and no field holds."""
-    gpu = relative_to.gpu
-    said = [f"efficiencies are fractions of hardware/{gpu.name}.yaml"]
-    if relative_to.measured:
-        said.append(
-            f"this device has no datasheet: its peaks are the best measured here, "
-            f"{gpu.bf16_flops / 1e12:.3g} TFLOP/s (bf16 GEMM) and "
-            f"{gpu.memory_bandwidth_bytes_per_second / 1e9:.3g} GB/s"
-        )
-    for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
-        if resource in rates.of:
-            said.append(f"host copies, {resource}: {rates.of[resource].value / 1e9:.1f} GB/s")
-    copies = [sample.rate for sample in samples if sample.case.kind is Kind.COPY]
-    if copies:
-        said.append(f"best copy within the device: {max(copies) / 1e9:.0f} GB/s")
-    return tuple(said)

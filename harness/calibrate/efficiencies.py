@@ -40,7 +40,14 @@ RESOURCES: Final = {
     **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
 }  # fmt: skip
-"""A plain copy has no resource: it is a ceiling, and no kernel of a training step."""
+"""A plain copy has no resource: it is a ceiling, and no kernel of a training step. Nor have grouped
+GEMMs, latent attention and the host's times, of which a calibration has no constant."""
+
+FITTED_ATTENTION: Final = ("flash", "torch")
+"""What the native backend runs: flash attention on a GPU, torch's own on a CPU. Megatron's backend
+and Transformer Engine may take cuDNN's, whose samples are in the journal for another fit."""
+LONGEST_FITTED: Final = 8192
+"""Tokens. Longer sequences reach more, and are of few jobs: one rate is of the usual ones."""
 
 _SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
 _SHORT_WORK_SECONDS: Final = 20e-6
@@ -90,9 +97,12 @@ def work(case: Case, ranks: int = 1) -> float:
     return passes * case.work * (ranks - 1) / ranks
 
 
-def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
-    """Rates of everything that was timed. Of several attention implementations the fastest."""
-    chosen = fastest_attention(samples)
+def fit(
+    samples: Sequence[Sample], ranks: int = 1, attention: Sequence[str] = FITTED_ATTENTION
+) -> Rates:
+    """Rates of everything that was timed; of several attention implementations see
+    `fitted_samples`."""
+    chosen = fitted_samples(samples, attention)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
     rates = {}
@@ -104,25 +114,20 @@ def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
     return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective)
 
 
-def fastest_attention(samples: Iterable[Sample]) -> list[Sample]:
-    """Samples with, of each attention kind, only the implementation of the highest median rate
-    over the sizes that all of them ran, or over its own where they have none in common."""
+def fitted_samples(
+    samples: Iterable[Sample], wanted: Sequence[str] = FITTED_ATTENTION
+) -> list[Sample]:
+    """Samples with one implementation of each attention kind, the first of `wanted` that was timed,
+    or where none was, the first by name; and of it no sequence longer than LONGEST_FITTED, unless
+    all are."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
-        by_variant: dict[str, dict[tuple[int, ...], Sample]] = {}
-        for sample in samples:
-            if sample.case.kind is kind:
-                by_variant.setdefault(sample.case.variant, {})[sample.case.sizes] = sample
-        if by_variant:
-            common = set.intersection(*(set(sizes) for sizes in by_variant.values()))
-            best = max(by_variant.values(), key=lambda found: _median_rate(found, common))
-            kept += best.values()
+        timed = {s.case.variant for s in samples if s.case.kind is kind}
+        order = [variant for variant in (*wanted, *sorted(timed)) if variant in timed]
+        chosen = [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
+        kept += [s for s in chosen if s.case.sizes[1] <= LONGEST_FITTED] or chosen
     return kept
-
-
-def _median_rate(found: dict[tuple[int, ...], Sample], common: set[tuple[int, ...]]) -> float:
-    return median(found[sizes].rate for sizes in (common or found))
 
 
 def _intercept(samples: Sequence[Sample], ranks: int) -> float | None:
@@ -187,7 +192,7 @@ def _fixed(case: Case, kernel: float | None, collective: float | None) -> float:
 def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
     """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
     left out, five times."""
-    chosen = sorted(fastest_attention(samples), key=lambda sample: sample.case.key)
+    chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
     fixed = fit(chosen, ranks)
     watched = {
         sample.case.key

@@ -1,24 +1,44 @@
-"""`harness calibrate`: times kernels within a budget, each written down at once."""
+"""`harness calibrate`: times kernels within a budget, each written down at once.
+
+The budget begins with the call: loading torch and listing the cases are part of it.
+"""
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.errors import UserError
-from harness.calibrate.bench.cases import COLLECTIVES, Case, Kind
+from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind
 from harness.calibrate.bench.journal import Journal
 from harness.calibrate.bench.schedule import Pace, Schedule
-from harness.calibrate.bench.shapes import preset_cases, with_attention
+from harness.calibrate.bench.shapes import (
+    BURST,
+    HOST_CASES,
+    SUSTAINED,
+    core_cases,
+    preset_cases,
+    with_attention,
+)
 from harness.calibrate.conclusion import Outcome, conclude
+from harness.calibrate.efficiencies import FITTED_ATTENTION
 from harness.calibrate.reference import DeviceFacts, calibration_name
+from harness.signals import Stop, StopSignals
 from harness.trial import Device
 
+if TYPE_CHECKING:
+    from harness.calibrate.bench.kernels import Bench
+
 _COLLECTIVES_SHARE: Final = 0.25
-_CASE_SHARE: Final = 0.005
+_CASE_SHARE: Final = 0.001
 _LEAST_CASE_SECONDS, _MOST_CASE_SECONDS = 0.01, 0.2
+_HOLD_SHARE: Final = 0.08
+_MOST_HOLD_SECONDS: Final = 5.0
+_MOST_SHARE: Final = 0.05
+"""Of the budget, for one case."""
+_TICK: Final = 1e-6
 _PACES: Final = {
     Device.CUDA: Pace(flops_per_second=1e14, bytes_per_second=5e11, least_seconds=0.05),
     Device.CPU: Pace(flops_per_second=5e10, bytes_per_second=2e9, least_seconds=0.005),
@@ -32,8 +52,11 @@ def calibrate(
 ) -> Outcome | None:
     """Measure this machine; None on ranks other than 0, which only help with collectives.
 
-    UserError where the device is not there, or nothing could be measured.
+    A signal to stop ends the measuring: the calibration is then of what was timed until then.
+    UserError where the device is not there, or nothing could be measured; Stop where that is
+    because of a signal.
     """
+    ends = time.monotonic() + budget_seconds
     from harness.calibrate.bench.collectives import ranks
     from harness.measure.environment import fingerprint
 
@@ -51,12 +74,17 @@ def calibrate(
     try:
         if journal.found:
             say(f"goes on with {journal.found} samples of {journal.path}")
-        finished = _kernels(device, budget_seconds - share, journal, say)
+        finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say)
         samples = tuple(journal.samples.values())
     finally:
         journal.close()
-    outcome = conclude(samples, facts, environment, path, world_size)
-    return replace(outcome, finished=finished)
+    try:
+        outcome = conclude(samples, facts, environment, path, world_size)
+    except UserError:
+        if stopped is not None:
+            raise stopped from None
+        raise
+    return replace(outcome, finished=finished, stopped=stopped)
 
 
 def default_path(device: Device, facts: DeviceFacts) -> Path:
@@ -114,39 +142,104 @@ def _collectives(
             journal.add(sample)
 
 
-def _kernels(device: Device, budget_seconds: float, journal: Journal, say: Say) -> bool:
-    """Time what is not in the journal yet; whether nothing is left.
+def _until_stopped(
+    device: Device, budget_seconds: float, ends: float, journal: Journal, say: Say
+) -> tuple[bool, Stop | None]:
+    """`_kernels`, and the signal that ended it if one did."""
+    signals = StopSignals()
+    try:
+        with signals:
+            return _kernels(device, budget_seconds, ends, journal, signals, say), None
+    except Stop as stop:
+        return False, stop
+
+
+def _kernels(
+    device: Device, budget_seconds: float, ends: float, journal: Journal, signals: StopSignals,
+    say: Say, now: Callable[[], float] = time.monotonic,
+) -> bool:  # fmt: skip
+    """Time what is not in the journal yet until `ends`; whether nothing is left.
 
     The smallest of every kind come first, whatever the budget: the first call of a kind loads
-    libraries and compiles, which must not count as the pace of those that follow.
+    libraries and compiles, which must not count as the pace of those that follow. Then what lasting
+    load leaves of a burst, the kernels that most steps are made of, and all others.
     """
     from harness.calibrate.bench.kernels import Bench
 
     wanted = min(max(_CASE_SHARE * budget_seconds, _LEAST_CASE_SECONDS), _MOST_CASE_SECONDS)
-    bench = Bench(device, wanted_seconds=wanted)
+    hold = min(_HOLD_SHARE * budget_seconds, _MOST_HOLD_SECONDS)
+    bench = Bench(device, wanted_seconds=wanted, hold_seconds=hold)
+    timing = _Timing(bench=bench, journal=journal, signals=signals, say=say)
     plain = tuple(case for case in preset_cases() if case.kind not in COLLECTIVES)
-    cases = [
-        case
-        for case in with_attention(plain, bench.attention_variants())
-        if bench.runs(case) and case.key not in journal.samples
-    ]
+    cases = timing.new((*with_attention(plain, bench.attention_variants()), *HOST_CASES))
     say(f"{len(cases)} cases to time on {device} in {budget_seconds:.0f} s")
-    began = time.monotonic()
-    first = smallest(cases)
-    for case in first:
-        sample = bench.measure(case)
-        if sample is not None:
-            journal.add(sample)
-    left = budget_seconds - (time.monotonic() - began)
-    pace = _PACES[device]
-    pace = replace(pace, least_seconds=pace.least_seconds + wanted)
-    schedule = Schedule(budget_seconds=left, pace=pace, measure=bench.measure)
-    return schedule.run([case for case in cases if case not in first], journal.add)
+    load = (BURST, SUSTAINED) if bench.runs(SUSTAINED) else ()
+    for case in (*smallest(cases), *timing.new(load)):
+        timing.measure(case)
+    pace = replace(_PACES[device], least_seconds=_PACES[device].least_seconds + wanted)
+    finished = True
+    for stage in stages(timing.new(cases), device):
+        left = max(ends - now(), _TICK)
+        share = _MOST_SHARE * budget_seconds / left
+        schedule = Schedule(
+            budget_seconds=left, pace=pace, measure=timing.measure, now=now, share=share
+        )
+        finished = schedule.run(stage) and finished
+    return finished
 
 
-def smallest(cases: Sequence[Case]) -> tuple[Case, ...]:
-    """Of every kind and variant the case with the least work."""
+@dataclass(frozen=True, kw_only=True)
+class _Timing:
+    """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
+    variant the first refusal is told."""
+
+    bench: "Bench"
+    journal: Journal
+    signals: StopSignals
+    say: Say
+
+    def new(self, cases: Iterable[Case]) -> list[Case]:
+        """Those of `cases` that run here, and are neither timed nor refused yet."""
+        known = self.journal.samples.keys() | self.bench.refused.keys()
+        return [case for case in cases if case.key not in known and self.bench.runs(case)]
+
+    def measure(self, case: Case) -> None:
+        """Time a case and write it down."""
+        with self.signals.held():
+            sample = self.bench.measure(case)
+            if sample is not None:
+                self.journal.add(sample)
+                return
+            alike = [key for key in self.bench.refused if _family(key) == _family(case.key)]
+            if len(alike) == 1:
+                self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
+
+
+def _family(key: str) -> str:
+    """A case's key without its sizes."""
+    return key.rpartition(":")[0]
+
+
+def stages(cases: Sequence[Case], device: Device) -> tuple[list[Case], ...]:
+    """`cases` in the order in which they are worth their time: on a GPU the core in what is fitted,
+    the same attention in another implementation, all others. A CPU is too slow for the core."""
+    if device is Device.CPU:
+        return (list(cases),)
+    plain = core_cases()
+    core = [case for case in cases if case in plain or _without_variant(case) in plain]
+    compared = [c for c in core if c.kind in ATTENTION and c.variant not in FITTED_ATTENTION]
+    first = [case for case in core if case not in compared]
+    return first, compared, [case for case in cases if case not in set(core)]
+
+
+def _without_variant(case: Case) -> Case:
+    return replace(case, variant="")
+
+
+def smallest(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Of every kind and variant the case with the least work, in the order of the kinds."""
     found: dict[tuple[Kind, str], Case] = {}
     for case in sorted(cases, key=lambda case: case.work, reverse=True):
         found[case.kind, case.variant] = case
-    return tuple(found.values())
+    kinds = list(Kind)
+    return tuple(sorted(found.values(), key=lambda case: kinds.index(case.kind)))

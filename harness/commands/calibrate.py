@@ -11,6 +11,7 @@ from advisor.cost.calibration import EFFICIENCIES
 from advisor.errors import UserError
 from advisor.reader import show
 from advisor.units import nearest_names
+from harness.signals import Stop
 from harness.trial import Device
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ HELP: Final = """\
 harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]
 
 Measures GEMMs, flash attention, memory-bound kernels, host copies and, under torchrun, collectives,
-at the shapes that the model presets run; fits a calibration, checks it on shapes that the fit did
-not see, and writes it with its provenance.
+at the shapes that the model presets run, and on a GPU what a lasting load leaves of those rates;
+fits a calibration, checks it on shapes that the fit did not see, and writes it with its provenance.
 
   --budget TIME   how long to measure: 30s, 3min (default), 1h. What a small budget leaves out is
                   the least valuable: efficiencies that were not measured keep a typical value, and
@@ -35,7 +36,7 @@ not see, and writes it with its provenance.
 With several GPUs: torchrun --nproc-per-node 8 -m harness.commands.calibrate …
 
 Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one line says why),
-130 interrupted: what is measured is kept.
+130 or 143 interrupted: the calibration is of what was measured until then.
 """
 
 _UNITS: Final = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
@@ -61,13 +62,21 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     from harness.calibrate.measured import calibrate
 
-    outcome = calibrate(
-        options.device or _default_device(), options.budget_seconds, options.out, _say
-    )
-    if outcome is not None:
-        print(page(outcome), end="")
-        if not outcome.finished:
-            _say("the budget is spent; the same command measures more")
+    try:
+        outcome = calibrate(
+            options.device or _default_device(), options.budget_seconds, options.out, _say
+        )
+    except Stop as stop:
+        _say("stopped before enough was measured; the same command goes on")
+        return stop.exit_code
+    if outcome is None:
+        return 0
+    print(page(outcome), end="")
+    if outcome.stopped is not None:
+        _say("stopped; the same command measures more")
+        return outcome.stopped.exit_code
+    if not outcome.finished:
+        _say("the budget is spent; the same command measures more")
     return 0
 
 
@@ -113,6 +122,7 @@ def page(outcome: "Outcome") -> str:
         micro = getattr(calibration, field) * 1e6
         lines.append(f"  {field:<30} {micro:6.1f} µs  {_note(outcome, field)}")
     lines += [
+        *(f"note: {remark}" for remark in outcome.remarks),
         f"left out: {calibration.left_out_error}",
         f"wrote {outcome.path}",
         f"      {outcome.hardware_path}",

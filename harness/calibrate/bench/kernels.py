@@ -1,21 +1,39 @@
 """Runs the kernel of a case on random data, rotating among inputs so that caches do not help."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch.nn import functional
 
-from harness.calibrate.bench.cases import BANDWIDTH, Case, Kind, Sample
-from harness.calibrate.bench.timer import Call, time_call
+from harness.backends.native.modules.attention import flash_attention
+from harness.calibrate.bench import host
+from harness.calibrate.bench.cases import (
+    BANDWIDTH,
+    HOST_COPIES,
+    HOST_TIMES,
+    LATENT_ATTENTION,
+    Case,
+    Kind,
+    Load,
+    Sample,
+)
+from harness.calibrate.bench.sustained import time_sustained
+from harness.calibrate.bench.timer import Call, Timing, time_call, time_queueing
+from harness.measure.nvml import open_current_gpu
 from harness.trial import Device
 
 _POOL_ELEMENTS: Final = 2**22
 _MOST_INPUTS: Final = 8
 _CPU_CACHE_BYTES: Final = 32 * 2**20
 _GRAPHED: Final = (Kind.GEMM, Kind.GEMM_FP8, Kind.NORM, Kind.ADD, Kind.SWIGLU, Kind.COPY)
+_ON_A_GPU: Final = (
+    *HOST_COPIES, *HOST_TIMES, *LATENT_ATTENTION, Kind.SUSTAINED_GEMM, Kind.GROUPED_GEMM,
+)  # fmt: skip
+"""On a CPU there is nothing to copy to or to queue for, its attention has no kernel for values of
+another width, and experts take it minutes."""
 _FP8_CAPABILITY: Final = (8, 9)
 _FOOTPRINT: Final = 3
 """A case holds its operands, its result, and temporaries of the same size."""
@@ -30,41 +48,60 @@ class Limits:
 
 
 class Bench:
-    """Kernels of one device."""
+    """Kernels of one device; `refused`: why a case gave no sample, by its key."""
 
-    def __init__(self, device: Device, *, wanted_seconds: float = 0.1, seed: int = 1234) -> None:
+    def __init__(
+        self, device: Device, *, wanted_seconds: float = 0.1, hold_seconds: float = 5.0,
+        seed: int = 1234,
+    ) -> None:  # fmt: skip
         self.device = device
         self.limits = _limits(device)
-        self._wanted_seconds = wanted_seconds
+        self.refused: dict[str, str] = {}
+        self._wanted_seconds, self._hold_seconds = wanted_seconds, hold_seconds
         generator = torch.Generator(device.value).manual_seed(seed)
         self._pool = torch.randn(
             _POOL_ELEMENTS, generator=generator, device=device.value, dtype=torch.float32
         )
 
     def attention_variants(self) -> tuple[str, ...]:
-        """Implementations of flash attention that torch has here."""
+        """Implementations of flash attention that torch has here, the native backend's first."""
         return ("flash", "cudnn") if self.device is Device.CUDA else ("torch",)
 
     def runs(self, case: Case) -> bool:
         """Whether the device has such a kernel and room for it."""
         if case.kind is Kind.GEMM_FP8 and not _has_fp8(self.device):
             return False
-        if case.kind in (Kind.TO_DEVICE, Kind.TO_HOST) and self.device is Device.CPU:
+        if case.kind in _ON_A_GPU and self.device is Device.CPU:
             return False
         return case.num_bytes * _FOOTPRINT <= self.limits.memory_bytes
 
     def measure(self, case: Case) -> Sample | None:
-        """Time a case; None where torch refuses it (an old version, a head size)."""
+        """Time a case; None where torch refuses it (an old version, a head size, no memory).
+
+        Whatever is raised is this case's alone: the others are timed.
+        """
         try:
-            call = _BUILDERS[case.kind](self, case)
-            timing = time_call(
-                call, self.device, wanted_seconds=self._wanted_seconds, graph=case.kind in _GRAPHED
-            )
-        except (RuntimeError, NotImplementedError):  # torch.OutOfMemoryError is a RuntimeError
+            timing, load = self._time(case, _BUILDERS[case.kind](self, case))
+        except Exception as error:
+            self.refused[case.key] = f"{type(error).__name__}: {error}".splitlines()[0]
             if self.device is Device.CUDA:
-                torch.cuda.empty_cache()
+                with suppress(RuntimeError):
+                    torch.cuda.empty_cache()
             return None
-        return Sample(case=case, seconds=timing.seconds, spread=timing.spread, runs=timing.runs)
+        return Sample(
+            case=case, seconds=timing.seconds, spread=timing.spread, runs=timing.runs, load=load
+        )
+
+    def _time(self, case: Case, call: Call) -> tuple[Timing, Load | None]:
+        """By the clock that the case's kind is timed with."""
+        if case.kind is Kind.SUSTAINED_GEMM:
+            gpu = open_current_gpu()
+            return time_sustained(call, self.device, hold_seconds=self._hold_seconds, gpu=gpu)
+        if case.kind in HOST_TIMES:
+            return time_queueing(call, self.device, calls=host.CALLS[case.kind]), None
+        graph = case.kind in _GRAPHED
+        wanted = self._wanted_seconds
+        return time_call(call, self.device, wanted_seconds=wanted, graph=graph), None
 
     def tensor(self, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
         """Random normal values. They repeat after a few million, which no kernel profits from;
@@ -140,8 +177,33 @@ def _gemm_fp8(bench: Bench, case: Case) -> Call:
     return call
 
 
+def _grouped_gemm(bench: Bench, case: Case) -> Call:
+    """Rows [experts x m, k] sorted by expert, weights [experts, n, k]."""
+    experts, m, n, k = case.sizes
+    sets = bench.inputs(case, lambda: (bench.tensor(experts * m, k), bench.tensor(experts, n, k)))
+    ends = m * torch.arange(1, experts + 1, device=bench.device.value, dtype=torch.int32)
+
+    def at_once(number: int) -> object:
+        rows, weights = sets[number % len(sets)]
+        grouped: Any = torch._grouped_mm
+        return grouped(rows, weights.transpose(1, 2), offs=ends)
+
+    def one_by_one(number: int) -> object:
+        rows, weights = sets[number % len(sets)]
+        output = rows.new_empty(experts * m, n)
+        for part, own, out in zip(rows.split(m), weights, output.split(m), strict=True):
+            torch.mm(part, own.t(), out=out)
+        return output
+
+    return one_by_one if case.variant == "one_by_one" else at_once
+
+
 def _heads(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
-    """q, k, v as [batch, heads, sequence, width] views of [sequence, batch, heads, width]."""
+    """q, k, v as [batch, heads, sequence, width] views of [sequence, batch, heads, width]; of
+    latent attention [batch, sequence, heads, width], as the native backend has them."""
+    if case.kind in LATENT_ATTENTION:
+        batch, seq, heads, keys, values = case.sizes
+        return tuple(bench.tensor(batch, seq, heads, width) for width in (keys, keys, values))
     batch, seq, heads, groups, width = case.sizes
     return tuple(
         bench.tensor(seq, batch, count, width).permute(1, 2, 0, 3)
@@ -158,8 +220,10 @@ def _implementation(case: Case) -> Any:
 
 
 def _attend(case: Case, heads: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    query, key, value = heads
+    if case.kind in LATENT_ATTENTION:
+        return flash_attention(query, key, value, 0.0)
     with _implementation(case):
-        query, key, value = heads
         return functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=case.sizes[2] != case.sizes[3]
         )
@@ -258,5 +322,11 @@ _BUILDERS: Final[dict[Kind, Callable[[Bench, Case], Call]]] = {
     Kind.COPY: _copy,
     Kind.TO_DEVICE: _host_copy,
     Kind.TO_HOST: _host_copy,
+    Kind.SUSTAINED_GEMM: _gemm,
+    Kind.GROUPED_GEMM: _grouped_gemm,
+    Kind.LATENT_ATTENTION_FORWARD: _attention_forward,
+    Kind.LATENT_ATTENTION_BACKWARD: _attention_backward,
+    Kind.HOST_LAUNCH: lambda bench, case: host.launch(case, bench.device),
+    Kind.HOST_LAYER: lambda bench, case: host.layer(case, bench.device),
 }
 assert set(BANDWIDTH) <= set(_BUILDERS)

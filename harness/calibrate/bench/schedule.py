@@ -1,4 +1,4 @@
-"""Which cases are timed within a budget: the most valuable first, each written down at once."""
+"""Which cases are timed within a budget: the most valuable first."""
 
 import math
 import time
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from harness.calibrate.bench.cases import Case, Kind, Sample
+from harness.calibrate.bench.cases import Case, Kind
 
 ROUND: Final = (
     Kind.GEMM, Kind.ATTENTION_FORWARD, Kind.NORM, Kind.GEMM, Kind.GEMM_FP8, Kind.ATTENTION_BACKWARD,
     Kind.ADD, Kind.GEMM, Kind.COPY, Kind.ADAM, Kind.GEMM_FP8, Kind.SWIGLU, Kind.TO_DEVICE,
-    Kind.TO_HOST,
+    Kind.TO_HOST, Kind.GROUPED_GEMM, Kind.LATENT_ATTENTION_FORWARD, Kind.LATENT_ATTENTION_BACKWARD,
 )  # fmt: skip
 """One round of the schedule. GEMMs are most of a step's time, so they come most often."""
 
@@ -81,18 +81,18 @@ class Schedule:
 
     A case waits while it is thought to take more than a `share` of the budget, or more than what is
     left: the next of its kind then has its turn. What the cases of a kind took corrects the guess
-    for the others. `measure` gives None for a case that this device does not run.
+    for the others. `measure` times a case and keeps what it finds.
     """
 
     budget_seconds: float
     pace: Pace
-    measure: Callable[[Case], Sample | None]
+    measure: Callable[[Case], object]
     now: Callable[[], float] = time.monotonic
     share: float = 0.05
     _corrections: dict[Kind, float] = field(default_factory=dict)
 
-    def run(self, cases: Sequence[Case], done: Callable[[Sample], None]) -> bool:
-        """Time what fits, and hand every sample to `done` at once. Whether no case is left."""
+    def run(self, cases: Sequence[Case]) -> bool:
+        """Time what fits. Whether no case is left."""
         ends = self.now() + self.budget_seconds
         queues = {
             kind: [(self.pace.seconds(case), case) for case in queue]
@@ -106,7 +106,7 @@ class Schedule:
                     return False
                 index = self._affordable(kind, queues[kind], remaining)
                 if index is not None:
-                    self._one(*queues[kind].pop(index), done)
+                    self._one(*queues[kind].pop(index))
                     timed = True
             if not timed:
                 return False
@@ -120,11 +120,9 @@ class Schedule:
         most /= self._corrections.get(kind, 1.0)
         return next((i for i, (seconds, _) in enumerate(queue) if seconds <= most), None)
 
-    def _one(self, guess: float, case: Case, done: Callable[[Sample], None]) -> None:
+    def _one(self, guess: float, case: Case) -> None:
         before = self.now()
-        sample = self.measure(case)
+        self.measure(case)
         known = self._corrections.get(case.kind, 1.0)
         seen = max(self.now() - before, _TICK) / guess
         self._corrections[case.kind] = math.sqrt(known * seen)  # one hiccup is not the rule
-        if sample is not None:
-            done(sample)

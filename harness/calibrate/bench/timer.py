@@ -17,6 +17,7 @@ from harness.trial import Device
 Call = Callable[[int], object]
 """One call of a kernel on input set number i, counted without end."""
 
+_HOST_RUNS: Final = 7
 _LEAST_RUNS: Final = 5
 _MOST_RUNS: Final = 100
 _WARM_CALLS: Final = 2
@@ -50,6 +51,27 @@ def time_call(call: Call, device: Device, *, wanted_seconds: float, graph: bool 
         return Timing(median(seconds), spread(seconds), len(seconds))
     seconds = _host_timings(call, wanted_seconds)
     return Timing(min(seconds), spread(seconds), len(seconds))
+
+
+def time_queueing(call: Call, device: Device, *, calls: int) -> Timing:
+    """Seconds that the host takes to queue a call, `calls` of them without waiting for the device:
+    fewer than the thousand that a device takes before its queue holds the host up."""
+    for number in range(_WARM_CALLS):
+        call(number)
+    seconds = []
+    for _ in range(_HOST_RUNS):
+        _wait(device)
+        before = time.perf_counter()
+        for number in range(calls):
+            call(number)
+        seconds.append((time.perf_counter() - before) / calls)
+    _wait(device)
+    return Timing(median(seconds), spread(seconds), len(seconds))
+
+
+def _wait(device: Device) -> None:
+    if device is Device.CUDA:
+        torch.cuda.synchronize()
 
 
 def _host_timings(call: Call, wanted_seconds: float) -> list[float]:

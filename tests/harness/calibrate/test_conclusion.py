@@ -11,8 +11,8 @@ import yaml
 from advisor.cost.calibration import Provenance, load_calibration
 from advisor.cost.gpus import load_gpu
 from advisor.errors import UserError
-from harness.calibrate.bench.cases import COLLECTIVES, Case, Kind, Sample
-from harness.calibrate.bench.shapes import preset_cases, with_attention
+from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Load, Sample
+from harness.calibrate.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
 from harness.calibrate.conclusion import band, conclude
 from harness.calibrate.document import CalibrationDocument, flattened, hardware_path
 from harness.calibrate.reference import DeviceFacts, reference
@@ -32,7 +32,7 @@ XEON = DeviceFacts(
 
 def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
     """A device that reaches `flops` in all matmuls and `stream` in the rest, 4 µs a kernel."""
-    cases = with_attention(preset_cases(), ("flash",))[::9]
+    cases = [c for c in with_attention(preset_cases(), ("flash",))[::9] if c != BURST]
     return [
         Sample(
             case=case,
@@ -42,6 +42,15 @@ def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
         for case in cases
         if case.kind not in COLLECTIVES
     ]  # fmt: skip
+
+
+def held(ratio: float, flops: float = 650e12) -> list[Sample]:
+    """One GEMM in a burst, and held at `ratio` of its rate."""
+    load = Load(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980.0, power_watts=690.4)
+    return [
+        Sample(case=BURST, seconds=BURST.flops / flops),
+        Sample(case=SUSTAINED, seconds=SUSTAINED.flops / (ratio * flops), load=load),
+    ]
 
 
 def test_a_known_gpu_is_measured_against_its_datasheet(tmp_path: Path) -> None:
@@ -59,6 +68,39 @@ def test_a_known_gpu_is_measured_against_its_datasheet(tmp_path: Path) -> None:
     assert calibration.kernel_seconds == pytest.approx(4e-6, rel=0.3)
     assert calibration.step_time_error == 0.10, "an exact machine; steps scatter more than kernels"
     assert outcome.hardware_path == tmp_path / "hardware" / f"{gpu.name}.yaml"
+
+
+def test_lasting_load_scales_what_the_clock_bounds_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    burst = conclude(samples(), H200, ENVIRONMENT, path).calibration
+    outcome = conclude(samples() + held(0.9), H200, ENVIRONMENT, path)
+    for field in ("gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
+                  "attention_backward_efficiency"):  # fmt: skip
+        scaled = 0.9 * getattr(burst, field)
+        assert getattr(outcome.calibration, field) == pytest.approx(scaled, rel=0.01)
+        assert "times 0.900 under lasting load" in outcome.notes[field]
+    assert outcome.calibration.bandwidth_efficiency == pytest.approx(burst.bandwidth_efficiency)
+    assert "lasting" not in outcome.notes["bandwidth_efficiency"]
+    said = "# sustained 0.90 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W"
+    assert said in path.read_text()
+
+
+def test_the_fitted_attention_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    slower = [
+        replace(s, case=replace(s.case, variant="cudnn"), seconds=s.seconds / 1.25)
+        for s in samples()
+        if s.case.kind in ATTENTION
+    ]
+    outcome = conclude(samples() + slower, H200, ENVIRONMENT, path)
+    assert outcome.calibration.attention_forward_efficiency == pytest.approx(650 / 989, rel=0.03)
+    words = "flash attention, as the native backend runs it"
+    assert outcome.notes["attention_forward_efficiency"].endswith(words)
+    assert f"# attention: {words}\n" in path.read_text()
+    assert "cuDNN attention over flash, not in the fit: forward 1.25 times" in path.read_text()
+    flash = sum(s.case.kind is Kind.ATTENTION_FORWARD for s in samples())
+    assert f"attention_forward: {flash} shapes" in outcome.calibration.fitted_on
+    assert outcome.remarks
 
 
 def test_what_was_not_measured_is_taken_over_and_said(tmp_path: Path) -> None:

@@ -7,7 +7,15 @@ import pytest
 
 from harness.calibrate.bench.cases import ATTENTION, BANDWIDTH, COLLECTIVES, Case, Kind, Sample
 from harness.calibrate.bench.shapes import preset_cases, with_attention
-from harness.calibrate.efficiencies import Resource, fit, large, left_out_errors, work
+from harness.calibrate.efficiencies import (
+    RESOURCES,
+    Resource,
+    fit,
+    fitted_samples,
+    large,
+    left_out_errors,
+    work,
+)
 
 KERNEL, COLLECTIVE, RANKS = 5e-6, 2e-5, 8
 TRUE = {
@@ -15,7 +23,11 @@ TRUE = {
     Resource.ATTENTION_BACKWARD: 400e12, Resource.BANDWIDTH: 2.7e12, Resource.COLLECTIVE: 350e9,
     Resource.TO_DEVICE: 50e9, Resource.TO_HOST: 45e9,
 }  # fmt: skip
-CASES = with_attention(preset_cases(), ("flash",))[::5]
+CASES = [
+    case
+    for case in with_attention(preset_cases(), ("flash",))[::5]
+    if case.kind in RESOURCES or case.kind is Kind.COPY
+]
 
 
 def seconds(case: Case) -> float:
@@ -102,19 +114,43 @@ def test_kernels_that_are_all_fixed_cost_give_no_rate() -> None:
     assert large(tiny, kernel=5e-6) == []
 
 
-def test_the_fastest_attention_is_taken_and_the_rest_dropped() -> None:
-    """Flash is faster where both ran; cuDNN alone ran the largest one, and fast."""
-    sizes = [(1, 1024 * n, 8, 8, 128) for n in range(1, 6)]
-    found = [
+def attention(variant: str, rate: float, lengths: range) -> list[Sample]:
+    """Forward and backward of sequences of so many thousands."""
+    return [
         Sample(case=case, seconds=case.flops / rate)
         for kind in ATTENTION
-        for variant, rate, ran in (("flash", 500e12, sizes[:4]), ("cudnn", 400e12, sizes[:4]),
-                                   ("cudnn", 900e12, sizes[4:]))
-        for case in (Case(kind=kind, sizes=size, variant=variant) for size in ran)
-    ]  # fmt: skip
+        for case in (
+            Case(kind=kind, sizes=(1, 1024 * n, 8, 8, 128), variant=variant) for n in lengths
+        )
+    ]
+
+
+def test_what_the_native_backend_runs_is_fitted_though_another_is_faster() -> None:
+    found = attention("cudnn", 600e12, range(1, 9)) + attention("flash", 500e12, range(1, 5))
     rates = fit(found)
     for resource in (Resource.ATTENTION_FORWARD, Resource.ATTENTION_BACKWARD):
         assert rates.of[resource].value == pytest.approx(500e12)
+    assert {s.case.variant for s in fitted_samples(found)} == {"flash"}
+    assert all(abs(error) < 1e-6 for error in left_out_errors(found))
+
+
+def test_another_implementation_can_be_fitted_out_of_the_same_samples() -> None:
+    found = attention("cudnn", 600e12, range(1, 9)) + attention("flash", 500e12, range(1, 5))
+    rates = fit(found, attention=("cudnn",))
+    assert rates.of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
+
+
+def test_long_sequences_are_fitted_only_where_there_are_no_others() -> None:
+    usual, long = attention("flash", 500e12, range(1, 9)), attention("flash", 600e12, range(16, 33))
+    assert fit(usual + long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(500e12)
+    assert fit(long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
+
+
+def test_what_alone_was_timed_is_taken() -> None:
+    """On a CPU that is torch's; where flash attention is refused, cuDNN's."""
+    for variant in ("torch", "cudnn"):
+        rates = fit(attention(variant, 400e12, range(1, 5)))
+        assert rates.of[Resource.ATTENTION_BACKWARD].value == pytest.approx(400e12)
 
 
 @pytest.mark.parametrize(("kind", "passes"), [(Kind.ALL_GATHER, 1), (Kind.ALL_REDUCE, 2)])

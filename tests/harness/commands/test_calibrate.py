@@ -1,12 +1,15 @@
 """The command line of `harness calibrate`."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from advisor.errors import UserError
+from harness.calibrate import measured
 from harness.cli import main as harness
 from harness.commands.calibrate import Options, duration, main, parse
+from harness.signals import Stop
 from harness.trial import Device
 
 
@@ -70,3 +73,19 @@ def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert f"--config-dir {tmp_path}" in captured.out
     assert "the budget is spent" in captured.err
     assert out.exists()
+    assert "note: attention: torch's attention on a CPU" in captured.out
+
+
+def test_a_stop_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With nothing to conclude from; see tests/harness/calibrate/test_measured.py for the rest."""
+
+    def stopped(*_: object) -> None:
+        raise Stop(signal.SIGTERM)
+
+    monkeypatch.setattr(measured, "calibrate", stopped)
+    assert harness(["calibrate", "--device", "cpu"]) == 143
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "stopped before enough was measured" in captured.err

@@ -1,0 +1,50 @@
+"""What lasting load leaves of the rates of short bursts, and what a GPU's clock does under it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from harness.calibrate.bench.cases import Case, Kind, Load, Sample
+from harness.calibrate.efficiencies import Resource
+
+COMPUTE_BOUND: Final = (
+    Resource.GEMM, Resource.GEMM_FP8, Resource.ATTENTION_FORWARD, Resource.ATTENTION_BACKWARD,
+)  # fmt: skip
+"""Their rate goes with the SM clock, which power limits. Memory and links have clocks of their own.
+"""
+_FREE_REASONS: Final = ("gpu_idle", "applications_clocks_setting")
+"""Of NVML's: these hold no working clock back below what was set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load."""
+
+    ratio: float
+    load: Load
+
+    @property
+    def words(self) -> str:
+        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap``;
+        what is not known is left out."""
+        load, said = self.load, [f"sustained {self.ratio:.2f} of the burst rate"]
+        if load.sm_clock_mhz is not None:
+            highest = "" if load.max_sm_clock_mhz is None else f" of {load.max_sm_clock_mhz:,.0f}"
+            said.append(f"SM clock {load.sm_clock_mhz:,.0f}{highest} MHz")
+        if load.power_watts is not None:
+            said.append(f"{load.power_watts:,.0f} W")
+        said += [r for r in load.throttle_reasons or () if r not in _FREE_REASONS]
+        return ", ".join(said)
+
+
+def lasting(samples: Sequence[Sample]) -> Lasting | None:
+    """Out of the held GEMM and the burst of the same one; None where either is missing."""
+    by_case = {sample.case: sample for sample in samples}
+    for sample in samples:
+        case = sample.case
+        burst = by_case.get(Case(kind=Kind.GEMM, sizes=case.sizes, variant=case.variant))
+        if case.kind is Kind.SUSTAINED_GEMM and burst is not None:
+            return Lasting(
+                ratio=min(1.0, burst.seconds / sample.seconds), load=sample.load or Load()
+            )
+    return None
