@@ -6,7 +6,7 @@ from math import erf, sqrt
 
 from advisor.layout import ParallelLayout
 from advisor.memory.resident import NamedBytes
-from advisor.units import GIB, MIB
+from advisor.units import MIB
 
 _FRAGMENTATION_OF_DYNAMIC = 0.28
 _FRAGMENTATION_OF_ALLOCATED = 0.04
@@ -14,8 +14,10 @@ _FRAGMENTATION_OF_ALLOCATED = 0.04
 the memory that comes and goes (least squares through the origin), at most about 4 % of all."""
 _EXPANDABLE_SHARE = 0.25
 """Expandable segments leave only part-filled 20 MiB pages; share of the above (not measured)."""
-_CONTEXT_BYTES = int(0.5 * GIB)
-"""0.47 GiB on A100 (ml-engineering, torch 2.1), 426 MiB on Ada (unsloth-zoo pull 1053)."""
+_CONTEXT_BYTES = 751 * MIB
+"""Of 12 processes on H100, torch 2.11 with CUDA 13.0, cuBLAS and cuDNN loaded: 750.8 MiB each
+(results/measured/h100). Older: 0.47 GiB on A100 (ml-engineering, torch 2.1), 426 MiB on Ada
+(unsloth-zoo pull 1053)."""
 _COMMUNICATOR_BYTES = 900 * 10**6
 """NVIDIA/nccl issue 964: 544 to 688 MB a group (A100, 2023); verl issue 6266: 7 GB for the five of
 TP2 PP2 DP2 (H100, NCCL 2.29)."""
@@ -26,7 +28,7 @@ _DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of FP8 or of linear
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
 _CONTEXT_SPREAD = 100 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
-_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "published measurements, A100 and Ada")
+_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100, torch 2.11")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from harness.calibrate.efficiencies import (
     fitted_samples,
     left_out_errors,
 )
-from harness.calibrate.lasting import COMPUTE_BOUND, lasting
 from harness.calibrate.reference import DeviceFacts, Reference, reference
 from harness.calibrate.remarks import ATTENTION_WORDS, remarks
 from harness.files import write_atomic
@@ -60,14 +59,7 @@ def conclude(
     rates = fit(samples, world_size)
     errors = left_out_errors(samples, world_size)
     date = datetime.now(UTC).strftime("%Y-%m-%d")
-    held = lasting(samples)
-    calibration, notes = fitted(
-        rates,
-        relative_to,
-        path.stem,
-        within_one_node(world_size),
-        1.0 if held is None else held.ratio,
-    )
+    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
     notes |= _attention_notes(samples, notes)
     calibration = replace(
         calibration,
@@ -100,11 +92,10 @@ def conclude(
 
 
 def fitted(
-    rates: Rates, relative_to: Reference, name: str, one_node: bool = True, held: float = 1.0
+    rates: Rates, relative_to: Reference, name: str, one_node: bool = True
 ) -> tuple[Calibration, dict[str, str]]:
     """Rates over the reference's peaks, and a note for every number. What was not measured keeps
-    the value of the reference's base calibration, and the note says so. `held`: what lasting load
-    leaves of a burst's rate, for kernels that are bound by the SM clock."""
+    the value of the reference's base calibration, and the note says so."""
     gpu, base = relative_to.gpu, relative_to.base
     link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
     if not one_node:
@@ -125,14 +116,12 @@ def fitted(
         rate = rates.of.get(resource)
         if rate is None or not peak:
             continue
-        left = held if resource in COMPUTE_BOUND else 1.0
-        reached = left * rate.value / peak
+        reached = rate.value / peak
         values[field] = min(1.0, reached)
         quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-        scaled = "" if left == 1.0 else f", times {left:.3f} under lasting load"
         over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
         notes[field] = (
-            f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{scaled}{over}"
+            f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{over}"
         )
     for field in ("kernel_seconds", "collective_seconds"):
         seconds = getattr(rates, field)

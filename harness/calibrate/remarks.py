@@ -30,7 +30,7 @@ def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> 
         )
     held = lasting(samples)
     if held is not None:
-        said.append(f"{held.words}: GEMM and attention efficiencies are scaled by it")
+        said.append(f"{held.words}: of one GEMM alone, by which nothing is scaled")
     said += _attention(samples)
     for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
         if resource in rates.of:

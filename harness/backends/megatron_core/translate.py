@@ -66,9 +66,11 @@ def megatron_model(workload: Workload) -> ModelSpec:
 
 def _with_installed_kernels(model: ModelSpec) -> ModelSpec:
     """Transformer Engine's layers with what is beside it: without the flash-attn package cuDNN's
-    attention, without DeepEP Megatron's own all-to-all."""
+    attention by name, as left to itself Transformer Engine falls back on unfused attention without
+    a word where cuDNN refuses; without DeepEP Megatron's own all-to-all."""
     backend, dispatcher = model.attention_backend, model.moe_token_dispatcher_type
-    if backend is AttentionBackend.FLASH and find_spec("flash_attn") is None:
+    fused = (AttentionBackend.FLASH, AttentionBackend.AUTO)
+    if backend in fused and find_spec("flash_attn") is None:
         backend = AttentionBackend.FUSED
     if dispatcher is TokenDispatcher.FLEX and find_spec("deep_ep") is None:
         dispatcher = TokenDispatcher.ALLTOALL
