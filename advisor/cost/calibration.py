@@ -24,7 +24,12 @@ class Calibration:
 
     gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
     attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
-        causal half, the backward's replayed scores included.
+        causal half, the backward's replayed scores included; of endlessly many rows.
+    attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
+        reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
+        longest of them is still at work when the others have ended. 0: the same at any number.
+    attention_half_rate_tokens: tokens of a sequence at which it does: a block of rows computes
+        whole blocks of the triangle, and begins and ends. 0: the same at any length.
     bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
     nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
@@ -51,6 +56,8 @@ class Calibration:
     collective_seconds: float
     step_seconds: float
     step_time_error: float
+    attention_half_rate_rows: float = 0.0
+    attention_half_rate_tokens: float = 0.0
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
     left_out_error: str = ""
@@ -78,7 +85,10 @@ EFFICIENCIES = (
     "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
     "internode_efficiency", "hidden_fraction",
 )  # fmt: skip
-NON_NEGATIVE = ("kernel_seconds", "collective_seconds", "step_seconds", "step_time_error")
+NON_NEGATIVE = (
+    "kernel_seconds", "collective_seconds", "step_seconds", "step_time_error",
+    "attention_half_rate_rows", "attention_half_rate_tokens",
+)  # fmt: skip
 
 
 def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:

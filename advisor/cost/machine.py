@@ -25,6 +25,7 @@ class Machine:
 
     linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not
     zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
+    attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     """
 
@@ -33,6 +34,8 @@ class Machine:
     attention_forward_flops: float
     attention_backward_flops: float
     memory_bytes_per_second: float
+    attention_half_rate_rows: float
+    attention_half_rate_tokens: float
     kernel_seconds: float
     hidden_fraction: float
     quantize_bytes: int = 0
@@ -70,6 +73,8 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         memory_bytes_per_second=(
             gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
         ),
+        attention_half_rate_rows=calibration.attention_half_rate_rows,
+        attention_half_rate_tokens=calibration.attention_half_rate_tokens,
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,

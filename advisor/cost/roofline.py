@@ -153,9 +153,17 @@ def _attention_seconds(operator: Operator, machine: Machine, backward: bool, tra
         rate = machine.attention_backward_flops if backward else machine.attention_forward_flops
         copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
         beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
-        return factor * operator.attention_flops / rate + beside
+        return factor * operator.attention_flops / rate * _ramp(operator, machine) + beside
     matmul = factor * operator.attention_flops / machine.bf16_flops
     return max(matmul, traffic / machine.memory_bytes_per_second) + factor * machine.kernel_seconds
+
+
+def _ramp(operator: Operator, machine: Machine) -> float:
+    """How much longer flash attention takes than at the rate of endlessly many rows and tokens."""
+    if not operator.attention_rows:
+        return 1.0
+    rows = machine.attention_half_rate_rows / operator.attention_rows
+    return 1.0 + rows + machine.attention_half_rate_tokens / operator.attention_tokens
 
 
 def _with_communication(

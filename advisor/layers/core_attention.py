@@ -119,6 +119,8 @@ def _flash_attention(
             shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
         )
         // 2,
+        attention_rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
+        attention_tokens=shape.attended_length,
         backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
     if shape.context_parallel_size > 1:

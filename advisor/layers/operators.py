@@ -194,6 +194,8 @@ class Operator:
     saved: storages kept for the backward beyond the module's weights.
     attention_flops: forward FLOPs of the two attention matmuls over the causal half, or of the
         chunked scan of linear attention.
+    attention_rows, attention_tokens: of one flash attention kernel, the rows of queries over
+        sequences and heads, and the length of a sequence.
     gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
         is (the two sides of an addition): they share its storage.
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
@@ -217,6 +219,8 @@ class Operator:
     weights: tuple[Weight, ...] = ()
     gemm: Gemm | None = None
     attention_flops: int = 0
+    attention_rows: int = 0
+    attention_tokens: int = 0
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()
     gradient_passed_to: frozenset[str] = frozenset()

@@ -14,6 +14,7 @@ from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
 from harness.calibrate.document import CalibrationDocument, hardware_path
 from harness.calibrate.efficiencies import (
     RESOURCES,
+    Ramp,
     Rates,
     Resource,
     fit,
@@ -120,9 +121,10 @@ def fitted(
         values[field] = min(1.0, reached)
         quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
         over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
-        notes[field] = (
-            f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{over}"
-        )
+        notes[field] = f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{over}"
+    for field, half in _halves(rates.ramp).items():
+        values[field] = half
+        notes[field] = f"{_MEASURED}: what brings all shapes closest to one rate"
     for field in ("kernel_seconds", "collective_seconds"):
         seconds = getattr(rates, field)
         if seconds is not None:
@@ -134,6 +136,13 @@ def fitted(
         base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
     )
     return calibration, notes
+
+
+def _halves(ramp: Ramp) -> dict[str, float]:
+    """What the samples tell of it; nothing where they were too few."""
+    if ramp == Ramp():
+        return {}
+    return {"attention_half_rate_rows": ramp.rows, "attention_half_rate_tokens": ramp.tokens}
 
 
 def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,9 @@ The model is the advisor's own (advisor.cost.roofline): work over a rate, and a 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median, quantiles
+from itertools import product
+from math import log
+from statistics import median, pvariance, quantiles
 from typing import Final
 
 from harness.calibrate.bench.cases import (
@@ -46,8 +48,12 @@ GEMMs, latent attention and the host's times, of which a calibration has no cons
 FITTED_ATTENTION: Final = ("flash", "torch")
 """What the native backend runs: flash attention on a GPU, torch's own on a CPU. Megatron's backend
 and Transformer Engine may take cuDNN's, whose samples are in the journal for another fit."""
-LONGEST_FITTED: Final = 8192
-"""Tokens. Longer sequences reach more, and are of few jobs: one rate is of the usual ones."""
+_HALF_RATES: Final = tuple(product(range(0, 2**17, 2**12), range(0, 2**12, 2**8)))
+"""What is tried: rows of queries, and tokens, at which attention reaches half its rate."""
+_LEAST_ATTENTION: Final = 6
+"""Samples of each direction below which there is no telling."""
+_LEAST_TOKENS: Final = 2048
+"""Of a sequence that people train on: the ramp is fitted to these."""
 
 _SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
 _SHORT_WORK_SECONDS: Final = 20e-6
@@ -71,6 +77,22 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """Rows of queries and tokens at which flash attention reaches half its rate: Calibration's
+    attention_half_rate_rows and attention_half_rate_tokens."""
+
+    rows: float = 0.0
+    tokens: float = 0.0
+
+    def of(self, case: Case) -> float:
+        """How much longer a case takes than at the rate of endlessly many of both."""
+        if case.kind not in ATTENTION:
+            return 1.0
+        batch, seq, heads, *_ = case.sizes
+        return 1.0 + self.rows / (batch * seq * heads) + self.tokens / seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
     ones were timed to tell."""
@@ -78,13 +100,15 @@ class Rates:
     of: dict[Resource, Rate]
     kernel_seconds: float | None
     collective_seconds: float | None
+    ramp: Ramp = Ramp()
 
     def seconds(self, case: Case, ranks: int = 1) -> float | None:
         """Predicted seconds of a case; None where its resource has no rate."""
         resource = RESOURCES.get(case.kind)
         if resource is None or resource not in self.of:
             return None
-        return work(case, ranks) / self.of[resource].value + _fixed(
+        done = work(case, ranks) * self.ramp.of(case)
+        return done / self.of[resource].value + _fixed(
             case, self.kernel_seconds, self.collective_seconds
         )
 
@@ -105,28 +129,46 @@ def fit(
     chosen = fitted_samples(samples, attention)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
+    ramp = _ramp(chosen, kernel or 0.0)
     rates = {}
     for resource in Resource:
         of_it = [s for s in chosen if RESOURCES.get(s.case.kind) is resource]
-        rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0)
+        rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0, ramp)
         if rate is not None:
             rates[resource] = rate
-    return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective)
+    return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective, ramp=ramp)
+
+
+def _ramp(samples: Sequence[Sample], kernel: float) -> Ramp:
+    """The ramp that brings the rates of each attention kind closest together (least squares of
+    their logarithms), one for both; none where too few were timed to tell."""
+    by_kind = [
+        [s for s in samples if s.case.kind is kind and s.case.sizes[1] >= _LEAST_TOKENS]
+        for kind in ATTENTION
+    ]
+    if any(len(of_kind) < _LEAST_ATTENTION for of_kind in by_kind):
+        return Ramp()
+    tried = (Ramp(rows=float(r), tokens=float(t)) for r, t in _HALF_RATES)
+    return min(tried, key=lambda ramp: sum(_scatter(one, kernel, ramp) for one in by_kind))
+
+
+def _scatter(samples: Sequence[Sample], kernel: float, ramp: Ramp) -> float:
+    """Sum of squared distances of the logarithms of the rates from their mean."""
+    logs = [log(ramp.of(s.case) * s.case.work / (s.seconds - kernel)) for s in samples]
+    return pvariance(logs) * len(logs)
 
 
 def fitted_samples(
     samples: Iterable[Sample], wanted: Sequence[str] = FITTED_ATTENTION
 ) -> list[Sample]:
     """Samples with one implementation of each attention kind, the first of `wanted` that was timed,
-    or where none was, the first by name; and of it no sequence longer than LONGEST_FITTED, unless
-    all are."""
+    or where none was, the first by name."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
         timed = {s.case.variant for s in samples if s.case.kind is kind}
         order = [variant for variant in (*wanted, *sorted(timed)) if variant in timed]
-        chosen = [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
-        kept += [s for s in chosen if s.case.sizes[1] <= LONGEST_FITTED] or chosen
+        kept += [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
     return kept
 
 
@@ -152,10 +194,12 @@ def _left_over(samples: Sequence[Sample], ranks: int, fixed: float) -> float | N
     return median(found) if len(found) >= _LEAST_SHORT else None
 
 
-def _rate(samples: Sequence[Sample], ranks: int, kernel: float, collective: float) -> Rate | None:
+def _rate(
+    samples: Sequence[Sample], ranks: int, kernel: float, collective: float, ramp: Ramp
+) -> Rate | None:
     """Work over what is left of the time without the fixed cost, over large shapes."""
     rates = [
-        work(s.case, ranks) / (s.seconds - _fixed(s.case, kernel, collective))
+        ramp.of(s.case) * work(s.case, ranks) / (s.seconds - _fixed(s.case, kernel, collective))
         for s in large(samples, ranks, kernel, collective)
     ]
     if not rates:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
-from harness.calibrate.efficiencies import LONGEST_FITTED, Rates, Resource, fitted_samples, large
+from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Kind, Sample
+from harness.calibrate.efficiencies import Rates, Resource, fitted_samples, large
 from harness.calibrate.lasting import lasting
 from harness.calibrate.reference import Reference
 
@@ -42,19 +42,10 @@ def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> 
 
 
 def _attention(samples: Sequence[Sample]) -> Iterator[str]:
-    """Which implementation is fitted, what long sequences reach, and how much faster cuDNN's is
-    where both ran."""
+    """Which implementation is fitted, and how much faster cuDNN's is where both ran."""
     fitted = {s.case.variant for s in fitted_samples(samples) if s.case.kind in ATTENTION}
     for variant in sorted(fitted):
         yield f"attention: {ATTENTION_WORDS.get(variant, variant)}"
-        long = [s for s in samples if s.case.variant == variant and _is_long(s.case)]
-        rates = [
-            f"{name} {median(s.rate for s in long if s.case.kind is kind) / 1e12:.3g} TFLOP/s"
-            for kind, name in zip(ATTENTION, _DIRECTIONS, strict=True)
-            if any(s.case.kind is kind for s in long)
-        ]
-        if rates:
-            yield f"over {LONGEST_FITTED:,} tokens, not in the fit: {', '.join(rates)}"
     found = [
         f"{name} {median(ratios):.2f} times as fast ({len(ratios)} shapes)"
         for kind, name in zip(ATTENTION, _DIRECTIONS, strict=True)
@@ -62,10 +53,6 @@ def _attention(samples: Sequence[Sample]) -> Iterator[str]:
     ]
     if found:
         yield f"cuDNN attention over flash, not in the fit: {', '.join(found)}"
-
-
-def _is_long(case: Case) -> bool:
-    return case.kind in ATTENTION and case.sizes[1] > LONGEST_FITTED
 
 
 def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list[float]:

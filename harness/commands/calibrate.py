@@ -32,6 +32,8 @@ fits a calibration, checks it on shapes that the fit did not see, and writes it 
                   as they are measured: the same command goes on where it was stopped. A hardware
                   record goes to ../hardware, so that the folder above is a --config-dir:
                   advise --config-dir calibrated --gpus 8xNAME …
+  --refit FILE    measure nothing: fit FILE again from the samples beside it, with the fit as it is
+                  now. Needs no GPU; takes no other option
 
 With several GPUs: torchrun --nproc-per-node 8 -m harness.commands.calibrate …
 
@@ -41,7 +43,7 @@ Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one 
 
 _UNITS: Final = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
 _DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")
-_FLAGS: Final = ("--budget", "--device", "--out", "--help")
+_FLAGS: Final = ("--budget", "--device", "--out", "--refit", "--help")
 _DEFAULT_BUDGET_SECONDS: Final = 180.0
 
 
@@ -52,6 +54,7 @@ class Options:
     budget_seconds: float = _DEFAULT_BUDGET_SECONDS
     device: Device | None = None
     out: Path | None = None
+    refit: Path | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,6 +63,11 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     options = parse(argv)
+    if options.refit is not None:
+        from harness.calibrate.refit import refit
+
+        print(page(refit(options.refit)), end="")
+        return 0
     from harness.calibrate.measured import calibrate
 
     try:
@@ -97,6 +105,7 @@ def parse(argv: Sequence[str]) -> Options:
         budget_seconds=_DEFAULT_BUDGET_SECONDS if budget is None else duration(budget),
         device=_device(given["--device"]) if "--device" in given else None,
         out=_out(given["--out"]) if "--out" in given else None,
+        refit=_out(given["--refit"], "--refit") if "--refit" in given else None,
     )
 
 
@@ -144,10 +153,10 @@ def _device(text: str) -> Device:
     return Device(text)
 
 
-def _out(text: str) -> Path:
+def _out(text: str, flag: str = "--out") -> Path:
     path = Path(text)
     if path.suffix not in (".yaml", ".yml"):
-        raise UserError("--out", show(text), "must be a YAML file", f"write {path.stem}.yaml")
+        raise UserError(flag, show(text), "must be a YAML file", f"write {path.stem}.yaml")
     return path
 
 

@@ -153,6 +153,8 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         outputs=(output,),
         saved=(query, key, value, output, lse),
         attention_flops=shape.tokens * shape.seq_length * both,
+        attention_rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
+        attention_tokens=shape.seq_length,
     )
 
 

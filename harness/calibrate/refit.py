@@ -1,0 +1,55 @@
+"""A calibration fitted anew from the samples beside it: no device is needed, nothing is measured."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.errors import UserError
+from advisor.reader import show_path
+from harness.calibrate.bench.cases import Sample, read_sample
+from harness.calibrate.conclusion import Outcome, conclude
+from harness.calibrate.reference import DeviceFacts
+
+_TOLD: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit): (.*)")
+"""Lines of a calibration's head that say what it was measured with (document.CalibrationDocument).
+"""
+
+
+def refit(path: Path) -> Outcome:
+    """Write the calibration at `path` again, from its journal and with its own head.
+
+    UserError where there is no journal of a GPU with a datasheet: the peaks of other devices are
+    known to `harness calibrate` on them alone.
+    """
+    journal = path.with_suffix(".jsonl")
+    if not journal.is_file():
+        raise UserError("--refit", show_path(path), f"has no samples: {journal.name} is not there")
+    machine, samples = _read(journal)
+    if "host" in machine:
+        raise UserError("--refit", show_path(path), "is of a CPU, whose peaks are measured with it")
+    facts = DeviceFacts(
+        name=str(machine.get("device")), is_cpu=False, memory_bytes=0, processors=0,
+        compute_capability=0.0,
+    )  # fmt: skip
+    return conclude(samples, facts, _environment(path, machine), path, int(machine["ranks"]))
+
+
+def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:
+    try:
+        head, *lines = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+        return dict(head["machine"]), tuple(map(read_sample, lines))
+    except (ValueError, KeyError, TypeError):
+        raise UserError("--refit", show_path(journal), "is no journal of samples") from None
+
+
+def _environment(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
+    """What the file says of where it was measured; of one that is gone, what the journal knows."""
+    software = {"torch": machine.get("torch"), "cuda": machine.get("cuda")}
+    if not path.is_file():
+        return {"software": software}
+    found = (_TOLD.fullmatch(line) for line in path.read_text("utf-8").splitlines())
+    told = {match[1]: match[2] for match in found if match is not None}
+    return {"software": software} | {
+        key: value for key, value in told.items() if key not in ("software.torch", "software.cuda")
+    }
