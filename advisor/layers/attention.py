@@ -14,6 +14,7 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
 )
+from advisor.layers.quantization import attention_output
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import PositionEmbedding
@@ -231,5 +232,6 @@ def linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...])
     """
     return row_parallel_linear(
         shape, "linear_proj", Module.LINEAR_PROJ, source, shape.hidden("attention_out"),
-        bias=shape.model.add_bias_linear, forward_holds=variables,
+        bias=shape.model.add_bias_linear, saved=attention_output(shape, source),
+        forward_holds=variables,
     )  # fmt: skip

@@ -48,10 +48,11 @@ def row_parallel_linear(
     output: Tensor,
     *,
     bias: bool,
+    saved: tuple[Tensor, ...] | None = None,
     forward_holds: tuple[Tensor, ...] = (),
 ) -> Operator:
     """`output` [.., hidden_size] = `source` [.., k / tp] x weight [hidden_size, k / tp]; saves its
-    input. TP ranks add their parts up."""
+    input, or `saved`. TP ranks add their parts up."""
     width, inner = output.shape[-1], prod(source.shape[2:])
     return Operator(
         name=name,
@@ -59,7 +60,7 @@ def row_parallel_linear(
         unit=ComputeUnit.GEMM,
         inputs=(source,),
         outputs=(output,),
-        saved=saved_input(shape, source),
+        saved=saved_input(shape, source) if saved is None else saved,
         forward_holds=forward_holds,
         weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=False),
         gemm=shape.gemm(shape.tokens, width, inner),

@@ -55,6 +55,24 @@ def saved_input(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     return data, Tensor(f"{data.name}_scales", (scales,), DType.UINT8, copy_of=source.name)
 
 
+def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
+    """What linear_proj keeps of core attention's output, which attention keeps as well.
+
+    Megatron has it keep the 16-bit tensor itself, so that both share one storage, but for delayed
+    scaling (set_save_original_input, attention.py and multi_latent_attention.py of megatron-core
+    0.14 and later; Transformer Engine 2.6, in 4 bits 2.7). Seen on a GPU: results/measured/h200,
+    rehearse_70b_te_fp8. Earlier releases, and 8-bit attention, keep a quantized copy beside it.
+    """
+    eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)
+    four_bits = shape.precision is Precision.NVFP4 and shape.transformer_engine >= (2, 7)
+    if (eight_bits or four_bits) and not shape.model.fp8_dot_product_attention:
+        return (source,)
+    return saved_input(shape, source)
+
+
+_KEEPS_ORIGINAL = (Precision.FP8_CURRENT, Precision.FP8_BLOCKWISE, Precision.MXFP8)
+
+
 def gradient_copies(shape: RankShape, output: Tensor) -> int:
     """Bytes of the output gradient's quantized copies, alive in a linear layer's backward.
 
