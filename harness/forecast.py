@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from advisor.answer import Evaluation
+from advisor.cost.machine import machine
 from advisor.dtypes import DType
 from advisor.errors import UserError
 from advisor.job import Job, Optimizer
@@ -32,7 +33,7 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
             calibration="none",
         )
     return Prediction(
-        step_time_seconds=evaluation.step_time_seconds + _unfused_seconds(workload, evaluation),
+        step_time_seconds=evaluation.step_time_seconds + _other_seconds(workload, evaluation),
         peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
         peak_reserved_bytes=evaluation.peak_reserved_bytes,
         saved_bytes_per_layer=saved,
@@ -44,15 +45,18 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
     )
 
 
-def _unfused_seconds(workload: Workload, evaluation: Evaluation) -> float:
-    """Time of memory traffic that the native backend has and Megatron's fused kernels have not."""
+def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
+    """What a step of the native backend takes beyond Megatron's: the traffic of plain modules and
+    of its own optimizer, and no data loading, nor the other fixed costs of a training loop."""
     model = _native_predict(workload)
     if model is None or not hasattr(model, "unfused_bytes"):
         return 0.0
-    gpu, calibration = evaluation.job.gpu, evaluation.calibration
-    reached = gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
+    calibration = evaluation.calibration
+    rates = machine(evaluation.job.gpu, calibration, workload.precision)
     try:
-        return float(model.unfused_bytes(workload) / reached)
+        unfused = model.unfused_bytes(workload) / rates.memory_bytes_per_second
+        optimizer = model.optimizer_bytes(workload) / rates.optimizer_bytes_per_second
+        return float(unfused + optimizer - calibration.step_seconds)
     except UserError:  # its trial will say why it is not run
         return 0.0
 

@@ -31,6 +31,8 @@ class Calibration:
     attention_half_rate_tokens: tokens of a sequence at which it does: a block of rows computes
         whole blocks of the triangle, and begins and ends. 0: the same at any length.
     bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
+    optimizer_bandwidth_efficiency: of the optimizer alone, where that was measured; else 0. Its one
+        fused kernel streams better than norms and activations do.
     nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
@@ -56,6 +58,7 @@ class Calibration:
     collective_seconds: float
     step_seconds: float
     step_time_error: float
+    optimizer_bandwidth_efficiency: float = 0.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     fitted_on: tuple[str, ...] = ()
@@ -87,7 +90,7 @@ EFFICIENCIES = (
 )  # fmt: skip
 NON_NEGATIVE = (
     "kernel_seconds", "collective_seconds", "step_seconds", "step_time_error",
-    "attention_half_rate_rows", "attention_half_rate_tokens",
+    "optimizer_bandwidth_efficiency", "attention_half_rate_rows", "attention_half_rate_tokens",
 )  # fmt: skip
 
 

@@ -34,10 +34,11 @@ class Machine:
     attention_forward_flops: float
     attention_backward_flops: float
     memory_bytes_per_second: float
-    attention_half_rate_rows: float
-    attention_half_rate_tokens: float
+    optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
+    attention_half_rate_rows: float = 0.0
+    attention_half_rate_tokens: float = 0.0
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
 
@@ -73,6 +74,8 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         memory_bytes_per_second=(
             gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
         ),
+        optimizer_bytes_per_second=gpu.memory_bandwidth_bytes_per_second
+        * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         attention_half_rate_rows=calibration.attention_half_rate_rows,
         attention_half_rate_tokens=calibration.attention_half_rate_tokens,
         kernel_seconds=calibration.kernel_seconds,

@@ -253,7 +253,7 @@ def optimizer_seconds(
     bandwidth bound."""
     traffic = (1 - on_host) * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
     traffic += elements * gradient_itemsize * _GRADIENT_PASSES
-    return traffic / machine.memory_bytes_per_second
+    return traffic / machine.optimizer_bytes_per_second
 
 
 def muon_seconds(
@@ -264,7 +264,7 @@ def muon_seconds(
     muon_fp32_matmul_prec "medium")."""
     traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
     traffic += elements * gradient_itemsize * _GRADIENT_PASSES
-    return traffic / machine.memory_bytes_per_second + share.flops / machine.bf16_flops
+    return traffic / machine.optimizer_bytes_per_second + share.flops / machine.bf16_flops
 
 
 _HOST_ADAM_BYTES_PER_ELEMENT = 28

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from math import log
-from statistics import median, pvariance, quantiles
+from statistics import harmonic_mean, median, pvariance, quantiles
 from typing import Final
 
 from harness.calibrate.bench.cases import (
@@ -29,6 +29,7 @@ class Resource(StrEnum):
     ATTENTION_FORWARD = "attention_forward"
     ATTENTION_BACKWARD = "attention_backward"
     BANDWIDTH = "bandwidth"
+    OPTIMIZER = "optimizer"
     COLLECTIVE = "collective"
     TO_DEVICE = "to_device"
     TO_HOST = "to_host"
@@ -39,6 +40,7 @@ RESOURCES: Final = {
     Kind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
     Kind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
     Kind.TO_DEVICE: Resource.TO_DEVICE, Kind.TO_HOST: Resource.TO_HOST,
+    Kind.ADAM: Resource.OPTIMIZER,
     **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
 }  # fmt: skip
@@ -55,6 +57,9 @@ _LEAST_ATTENTION: Final = 6
 _LEAST_TOKENS: Final = 2048
 """Of a sequence that people train on: the ramp is fitted to these."""
 
+_TRAFFIC: Final = {Kind.NORM: 2 * 2.0, Kind.ADD: 2 * 3.0, Kind.SWIGLU: 5 * 3.5}
+"""Weights of kinds that share a rate: tensors of hidden size that each moves in a layer with two
+norms, two additions and ffn_hidden_size 3.5 times hidden_size (Llama 3). Others weigh the same."""
 _SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
 _SHORT_WORK_SECONDS: Final = 20e-6
 _SHORT_COLLECTIVE_SECONDS: Final = 100e-6
@@ -68,7 +73,7 @@ _PARTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Work per second: median over large shapes, the quartiles around it, and how many."""
+    """Work per second over large shapes (see `_rate`), the quartiles of all, and how many."""
 
     value: float
     low: float
@@ -197,15 +202,22 @@ def _left_over(samples: Sequence[Sample], ranks: int, fixed: float) -> float | N
 def _rate(
     samples: Sequence[Sample], ranks: int, kernel: float, collective: float, ramp: Ramp
 ) -> Rate | None:
-    """Work over what is left of the time without the fixed cost, over large shapes."""
-    rates = [
-        ramp.of(s.case) * work(s.case, ranks) / (s.seconds - _fixed(s.case, kernel, collective))
-        for s in large(samples, ranks, kernel, collective)
-    ]
+    """Work over what is left of the time without the fixed cost, over large shapes: of each kind
+    the median, and of several kinds the harmonic mean, as times add up (see _TRAFFIC)."""
+    by_kind: dict[Kind, list[float]] = {}
+    for sample in large(samples, ranks, kernel, collective):
+        seconds = sample.seconds - _fixed(sample.case, kernel, collective)
+        rate = ramp.of(sample.case) * work(sample.case, ranks) / seconds
+        by_kind.setdefault(sample.case.kind, []).append(rate)
+    rates = [rate for of_kind in by_kind.values() for rate in of_kind]
     if not rates:
         return None
-    low, middle, high = quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
-    return Rate(value=middle, low=low, high=high, count=len(rates))
+    value = harmonic_mean(
+        [median(of_kind) for of_kind in by_kind.values()],
+        [_TRAFFIC.get(kind, 1.0) for kind in by_kind],
+    )
+    low, _, high = quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    return Rate(value=value, low=low, high=high, count=len(rates))
 
 
 def large(

@@ -136,7 +136,7 @@ def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str
 
 def _best_stream(samples: Sequence[Sample]) -> Sample:
     """The fastest memory-bound kernel of those that move most: small ones stay in a cache."""
-    streams = [s for s in samples if s.case.kind in (Kind.COPY, *BANDWIDTH)]
+    streams = [s for s in samples if s.case.kind in (Kind.COPY, Kind.ADAM, *BANDWIDTH)]
     streams.sort(key=lambda sample: sample.case.num_bytes, reverse=True)
     largest = streams[: max(1, len(streams) // _LARGEST_PART)]
     return _best(largest, lambda _: True, "memory-bound kernel")

@@ -1,4 +1,4 @@
-"""A calibration fitted anew from the samples beside it: no device is needed, nothing is measured."""
+"""A calibration fitted anew from the samples beside it: no device, nothing is measured."""
 
 import json
 import re

@@ -15,6 +15,7 @@ from advisor.layers.operators import Module, Operator, Tensor, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
 from advisor.models.experts import TokenDispatcher
+from advisor.models.parameters import count_parameters
 from advisor.models.spec import (
     AttentionBackend,
     CrossEntropyFusion,
@@ -138,6 +139,19 @@ Forward two kernels, of which the second reads and writes the first one's output
 (modules/kernels.py). Probabilities are one more forward, and five more backward
 (modules/moe/experts.py)."""
 _ACCUMULATION_PASSES: Final = 3  # autograd reads the old gradient and the new one, writes the sum
+_OPTIMIZER_BYTES: Final = (2 + 4 + 2) - (4 + 8 + 4)
+"""Of one parameter, beyond Megatron's step: the 16-bit gradient is read, written in fp32 and zeroed
+(optimizer.py); no norm is read of it, nothing is clipped, and no buffer is scaled."""
+
+
+def optimizer_bytes(workload: Workload) -> int:
+    """Memory traffic of one step on one rank around the optimizer, beyond Megatron's as the advisor
+    times it; below zero where it is less. UserError for what this backend does not run."""
+    engine = runs_transformer_engine(workload)
+    check(workload, transformer_engine=engine)
+    layout = workload.layout
+    ranks = layout.tensor_model_parallel_size * layout.pipeline_model_parallel_size
+    return count_parameters(native_model(workload)) // ranks * _OPTIMIZER_BYTES
 
 
 def unfused_bytes(workload: Workload) -> int:

@@ -20,7 +20,8 @@ from advisor.layers.operators import (
 
 MACHINE = Machine(
     linear_flops=100.0, bf16_flops=100.0, attention_forward_flops=50.0,
-    attention_backward_flops=25.0, memory_bytes_per_second=10.0, kernel_seconds=0.0,
+    attention_backward_flops=25.0, memory_bytes_per_second=10.0,
+    optimizer_bytes_per_second=10.0, kernel_seconds=0.0,
     hidden_fraction=0.5,
 )  # fmt: skip
 EIGHT_BIT = replace(MACHINE, linear_flops=200.0, quantize_bytes=4)
@@ -40,6 +41,16 @@ FLASH = Operator(
     name="core_attention", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
     inputs=(SOURCE,), outputs=(TARGET,), attention_flops=1000,
 )  # fmt: skip
+
+
+def test_flash_attention_reaches_its_rate_with_rows_and_tokens() -> None:
+    """1000 FLOPs at 50 a second, and half as long again for rows, a quarter for tokens."""
+    ramp = replace(MACHINE, attention_half_rate_rows=32.0, attention_half_rate_tokens=8.0)
+    kernel = replace(FLASH, attention_rows=64, attention_tokens=32)
+    assert forward_seconds(kernel, ramp, NETWORK).compute == 20.0 * 1.75
+    assert backward_seconds(kernel, ramp, NETWORK).compute == 2.5 * 40.0 * 1.75
+    assert forward_seconds(kernel, MACHINE, NETWORK).compute == 20.0
+    assert forward_seconds(FLASH, ramp, NETWORK).compute == 20.0
 
 
 def _gather(overlapped: bool, num_bytes: int = 2000) -> Collective:

@@ -35,7 +35,8 @@ from advisor.recompute import RecomputePlan, Segment
 
 MACHINE = Machine(
     linear_flops=6e14, bf16_flops=6e14, attention_forward_flops=5e14,
-    attention_backward_flops=4e14, memory_bytes_per_second=2.5e12, kernel_seconds=4e-6,
+    attention_backward_flops=4e14, memory_bytes_per_second=2.5e12,
+    optimizer_bytes_per_second=2.5e12, kernel_seconds=4e-6,
     hidden_fraction=0.6,
 )  # fmt: skip
 LINK = Link(bytes_per_second=3e11, latency_seconds=1e-5)
@@ -145,7 +146,7 @@ def test_data_parallel_communication_beside_one_microbatch(
 
 def test_the_optimizer_reads_its_shard_and_the_whole_buffer() -> None:
     # 46 bytes an element of the shard, three passes over the gradient buffer
-    machine = replace(MACHINE, memory_bytes_per_second=1.0)
+    machine = replace(MACHINE, optimizer_bytes_per_second=1.0)
     assert optimizer_seconds(100, 1, 4, machine) == 100 * 46 + 100 * 4 * 3
     assert optimizer_seconds(100, 4, 2, machine) == 25 * 46 + 100 * 2 * 3
     assert optimizer_seconds(101, 4, 2, machine) == 26 * 46 + 101 * 2 * 3

@@ -84,12 +84,30 @@ def test_copies_of_the_weights(precision: Precision, hopper: int, blackwell: int
 
 
 def test_what_a_layer_keeps_in_8_bits_instead_of_16() -> None:
-    """The inputs of qkv and fc1, half each; of fc2 likewise; proj's is one beside attention's."""
+    """The inputs of qkv, fc1 and fc2, half each; proj keeps attention's own output."""
     wide, narrow = kept(te_shape(Precision.BF16)), kept(te_shape(Precision.FP8_CURRENT))
     for name in ("input_layernorm_out", "pre_mlp_layernorm_out", "activation_out"):
         assert narrow.pop(f"{name}_fp8_current") == wide.pop(name) // 2
-    assert narrow.pop("core_attn_out_fp8_current") == wide["core_attn_out"] // 2
     assert narrow == wide
+
+
+@pytest.mark.parametrize(
+    ("precision", "release", "copied"),
+    [
+        (Precision.FP8_DELAYED, (2, 20), True),
+        (Precision.FP8_CURRENT, (2, 5), True),
+        (Precision.FP8_CURRENT, (2, 6), False),
+        (Precision.MXFP8, (2, 6), False),
+        (Precision.NVFP4, (2, 6), True),
+        (Precision.NVFP4, (2, 7), False),
+    ],
+)
+def test_whether_proj_keeps_a_copy_of_attentions_output(
+    precision: Precision, release: tuple[int, int], copied: bool
+) -> None:
+    found = kept(replace(te_shape(precision), transformer_engine=release))
+    assert (f"core_attn_out_{precision}" in found) is copied
+    assert "core_attn_out" in found
 
 
 def test_attention_in_8_bits() -> None:

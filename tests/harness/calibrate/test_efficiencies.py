@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.calibrate.bench.cases import ATTENTION, BANDWIDTH, COLLECTIVES, Case, Kind, Sample
+from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
 from harness.calibrate.bench.shapes import preset_cases, with_attention
 from harness.calibrate.efficiencies import (
     RESOURCES,
+    Ramp,
     Resource,
     fit,
     fitted_samples,
@@ -20,9 +21,11 @@ from harness.calibrate.efficiencies import (
 KERNEL, COLLECTIVE, RANKS = 5e-6, 2e-5, 8
 TRUE = {
     Resource.GEMM: 700e12, Resource.GEMM_FP8: 1200e12, Resource.ATTENTION_FORWARD: 500e12,
-    Resource.ATTENTION_BACKWARD: 400e12, Resource.BANDWIDTH: 2.7e12, Resource.COLLECTIVE: 350e9,
+    Resource.ATTENTION_BACKWARD: 400e12, Resource.BANDWIDTH: 2.7e12, Resource.OPTIMIZER: 3e12,
+    Resource.COLLECTIVE: 350e9,
     Resource.TO_DEVICE: 50e9, Resource.TO_HOST: 45e9,
 }  # fmt: skip
+RAMP = Ramp(rows=32_768.0, tokens=1_024.0)
 CASES = [
     case
     for case in with_attention(preset_cases(), ("flash",))[::5]
@@ -34,11 +37,9 @@ def seconds(case: Case) -> float:
     """A machine that is exactly as the advisor thinks machines are."""
     if case.kind is Kind.COPY:
         return case.work / 3e12
-    resource = Resource.BANDWIDTH if case.kind in BANDWIDTH else (
-        Resource.COLLECTIVE if case.kind in COLLECTIVES else Resource(case.kind.value)
-    )  # fmt: skip
+    resource = RESOURCES[case.kind]
     fixed = COLLECTIVE if case.kind in COLLECTIVES else case.kernels * KERNEL
-    return work(case, RANKS) / TRUE[resource] + fixed
+    return work(case, RANKS) * RAMP.of(case) / TRUE[resource] + fixed
 
 
 def samples(noise: float = 0.0) -> list[Sample]:
@@ -56,6 +57,7 @@ def test_exact_times_give_the_constants_back() -> None:
         assert rate.value == pytest.approx(TRUE[resource], rel=0.02), resource
         assert rate.low <= rate.value <= rate.high
         assert rate.count > 0
+    assert rates.ramp == RAMP
     assert rates.kernel_seconds == pytest.approx(KERNEL, rel=0.2)
     assert rates.collective_seconds == pytest.approx(COLLECTIVE, rel=0.2)
 
@@ -140,10 +142,26 @@ def test_another_implementation_can_be_fitted_out_of_the_same_samples() -> None:
     assert rates.of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
 
 
-def test_long_sequences_are_fitted_only_where_there_are_no_others() -> None:
-    usual, long = attention("flash", 500e12, range(1, 9)), attention("flash", 600e12, range(16, 33))
-    assert fit(usual + long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(500e12)
-    assert fit(long).of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
+def test_of_few_shapes_attention_has_one_rate() -> None:
+    assert fit(attention("flash", 500e12, range(2, 7))).ramp == Ramp()
+
+
+def test_the_ramp_counts_rows_over_sequences_and_heads() -> None:
+    case = Case(kind=Kind.ATTENTION_FORWARD, sizes=(2, 4096, 8, 4, 128))
+    assert RAMP.of(case) == 1 + 32_768 / (2 * 4096 * 8) + 1_024 / 4096
+    assert RAMP.of(Case(kind=Kind.GEMM, sizes=(8, 8, 8))) == 1.0
+
+
+def test_kinds_that_share_a_rate_weigh_as_a_layer_moves_them() -> None:
+    """4, 6 and 17.5 tensors of hidden size, at 2, 4 and 1 TB/s."""
+    rates = {Kind.NORM: 2e12, Kind.ADD: 4e12, Kind.SWIGLU: 1e12}
+    found = [
+        Sample(case=case, seconds=case.work / rates[kind])
+        for kind in rates
+        for case in (Case(kind=kind, sizes=(2**13, 2**n)) for n in range(12, 16))
+    ]
+    expected = 27.5 / (4 / 2 + 6 / 4 + 17.5 / 1) * 1e12
+    assert fit(found).of[Resource.BANDWIDTH].value == pytest.approx(expected)
 
 
 def test_what_alone_was_timed_is_taken() -> None:

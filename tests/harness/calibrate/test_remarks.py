@@ -37,8 +37,7 @@ def test_a_device_without_a_datasheet() -> None:
 
 
 def test_cudnn_beside_flash_where_both_ran() -> None:
-    """Three sizes of both, at 1.1, 1.2 and 1.3 of flash; a fourth ran in one of them alone. The
-    third is longer than what is fitted."""
+    """Three sizes of both, at 1.1, 1.2 and 1.3 of flash; a fourth ran in one of them alone."""
     found = []
     for kind in ATTENTION:
         for number, faster in enumerate((1.1, 1.2, 1.3), start=1):
@@ -48,7 +47,6 @@ def test_cudnn_beside_flash_where_both_ran() -> None:
         found.append(at(9e14, kind, 1, 512, 8, 8, 128, variant="cudnn"))
     text = said(found)
     assert "attention: flash attention, as the native backend runs it" in text
-    assert "over 8,192 tokens, not in the fit: forward 500 TFLOP/s, backward 500 TFLOP/s" in text
     assert (
         "cuDNN attention over flash, not in the fit: forward 1.20 times as fast (3 shapes), "
         "backward 1.20 times as fast (3 shapes)"

@@ -13,6 +13,7 @@ from advisor.layout import ParallelLayout
 from advisor.models.attention import SoftmaxType
 from advisor.models.experts import LoadBalancing, RouterDType
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.parameters import count_parameters
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -22,6 +23,7 @@ from advisor.models.spec import (
 from harness.backends.native.predict import (
     native_model,
     native_plan,
+    optimizer_bytes,
     predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
     runs_transformer_engine,
@@ -329,6 +331,13 @@ def test_traffic_of_the_experts_activation(setting: str, replays: int) -> None:
     two_layers = 2 * (64 * 128 + 64 * 64 + mlp + 2 * 64)
     activations = 2 * (4 + 17 + replays * 4) * WEIGHTED
     assert unfused_bytes(workload(EXPERTS, setting)) == 2 * (two_layers * 2 * 3 + activations)
+
+
+def test_the_optimizer_moves_eight_bytes_less_a_parameter() -> None:
+    """The gradient cast and zeroed (8 bytes); Megatron's norm, clipping and scaling (16)."""
+    assert optimizer_bytes(workload(LLAMA)) == -8 * count_parameters(LLAMA)
+    halved = workload(LLAMA, layout=ParallelLayout(tensor_model_parallel_size=2))
+    assert optimizer_bytes(halved) == -8 * (count_parameters(LLAMA) // 2)
 
 
 def test_a_plain_activation_has_no_more_traffic_than_a_fused_one() -> None:

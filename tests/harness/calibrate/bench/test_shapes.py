@@ -111,7 +111,7 @@ def test_the_core_is_small_and_of_what_steps_are_made_of() -> None:
     assert core <= CASES
     assert len(core) < 400
     assert {case.kind for case in core if case.kind not in COLLECTIVES} == {
-        Kind.GEMM, Kind.GEMM_FP8, *ATTENTION, *BANDWIDTH, *HOST_COPIES, Kind.COPY,
+        Kind.GEMM, Kind.GEMM_FP8, *ATTENTION, *BANDWIDTH, Kind.ADAM, *HOST_COPIES, Kind.COPY,
     }  # fmt: skip
     assert BURST in core
     assert SUSTAINED.flops == BURST.flops
