@@ -128,7 +128,8 @@ class NativeStep:
     def forward_backward(self, recorder: Recorder) -> Tensor:
         """Gradients of all microbatches; this rank's loss (0 before the last stage)."""
         if self._pipeline is not None:
-            return self._pipeline.run(self._tokens[:, :-1], self._tokens[:, 1:], recorder)
+            tokens, labels = self._tokens[:, :-1], self._tokens[:, 1:]
+            return self._pipeline.run(tokens.contiguous(), labels.contiguous(), recorder)
         total = torch.zeros((), device=self._groups.device)
         for batch in self._tokens.chunk(self.microbatches):
             recorder.phase(Phase.FORWARD)

@@ -1,0 +1,154 @@
+"""Today's predictions beside what was measured on lent GPUs (results/measured).
+
+Bars: allocated mean 1 %, worst 3 %; reserved mean 3 %; step time mean 4 %,
+worst 10 % over cells left out; what misses its bar is named here, with its figure.
+"""
+
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from advisor.cost.calibration import load_calibration
+from advisor.cost.gpus import load_gpu
+from advisor.evaluate import Evaluator
+from advisor.job import Job, JobConfig
+from advisor.reader import read_dataclass
+from harness.accuracy.again import predict_again
+from harness.accuracy.judge import judge
+from harness.accuracy.rows import Half, Row, rows
+from harness.baselines.results import load_results
+from harness.forecast import as_run
+from harness.rehearsal.predicted import predicted_stages
+from harness.result import TrialResult
+from harness.trial import Backend, Device, Trial
+
+MEASURED = Path(__file__).parents[2] / "results" / "measured"
+GPUS = ("h100", "h200")
+LAUNCH_BOUND = "2048 tokens, 1 x 1"
+"""One short sequence: the host queues a replay's kernels no faster than they run, which no model of
+ours knows. Its overheads are up to 6 points too low."""
+ONE_BY_ONE = "moonlight_16b_a3b"
+"""64 experts, each with products of its own: their replay is bound by the host, 17 points."""
+
+
+def found(gpu: str, backend: Backend) -> list[TrialResult]:
+    results = load_results([MEASURED / gpu]).results
+    return [r for r in results if r.trial["workload"]["backend"] == backend]
+
+
+def native(gpu: str) -> tuple[Row, ...]:
+    """Rows of the native backend, predicted anew with the calibration measured on that GPU."""
+    again = []
+    for result in found(gpu, Backend.NATIVE):
+        trial = predict_again(result, MEASURED / gpu / "calibrated")
+        assert trial is not None
+        again.append(replace(result, trial=trial))
+    return rows(again)
+
+
+ROWS = tuple(row for gpu in GPUS for row in native(gpu) if row.processes)
+
+
+def test_there_are_cells_enough() -> None:
+    assert len({row.cell for row in ROWS}) == 9
+    assert len(ROWS) == 38
+
+
+def test_bytes_of_a_layer_and_of_a_step() -> None:
+    """A layer keeps 16 to 32 bytes of a random state beyond the prediction."""
+    judged = judge("native", ROWS)
+    assert judged.kept is not None
+    assert abs(judged.kept.worst) < 1e-6
+    assert judged.allocated is not None
+    assert judged.allocated.mean < 0.0005
+    assert abs(judged.allocated.worst) < 0.005
+    assert judged.reserved is not None
+    assert judged.reserved.mean < 0.01
+    assert abs(judged.reserved.worst) < 0.03
+
+
+@pytest.mark.parametrize("half", Half)
+def test_step_times(half: Half) -> None:
+    judged = judge(half, [row for row in ROWS if row.cell.half is half])
+    assert judged.step is not None
+    assert judged.step.mean < 0.04
+    others = [row for row in ROWS if row.cell.half is half and ONE_BY_ONE not in row.cell.group]
+    step = judge(half, others).step
+    assert step is not None
+    assert abs(step.worst) < 0.10
+
+
+def test_overheads() -> None:
+    usual = [r for r in ROWS if LAUNCH_BOUND not in r.cell.label and ONE_BY_ONE not in r.cell.group]
+    overhead = judge("usual", usual).overhead
+    assert overhead is not None
+    assert overhead.mean < 0.01
+    assert abs(overhead.worst) < 0.03
+    for row in ROWS:
+        predicted, measured = row.overhead.predicted, row.overhead.measured
+        if measured is not None and predicted is not None and abs(measured) > 0.005:
+            assert (predicted > 0) == (measured > 0), row
+
+
+def test_the_first_choice_is_the_best_that_was_measured() -> None:
+    judged = judge("native", ROWS)
+    assert judged.worst_regret is not None
+    assert judged.worst_regret < 0.01
+    assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
+
+
+def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Setting and predicted over measured peak, less one, of each rank of Llama 3 70B."""
+    errors = []
+    for result in found(gpu, Backend.REHEARSAL):
+        trial = read_dataclass(Trial, result.trial, result.name)
+        engine = bool(result.environment["software"]["transformer_engine"])
+        monkeypatch.setattr(
+            "harness.backends.megatron_core.translate.has_transformer_engine", lambda e=engine: e
+        )
+        workload = trial.workload
+        job = Job(
+            model=workload.model, layout=workload.layout, gpu=load_gpu("H100"),
+            num_gpus=workload.layout.world_size,
+            config=JobConfig(
+                seq_length=workload.seq_length, micro_batch_size=workload.micro_batch_size,
+                global_batch_size=workload.global_batch_size, precision=workload.precision,
+                main_grads_dtype=workload.main_grads_dtype, framework_version="0.16",
+            ),
+        )  # fmt: skip
+        run = as_run(job, workload)
+        evaluator = Evaluator(run, load_calibration(run.gpu))
+        peaks = predicted_stages(evaluator, workload.recompute, trial.stages, Device.CUDA)
+        (measured,) = result.memory
+        assert measured.allocated is not None
+        errors.append((workload.recompute, max(one.peak for one in peaks) / measured.allocated - 1))
+    return errors
+
+
+def test_ranks_under_transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 and FP8 with current scaling: none, core_attn, mlp, full."""
+    errors = rehearsed("h200", monkeypatch)
+    assert len(errors) == 8
+    assert max(abs(error) for _, error in errors) < 1e-4
+
+
+def test_ranks_of_megatrons_own_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Transformer Engine and Apex gradients are clipped one by one, each with a copy: under
+    full recompute the optimizer's step is the peak."""
+    errors = rehearsed("h100", monkeypatch)
+    assert len(errors) == 5
+    clipped = [error for setting, error in errors if setting == "full:uniform:1"]
+    assert clipped == [pytest.approx(-0.0082, abs=2e-4)]
+    assert all(abs(error) < 1e-4 for setting, error in errors if setting != "full:uniform:1")
+
+
+def test_the_spread_of_predicted_bytes_covers_what_was_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [row.allocated.error for row in ROWS if row.allocated.error is not None]
+    errors += [error for gpu in GPUS for _, error in rehearsed(gpu, monkeypatch)]
+    assert len(errors) == 51
+    assert sqrt(mean(error**2 for error in errors)) < 0.003
