@@ -7,7 +7,7 @@ from advisor.frameworks.base import FixedMemory, Stack
 from advisor.job import Job
 from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
-from advisor.memory.allocator import Reserved, reserved_memory
+from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
 from advisor.models.hybrid import LINEAR_MIXERS
 from advisor.pipeline import ModelChunk, Pipeline, Stages
@@ -56,7 +56,7 @@ class JobMemory:
         self._pp = layout.pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
-        self._derived = linear or config.precision.is_quantized
+        self._error = model_error(config.precision, linear_attention=linear)
         self._mask = AttentionMask()
         if not job.model.transformer_impl.is_megatron:
             from advisor.layers.eager.masked import mask_bytes
@@ -98,7 +98,7 @@ class JobMemory:
             peak.total,
             self._job.layout,
             expandable_segments=self._job.config.expandable_segments,
-            derived=self._derived,
+            error=self._error,
             pools=fixed.pools,
             unsure=footprints[0].unsure,  # such stacks have one chunk, one microbatch in flight
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import erf, sqrt
 
+from advisor.dtypes import Precision
 from advisor.layout import ParallelLayout
 from advisor.memory.resident import NamedBytes
 from advisor.units import MIB
@@ -27,7 +28,10 @@ _MODEL_ERROR = 0.003
 mean square, worst 0.8 % (tests/published/test_measured_here.py); published ones by 0.3 % at worst
 (test_measured_memory.py)."""
 _POOLS_MODEL_ERROR = 0.05  # published torchtitan runs: tests/published/test_torchtitan.py
-_DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of FP8 or of linear attention
+_DERIVED_MODEL_ERROR = 0.05  # a judgement: no measured peak of 4 bits, MXFP8 or linear attention
+_EIGHT_BIT_MODEL_ERROR = 0.02
+"""A judgement: four peaks of one job with current scaling agree to 0.001 %, after they had shown a
+fault of 1 % (results/measured/h200)."""
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
 _CONTEXT_SPREAD = 100 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
@@ -81,20 +85,26 @@ def _fixed_terms(
     return terms, sum(term.num_bytes for term in terms), variance
 
 
+def model_error(precision: Precision, *, linear_attention: bool) -> float:
+    """How far predicted allocated bytes may be off, one sigma."""
+    if linear_attention or precision in (Precision.MXFP8, Precision.NVFP4):
+        return _DERIVED_MODEL_ERROR
+    return _EIGHT_BIT_MODEL_ERROR if precision.is_quantized else _MODEL_ERROR
+
+
 def reserved_memory(
     allocated: int,
     dynamic: int,
     layout: ParallelLayout,
     *,
     expandable_segments: bool,
-    derived: bool = False,
+    error: float = _MODEL_ERROR,
     pools: tuple[NamedBytes, ...] = (),
     unsure: int = 0,
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go.
 
-    derived: FP8 or FP4 training, or layers of linear attention or Mamba, whose tensors are derived
-        from source alone: a wider spread.
+    error: of allocated bytes, one sigma (see `model_error`).
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     unsure: bytes by which activations may differ, one sigma.
     """
@@ -104,7 +114,8 @@ def reserved_memory(
     if expandable_segments:
         fragmentation *= _EXPANDABLE_SHARE
     fixed, fixed_bytes, variance = _fixed_terms(layout, pools)
-    error = _DERIVED_MODEL_ERROR if derived else _POOLS_MODEL_ERROR if pools else _MODEL_ERROR
+    if pools:
+        error = max(error, _POOLS_MODEL_ERROR)
     return Reserved(
         allocated=allocated,
         total=allocated + int(fragmentation) + fixed_bytes,
