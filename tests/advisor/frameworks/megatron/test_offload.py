@@ -88,8 +88,8 @@ def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
 LINK = Link(bytes_per_second=1e9, latency_seconds=0.0)
 MACHINE = Machine(
     linear_flops=1e12, bf16_flops=1e12, attention_forward_flops=1e12,
-    attention_backward_flops=1e12, memory_bytes_per_second=1e12, optimizer_bytes_per_second=1e12, kernel_seconds=0.0,
-    hidden_fraction=1.0,
+    attention_backward_flops=1e12, memory_bytes_per_second=1e12,
+    optimizer_bytes_per_second=1e12, kernel_seconds=0.0, hidden_fraction=1.0,
 )  # fmt: skip
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=1)
 
