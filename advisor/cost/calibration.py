@@ -70,6 +70,11 @@ class Calibration:
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
+        if self.optimizer_bandwidth_efficiency > 1.0:
+            raise UserError(
+                "calibration.optimizer_bandwidth_efficiency", self.optimizer_bandwidth_efficiency,
+                "must be at most 1",
+            )  # fmt: skip
         for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(

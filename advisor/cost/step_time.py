@@ -251,9 +251,15 @@ def optimizer_seconds(
 ) -> float:
     """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
     bandwidth bound."""
-    traffic = (1 - on_host) * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
-    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
+    traffic = float(optimizer_traffic(elements, shards, gradient_itemsize))
+    traffic -= on_host * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
     return traffic / machine.optimizer_bytes_per_second
+
+
+def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int:
+    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer."""
+    shard = -(-elements // shards)
+    return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
 
 
 def muon_seconds(

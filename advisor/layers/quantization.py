@@ -1,6 +1,6 @@
 """What linear layers keep and hold when they compute in 8 or 4 bits.
 
-Source, read and not run: transformer_engine 2.20 pytorch/module/linear.py, layernorm_linear.py,
+Source: transformer_engine 2.20 pytorch/module/linear.py, layernorm_linear.py,
 module/base.py (get_weight_workspace), tensor/float8_tensor.py, float8_blockwise_tensor.py,
 mxfp8_tensor.py, nvfp4_tensor.py. Megatron Core's own (local) layers stay at 16 bits.
 """
@@ -61,7 +61,8 @@ def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     Megatron has it keep the 16-bit tensor itself, so that both share one storage, but for delayed
     scaling (set_save_original_input, attention.py and multi_latent_attention.py of megatron-core
     0.14 and later; Transformer Engine 2.6, in 4 bits 2.7). Seen on a GPU: results/measured/h200,
-    rehearse_70b_te_fp8. Earlier releases, and 8-bit attention, keep a quantized copy beside it.
+    rehearse_70b_te_fp8. 8-bit attention keeps a quantized copy beside it; so did megatron-core 0.13
+    and before, which is ignored here.
     """
     eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)
     four_bits = shape.precision is Precision.NVFP4 and shape.transformer_engine >= (2, 7)

@@ -16,9 +16,9 @@ the memory that comes and goes (least squares through the origin), at most about
 _EXPANDABLE_SHARE = 0.25
 """Expandable segments leave only part-filled 20 MiB pages; share of the above (not measured)."""
 _CONTEXT_BYTES = 751 * MIB
-"""Of 12 processes on H100, torch 2.11 with CUDA 13.0, cuBLAS and cuDNN loaded: 750.8 MiB each
-(results/measured/h100). Older: 0.47 GiB on A100 (ml-engineering, torch 2.1), 426 MiB on Ada
-(unsloth-zoo pull 1053)."""
+"""Of 44 processes on H100 and H200, torch 2.11 with CUDA 13.0: 750.8 MiB each, 768.8 in the four
+where cuDNN's attention ran; of 8 under Transformer Engine 638.8 (results/measured). Older: 0.47 GiB
+on A100 (ml-engineering, torch 2.1), 426 MiB on Ada (unsloth-zoo pull 1053)."""
 _COMMUNICATOR_BYTES = 900 * 10**6
 """NVIDIA/nccl issue 964: 544 to 688 MB a group (A100, 2023); verl issue 6266: 7 GB for the five of
 TP2 PP2 DP2 (H100, NCCL 2.29)."""
@@ -33,9 +33,9 @@ _EIGHT_BIT_MODEL_ERROR = 0.02
 """A judgement: four peaks of one job with current scaling agree to 0.001 %, after they had shown a
 fault of 1 % (results/measured/h200)."""
 _FRAGMENTATION_SPREAD = 0.5  # of the term: the same five classes
-_CONTEXT_SPREAD = 100 * MIB
+_CONTEXT_SPREAD = 150 * MIB
 _COMMUNICATOR_SPREAD = 300 * 10**6
-_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100, torch 2.11")
+_CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,12 +54,18 @@ def conclude(
     environment: Mapping[str, Any],
     path: Path,
     world_size: int = 1,
+    date: str | None = None,
 ) -> Outcome:
-    """Fit, validate and write: the calibration, and the hardware record that it is relative to."""
+    """Fit, validate and write: the calibration, and the hardware record that it is relative to.
+
+    date: of the measurement, where that is not today.
+    """
     relative_to = reference(facts, samples)
     rates = fit(samples, world_size)
     errors = left_out_errors(samples, world_size)
-    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    again = () if date is None else (f"fitted again from its samples on {today}",)
+    date = date or today
     calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
     notes |= _attention_notes(samples, notes)
     calibration = replace(
@@ -76,7 +82,7 @@ def conclude(
         relative_to.record,
         datasheet=replace(relative_to.record.datasheet, calibration=path.stem),
     )
-    said = remarks(relative_to, rates, samples)
+    said = (*again, *remarks(relative_to, rates, samples))
     document = CalibrationDocument(
         calibration=calibration, notes=notes, device=facts.name, date=date,
         environment=environment, remarks=said,

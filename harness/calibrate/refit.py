@@ -11,7 +11,7 @@ from harness.calibrate.bench.cases import Sample, read_sample
 from harness.calibrate.conclusion import Outcome, conclude
 from harness.calibrate.reference import DeviceFacts
 
-_TOLD: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit): (.*)")
+_TOLD: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit|date): (.*)")
 """Lines of a calibration's head that say what it was measured with (document.CalibrationDocument).
 """
 
@@ -19,8 +19,9 @@ _TOLD: Final = re.compile(r"# ((?:software|host|gpus)\.[\w.]+|git_commit): (.*)"
 def refit(path: Path) -> Outcome:
     """Write the calibration at `path` again, from its journal and with its own head.
 
-    UserError where there is no journal of a GPU with a datasheet: the peaks of other devices are
-    known to `harness calibrate` on them alone.
+    It keeps its date, and says that it was fitted again. UserError where there is no journal of one
+    GPU with a datasheet: the peaks of other devices, and which link several ranks used, are known
+    to `harness calibrate` on them alone.
     """
     journal = path.with_suffix(".jsonl")
     if not journal.is_file():
@@ -28,11 +29,17 @@ def refit(path: Path) -> Outcome:
     machine, samples = _read(journal)
     if "host" in machine:
         raise UserError("--refit", show_path(path), "is of a CPU, whose peaks are measured with it")
+    if machine.get("ranks") != "1":
+        raise UserError(
+            "--refit", show_path(path), "is of several ranks, whose link it does not tell"
+        )
     facts = DeviceFacts(
         name=str(machine.get("device")), is_cpu=False, memory_bytes=0, processors=0,
         compute_capability=0.0,
     )  # fmt: skip
-    return conclude(samples, facts, _environment(path, machine), path, int(machine["ranks"]))
+    told = _environment(path, machine)
+    date = told.pop("date", None)
+    return conclude(samples, facts, told, path, date=date)
 
 
 def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:

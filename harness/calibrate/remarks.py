@@ -9,6 +9,8 @@ from harness.calibrate.efficiencies import Rates, Resource, fitted_samples, larg
 from harness.calibrate.lasting import lasting
 from harness.calibrate.reference import Reference
 
+_LONG: Final = 2048
+"""Tokens of a sequence that people train on."""
 ATTENTION_WORDS: Final = {
     "flash": "flash attention, as the native backend runs it",
     "torch": "torch's attention on a CPU, as the native backend runs it",
@@ -21,7 +23,10 @@ _NO_CONSTANT: Final = "in the journal; no constant is fitted on them"
 def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:
     """Sentences for the head of the file."""
     gpu = relative_to.gpu
-    said = [f"efficiencies are fractions of hardware/{gpu.name}.yaml"]
+    said = [
+        f"efficiencies are fractions of hardware/{gpu.name}.yaml, reached by plain torch kernels, "
+        "as the native backend runs them; fused ones and cuDNN's attention are faster"
+    ]
     if relative_to.measured:
         said.append(
             f"this device has no datasheet: its peaks are the best measured here, "
@@ -76,10 +81,11 @@ def _experts(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def _latent(samples: Sequence[Sample]) -> Iterator[str]:
+    long = [s for s in samples if s.case.kind in LATENT_ATTENTION and s.case.sizes[1] >= _LONG]
     parts = [
-        f"{name} {_large_rate(samples, kind) / 1e12:.3g} TFLOP/s"
+        f"{name} {_large_rate(long, kind) / 1e12:.3g} TFLOP/s"
         for kind, name in zip(LATENT_ATTENTION, _DIRECTIONS, strict=True)
-        if _of(samples, kind)
+        if _of(long, kind)
     ]
     if parts:
         yield f"latent attention (MLA), large ones: {', '.join(parts)}; {_NO_CONSTANT}"

@@ -101,6 +101,11 @@ def parse(argv: Sequence[str]) -> Options:
             raise UserError(name, "(none)", "needs a value")
         given[name] = value if has_value else rest.pop(0)
     budget = given.get("--budget")
+    if "--refit" in given and len(given) > 1:
+        other = next(name for name in given if name != "--refit")
+        raise UserError(
+            other, show(given[other]), "does not go with --refit, which measures nothing"
+        )
     return Options(
         budget_seconds=_DEFAULT_BUDGET_SECONDS if budget is None else duration(budget),
         device=_device(given["--device"]) if "--device" in given else None,
@@ -127,6 +132,13 @@ def page(outcome: "Outcome") -> str:
     lines = [f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary}"]
     for field in EFFICIENCIES:
         lines.append(f"  {field:<30} {getattr(calibration, field):6.3f}  {_note(outcome, field)}")
+    half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)
+    if calibration.optimizer_bandwidth_efficiency:
+        field, value = "optimizer_bandwidth_efficiency", calibration.optimizer_bandwidth_efficiency
+        lines.append(f"  {field:<30} {value:6.3f}  {_note(outcome, field)}")
+    if any(half_rates):
+        rows, tokens = half_rates
+        lines.append(f"  attention at half its rate     {rows:6,.0f} rows, {tokens:,.0f} tokens")
     for field in ("kernel_seconds", "collective_seconds", "step_seconds"):
         micro = getattr(calibration, field) * 1e6
         lines.append(f"  {field:<30} {micro:6.1f} µs  {_note(outcome, field)}")
@@ -138,7 +150,8 @@ def page(outcome: "Outcome") -> str:
     ]
     if outcome.path.parent.name == "calibration":
         folder = outcome.path.parent.parent
-        lines.append(f"use:  advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
+        lines.append(f"use:  harness run --config-dir {folder} …")
+        lines.append(f"      advise --config-dir {folder} --gpus 1x{outcome.hardware} --model …")
     return "\n".join(lines) + "\n"
 
 

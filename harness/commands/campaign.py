@@ -112,11 +112,16 @@ def parse(argv: Sequence[str]) -> Options:
     return Options(
         name=names[0] if names else "h200",
         budget_seconds=duration(given.get("--budget", "8min")),
-        items=tuple(given["--items"].split(",")) if "--items" in given else (),
+        items=_items(given["--items"]) if "--items" in given else (),
         retry=retry,
         out=Path(given["--out"]) if "--out" in given else None,
         config_dir=Path(given["--config-dir"]) if "--config-dir" in given else None,
     )
+
+
+def _items(text: str) -> tuple[str, ...]:
+    """Names between commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def record_environment(out: Path) -> str:

@@ -1,4 +1,4 @@
-"""Today's predictions beside what was measured on lent GPUs (results/measured).
+"""Today's predictions beside what was measured on GPUs (results/measured).
 
 Bars: allocated mean 1 %, worst 3 %; reserved mean 3 %; step time mean 4 %,
 worst 10 % over cells left out; what misses its bar is named here, with its figure.
@@ -13,8 +13,10 @@ import pytest
 
 from advisor.cost.calibration import load_calibration
 from advisor.cost.gpus import load_gpu
+from advisor.dtypes import Precision
 from advisor.evaluate import Evaluator
 from advisor.job import Job, JobConfig
+from advisor.memory.allocator import model_error
 from advisor.reader import read_dataclass
 from harness.accuracy.again import predict_again
 from harness.accuracy.judge import judge
@@ -151,4 +153,6 @@ def test_the_spread_of_predicted_bytes_covers_what_was_seen(
     errors = [row.allocated.error for row in ROWS if row.allocated.error is not None]
     errors += [error for gpu in GPUS for _, error in rehearsed(gpu, monkeypatch)]
     assert len(errors) == 51
-    assert sqrt(mean(error**2 for error in errors)) < 0.003
+    assert sqrt(mean(error**2 for error in errors)) < model_error(
+        Precision.BF16, linear_attention=False
+    )

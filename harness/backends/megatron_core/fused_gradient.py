@@ -17,13 +17,16 @@ from torch import Tensor
 
 def accumulate(total_input: Tensor, grad_output: Tensor, main_grad: Tensor) -> None:
     """main_grad [out, in] += grad_output [rows, out]^T x total_input [rows, in], in place: one GEMM
-    that reads 16 bits and writes the type of `main_grad`, as Apex's."""
+    that reads 16 bits and writes the type of `main_grad`, as Apex's; in releases of torch whose
+    GEMM has one type, a product beside it."""
     if main_grad.dtype is total_input.dtype:
         torch.addmm(main_grad, grad_output.t(), total_input, out=main_grad)
-        return
-    torch.ops.aten.addmm.dtype_out(
-        main_grad, grad_output.t(), total_input, main_grad.dtype, out=main_grad
-    )
+    elif hasattr(torch.ops.aten.addmm, "dtype_out"):
+        torch.ops.aten.addmm.dtype_out(
+            main_grad, grad_output.t(), total_input, main_grad.dtype, out=main_grad
+        )
+    else:
+        main_grad.add_(grad_output.t() @ total_input)
 
 
 @contextmanager

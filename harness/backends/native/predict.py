@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from advisor.cost.flops import replayed_flops
+from advisor.cost.step_time import optimizer_traffic
 from advisor.dtypes import DType
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.layers.operators import Module, Operator, Tensor, total_bytes
@@ -24,7 +25,7 @@ from advisor.models.spec import (
 )
 from advisor.pipeline import pipeline_stages
 from advisor.recompute import RecomputePlan, Segment, kept_tensors, replayed_operators
-from harness.backends.native.limits import check
+from harness.backends.native.limits import check, is_fully_sharded
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
 from harness.trial import Device, Workload
 
@@ -139,19 +140,25 @@ Forward two kernels, of which the second reads and writes the first one's output
 (modules/kernels.py). Probabilities are one more forward, and five more backward
 (modules/moe/experts.py)."""
 _ACCUMULATION_PASSES: Final = 3  # autograd reads the old gradient and the new one, writes the sum
-_OPTIMIZER_BYTES: Final = (2 + 4 + 2) - (4 + 8 + 4)
-"""Of one parameter, beyond Megatron's step: the 16-bit gradient is read, written in fp32 and zeroed
-(optimizer.py); no norm is read of it, nothing is clipped, and no buffer is scaled."""
+_OPTIMIZER_BYTES: Final = (2 + 4 + 2) + 28 + 6
+"""Of one 16-bit parameter in this backend's step (optimizer.py): its gradient is read, written in
+fp32 and zeroed; Adam reads gradient, main parameter and two moments and writes three; the main
+parameter is read and the parameter written."""
+_AVERAGING_BYTES: Final = 4  # of a gradient that DP ranks have summed: read, divided, written
 
 
 def optimizer_bytes(workload: Workload) -> int:
-    """Memory traffic of one step on one rank around the optimizer, beyond Megatron's as the advisor
-    times it; below zero where it is less. UserError for what this backend does not run."""
-    engine = runs_transformer_engine(workload)
-    check(workload, transformer_engine=engine)
+    """Memory traffic of one step on one rank around this backend's optimizer, beyond what the
+    advisor has for Megatron's; below zero where it is less. UserError for what is not run."""
+    check(workload, transformer_engine=runs_transformer_engine(workload))
     layout = workload.layout
     ranks = layout.tensor_model_parallel_size * layout.pipeline_model_parallel_size
-    return count_parameters(native_model(workload)) // ranks * _OPTIMIZER_BYTES
+    elements, dp = count_parameters(native_model(workload)) // ranks, layout.data_parallel_size
+    sharded = is_fully_sharded(workload)
+    own = -(-elements // (dp if sharded else 1)) * _OPTIMIZER_BYTES
+    if dp > 1 and not sharded:
+        own += elements * _AVERAGING_BYTES
+    return own - optimizer_traffic(elements, dp if sharded else 1, DType.BF16.itemsize)
 
 
 def unfused_bytes(workload: Workload) -> int:

@@ -36,6 +36,9 @@ def test_the_samples_are_fitted_and_the_machine_is_told(path: Path) -> None:
     assert "# gpus.0.driver: 580.1" in text
     assert "# git_commit: abc" in text
     assert text.count("# software.torch: 2.11.0") == 1
+    assert "# date: 2026-01-01" in text
+    assert "# fitted again from its samples on " in text
+    assert "NVIDIA H200, 2026-01-01, torch 2.11.0" in text
     assert outcome.samples == len(SAMPLES)
 
 
@@ -57,6 +60,7 @@ def test_the_command(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("", "is no journal of samples"),
         ('{"machine": 3}\n', "is no journal of samples"),
         (json.dumps({"machine": MACHINE | {"host": "x"}}) + "\n", "is of a CPU"),
+        (json.dumps({"machine": MACHINE | {"ranks": "8"}}) + "\n", "is of several ranks"),
     ],
 )
 def test_wrong_requests(path: Path, journal: str | None, words: str) -> None:

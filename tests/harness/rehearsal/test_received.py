@@ -21,6 +21,21 @@ def _second_of_four() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def test_the_groups_own_methods_write_what_a_silent_one_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch 2.11 calls them, on a group that writes nothing."""
+    monkeypatch.setattr(dist.ProcessGroup, "_reduce_scatter_base", lambda *_: "work")
+    monkeypatch.setattr(dist.ProcessGroup, "alltoall_base", lambda *_: "work")
+    group, given = dist.group.WORLD, torch.arange(8.0)
+    scattered, exchanged = torch.full((2,), torch.nan), torch.full((3,), torch.nan)
+    with own_part():
+        assert group._reduce_scatter_base(scattered, given) == "work"
+        assert group.alltoall_base(exchanged, given, [3], [2]) == "work"
+    assert scattered.tolist() == [2, 3]
+    assert exchanged.tolist() == [0, 1, 2]
+
+
 def test_a_reduce_scatter_gives_the_own_slice() -> None:
     output, given = torch.full((2, 3), torch.nan), torch.arange(24.0).view(8, 3)
     dist.reduce_scatter_tensor(output, given)
