@@ -37,7 +37,7 @@ def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.Monk
     asked = [*JOB, "layout=tp4_pp4_vpp1", "stage=0", "recompute=[none,full:uniform:1]",
              "device=cuda", "job.expandable_segments=true", "job.micro_batch_size=2"]  # fmt: skip
     none, full = (setting.trial for setting in plan_rehearsal(parse_asked(asked)).settings)
-    assert none.variables == ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in none.variables
     assert none.prediction is not None
     assert full.prediction is not None
     allocated, taken = none.prediction.peak_allocated_bytes, none.prediction.peak_reserved_bytes
