@@ -20,7 +20,7 @@
 #   EXTRA=               more packages that the machine lacks, as pip names them; onnx, onnxscript
 #                        and einops are taken to be there: "onnx onnx_ir onnxscript ml_dtypes
 #                        protobuf einops packaging" brings them, with 20 MB more
-#   PYTHON312=python3.12
+#   PYTHON312=python3.12 or pyenv's
 #   VENV=WORK/venv       a virtual environment that has this torch already
 #   JOBS=                compilers at a time, as many as there are cores; 2 GB of memory each
 #
@@ -29,6 +29,15 @@ set -uo pipefail
 
 die() { echo "$1" >&2; exit 2; }
 say() { echo "== $1 at $SECONDS s"; }
+
+# A temporary folder goes once all is done, or where nothing was made in it.
+leave() {
+  if [ $? = 0 ] || [ -z "$(find "$temporary" -type f -print -quit 2>/dev/null)" ]; then
+    [ -z "$temporary" ] || rm -rf "$temporary"
+  else
+    [ -z "$temporary" ] || echo "to go on: WORK=$temporary" >&2
+  fi
+}
 
 [ $# -eq 1 ] || die "usage: scripts/pack_transformer_engine.sh OUT"
 mkdir -p "$1" || exit 2
@@ -43,7 +52,7 @@ fi
 mkdir -p "$WORK"/{fetched,packages,built} || exit 2
 work=$(cd "$WORK" && pwd)
 cd "$(dirname "$0")" || exit 2
-trap 'code=$?; [ $code = 0 ] || [ -z "$temporary" ] || echo "to go on: WORK=$temporary" >&2' EXIT
+trap leave EXIT
 
 torch_version=${TORCH_VERSION:-2.11.0}
 te_version=${TE_VERSION:-2.20.2}
@@ -62,11 +71,23 @@ pip() {
 # A folder that a step made whole has a mark beside it: one cut short is made again.
 is_made() { [ -e "$work/$1.made" ]; }
 
+# The first of these that is Python 3.12; pyenv's python3.12 may be one that is not switched on.
+python312() {
+  local candidate
+  for candidate in ${PYTHON312:-python3.12 "$(pyenv root 2>/dev/null)"/versions/3.12*/bin/python3.12}; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
 make_venv() {
   if [ ! -x "$python" ]; then
-    "${PYTHON312:-python3.12}" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' 2>/dev/null \
-      || die "no Python 3.12: name one in PYTHON312"
-    "${PYTHON312:-python3.12}" -m venv "$venv" || die "no virtual environment in $venv"
+    local base
+    base=$(python312) || die "no Python 3.12: name one in PYTHON312"
+    "$base" -m venv "$venv" || die "no virtual environment in $venv"
   fi
   if ! "$python" -c 'import torch' 2>/dev/null; then
     say "fetching torch $torch_version"
@@ -76,7 +97,7 @@ make_venv() {
   has=$("$python" -c 'import sys, torch; v = sys.version_info
 print(f"{v[0]}.{v[1]}", torch.__version__.split("+")[0], (torch.version.cuda or "none").split(".")[0])')
   [ "$has" = "3.12 $torch_version 13" ] \
-    || die "$venv has Python, torch and CUDA $has, not 3.12 $torch_version 13"
+    || die "Python, torch and CUDA of $venv are $has, not 3.12 $torch_version 13"
 }
 
 # Headers of the CUDA that torch brings stand in its own packages, but for these two.
@@ -163,14 +184,15 @@ thin() {
   done
 }
 
-# With env.sh, as there; a GPU and the packages of that machine are not needed for this.
+# With env.sh, as there; a GPU and the packages of that machine are not needed for this. Lazily, as
+# Transformer Engine does it: of CUDA's newer functions it uses some only where they are there.
 load() {
   local libraries=$work/tree/transformer_engine/wheel_lib
   (
     PYTHON=$python
     . "$work/tree/env.sh"
-    "$python" -c 'import ctypes, sys, torch
-for library in sys.argv[1:]: ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)' \
+    "$python" -c 'import ctypes, os, sys, torch
+for library in sys.argv[1:]: ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)' \
       "$libraries/libtransformer_engine.so" "$libraries"/transformer_engine_torch.*.so
   ) 2>>"$work/steps.log" \
     || die "what was made cannot be loaded: $(tail -n 1 "$work/steps.log") ($work/steps.log)"
@@ -193,5 +215,4 @@ thin
 load
 say "packing"
 pack
-[ -z "$temporary" ] || rm -rf "$temporary"
 say "$(stat -c %s "$out/te.tar.xz") bytes in $out/te.tar.xz"
