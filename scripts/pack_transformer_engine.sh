@@ -19,7 +19,7 @@
 #   ARCH=90              the architecture kept: 90 for H100 and H200
 #   EXTRA=               more packages that the machine lacks, as pip names them; onnx, onnxscript
 #                        and einops are taken to be there: "onnx onnx_ir onnxscript ml_dtypes
-#                        protobuf einops packaging" brings them, with 20 MB more
+#                        protobuf einops packaging" brings them, with 10 MB more
 #   PYTHON312=python3.12 or pyenv's
 #   VENV=WORK/venv       a virtual environment that has this torch already
 #   JOBS=                compilers at a time, as many as there are cores; 2 GB of memory each
