@@ -121,6 +121,10 @@ def test_the_notice_before_the_time_limit_is_a_timeout(
     assert message(result) == "Slurm's time limit of 1 min was about to be reached"
 
 
+def jobs_in_the_queue(cluster: Cluster) -> set[str]:
+    return set(cluster.ask("squeue", "-h", "--format=%F").split())
+
+
 def test_a_submission_that_was_cut_off_is_undone_and_made_again(
     cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults,
     monkeypatch: pytest.MonkeyPatch,
@@ -128,6 +132,7 @@ def test_a_submission_that_was_cut_off_is_undone_and_made_again(
     plan = make_plan(2)
     faults({"default": "hang"})
     runner = make_slurm_runner(plan)
+    others = jobs_in_the_queue(cluster)  # of the test before, still ending on a busy machine
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -136,7 +141,7 @@ def test_a_submission_that_was_cut_off_is_undone_and_made_again(
         patch.setattr(TrialFolder, "write_job", killed)
         with pytest.raises(KeyboardInterrupt):
             runner.run()
-    (lost,) = set(cluster.ask("squeue", "-h", "--format=%F").split())
+    (lost,) = jobs_in_the_queue(cluster) - others
     faults({})
     results = make_slurm_runner(plan, wait=True).run()
     assert [result.status for result in results.values()] == [TrialStatus.OK] * 2
