@@ -110,13 +110,15 @@ class Flops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLoad:
-    """State of the GPU over the timed steps: medians of clock and power, the highest temperature,
-    and every reason for which clocks were held back. None where the driver does not tell."""
+    """State of a GPU over a stretch of work: median SM clock beside the highest it may have (MHz),
+    median power (watts), the highest temperature, and every reason for which clocks were held back.
+    None where the driver does not tell."""
 
-    sm_clock_mhz: int | None = None
+    sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
     power_watts: float | None = None
     temperature_celsius: int | None = None
-    throttle_reasons: tuple[str, ...] = ()
+    throttle_reasons: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

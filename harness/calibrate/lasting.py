@@ -8,12 +8,10 @@ more; predicted by bursts they are 2 % off, and would be 13 % by what was held
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from harness.calibrate.bench.cases import Case, Kind, Load, Sample
-
-_FREE_REASONS: Final = ("gpu_idle", "applications_clocks_setting")
-"""Of NVML's: these hold no working clock back below what was set."""
+from harness.calibrate.bench.cases import Case, Kind, Sample
+from harness.measure.trust import HARMLESS_REASONS
+from harness.result import GpuLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +19,7 @@ class Lasting:
     """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load."""
 
     ratio: float
-    load: Load
+    load: GpuLoad
 
     @property
     def words(self) -> str:
@@ -33,7 +31,7 @@ class Lasting:
             said.append(f"SM clock {load.sm_clock_mhz:,.0f}{highest} MHz")
         if load.power_watts is not None:
             said.append(f"{load.power_watts:,.0f} W")
-        said += [r for r in load.throttle_reasons or () if r not in _FREE_REASONS]
+        said += [r for r in load.throttle_reasons or () if r not in HARMLESS_REASONS]
         return ", ".join(said)
 
 
@@ -45,6 +43,6 @@ def lasting(samples: Sequence[Sample]) -> Lasting | None:
         burst = by_case.get(Case(kind=Kind.GEMM, sizes=case.sizes, variant=case.variant))
         if case.kind is Kind.SUSTAINED_GEMM and burst is not None:
             return Lasting(
-                ratio=min(1.0, burst.seconds / sample.seconds), load=sample.load or Load()
+                ratio=min(1.0, burst.seconds / sample.seconds), load=sample.load or GpuLoad()
             )
     return None

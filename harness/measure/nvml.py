@@ -123,18 +123,20 @@ class NvmlGpu:
         return _quiet(lambda: getattr(self._nvml, function)(self._handle, *arguments))
 
 
-def load_of(readings: Sequence[GpuReading]) -> GpuLoad | None:
-    """Readings over a stretch of work as one state; None of none."""
-    if not readings:
+def load_of(readings: Sequence[GpuReading], gpu: NvmlGpu | None) -> GpuLoad | None:
+    """Readings of `gpu` over a stretch of work as one state; None of none."""
+    if not readings or gpu is None:
         return None
     clocks = [one.sm_clock_mhz for one in readings if one.sm_clock_mhz]
     watts = [one.power_watts for one in readings if one.power_watts]
     degrees = [one.temperature_celsius for one in readings if one.temperature_celsius]
+    told = [one.throttle_reasons for one in readings if one.throttle_reasons is not None]
     return GpuLoad(
-        sm_clock_mhz=int(median(clocks)) if clocks else None,
+        sm_clock_mhz=median(clocks) if clocks else None,
+        max_sm_clock_mhz=gpu.identity().max_sm_clock_mhz,
         power_watts=round(median(watts), 1) if watts else None,
         temperature_celsius=max(degrees, default=None),
-        throttle_reasons=tuple(sorted({r for one in readings for r in one.throttle_reasons or ()})),
+        throttle_reasons=tuple(sorted(set().union(*told))) if told else None,
     )
 
 

@@ -28,7 +28,7 @@ class Measured:
 
     memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
     step, that of one more step after them, and so is every timeline. loss is that of the timed
-    steps. host_seconds are the timed steps by the host clock; readings the GPU's state meanwhile.
+    steps. host_seconds are the timed steps by the host clock; load the GPU's state meanwhile.
     """
 
     times: StepTimes
@@ -37,12 +37,7 @@ class Measured:
     loss: tuple[float, ...]
     concerns: tuple[Concern, ...]
     host_seconds: tuple[float, ...] = ()
-    readings: tuple[GpuReading, ...] = ()
-
-    @property
-    def load(self) -> GpuLoad | None:
-        """What the readings say together."""
-        return load_of(self.readings)
+    load: GpuLoad | None = None
 
 
 class _Silent:
@@ -91,7 +86,7 @@ def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measur
         loss=window.loss,
         concerns=concerns(seen, plan, device),
         host_seconds=window.host_seconds,
-        readings=window.readings,
+        load=load_of(window.readings, gpu),
     )
 
 

@@ -29,7 +29,8 @@ LIMITS: Final = {Device.CUDA: Limits(), Device.CPU: Limits(spread=0.15, drift=0.
 _DAMAGING: Final = frozenset(
     ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 )
-_HARMLESS: Final = frozenset(("gpu_idle", "applications_clocks_setting"))
+HARMLESS_REASONS: Final = frozenset(("gpu_idle", "applications_clocks_setting"))
+"""They hold no working clock back below what was set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
 def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
     """Heat and power brakes spoil times; the power cap is how a GPU at full load runs."""
     seen = {reason for reading in readings for reason in reading.throttle_reasons or ()}
-    damaging, mild = sorted(seen & _DAMAGING), sorted(seen - _DAMAGING - _HARMLESS)
+    damaging, mild = sorted(seen & _DAMAGING), sorted(seen - _DAMAGING - HARMLESS_REASONS)
     if damaging:
         yield Concern(
             name="throttling", seen=", ".join(damaging), limit="none", fatal=True,

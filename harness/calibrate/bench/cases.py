@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from advisor.dtypes import DType
 from advisor.errors import UserError
+from harness.result import GpuLoad
 
 
 class Kind(StrEnum):
@@ -137,17 +138,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A GPU while it works: median SM clock and the highest it may have (MHz), median power
-    (watts), and every reason that held its clock back. None: NVML does not tell."""
-
-    sm_clock_mhz: float | None = None
-    max_sm_clock_mhz: float | None = None
-    power_watts: float | None = None
-    throttle_reasons: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Seconds of one call of a case (see timer.Timing), and IQR over median of `runs` timings;
     `load` where the device was watched meanwhile."""
@@ -156,7 +146,7 @@ class Sample:
     seconds: float
     spread: float = 0.0
     runs: int = 1
-    load: Load | None = None
+    load: GpuLoad | None = None
 
     @property
     def rate(self) -> float:
@@ -194,6 +184,6 @@ def read_sample(values: dict[str, Any]) -> Sample:
     return sample
 
 
-def _read_load(values: dict[str, Any]) -> Load:
+def _read_load(values: dict[str, Any]) -> GpuLoad:
     reasons = values.pop("throttle_reasons")
-    return Load(throttle_reasons=None if reasons is None else tuple(map(str, reasons)), **values)
+    return GpuLoad(throttle_reasons=None if reasons is None else tuple(map(str, reasons)), **values)

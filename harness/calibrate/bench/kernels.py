@@ -17,12 +17,12 @@ from harness.calibrate.bench.cases import (
     LATENT_ATTENTION,
     Case,
     Kind,
-    Load,
     Sample,
 )
 from harness.calibrate.bench.sustained import time_sustained
 from harness.calibrate.bench.timer import Call, Timing, time_call, time_queueing
 from harness.measure.nvml import open_current_gpu
+from harness.result import GpuLoad
 from harness.trial import Device
 
 _POOL_ELEMENTS: Final = 2**22
@@ -92,7 +92,7 @@ class Bench:
             case=case, seconds=timing.seconds, spread=timing.spread, runs=timing.runs, load=load
         )
 
-    def _time(self, case: Case, call: Call) -> tuple[Timing, Load | None]:
+    def _time(self, case: Case, call: Call) -> tuple[Timing, GpuLoad | None]:
         """By the clock that the case's kind is timed with."""
         if case.kind is Kind.SUSTAINED_GEMM:
             gpu = open_current_gpu()

@@ -1,21 +1,21 @@
 """One kernel back to back for seconds: the rate, clock and power that a GPU keeps under load.
 
-A burst of a few calls runs at the highest clock. A training step draws the full power for hours,
-and the clock goes down until the power is within its limit.
+A burst of a few calls runs at the highest clock. Under lasting load the clock goes down until the
+power is within its limit.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import Any, Final
 
 import torch
 
-from harness.calibrate.bench.cases import Load
 from harness.calibrate.bench.timer import Call, Timing, time_call
-from harness.measure.nvml import GpuReading, NvmlGpu
+from harness.measure.nvml import GpuReading, NvmlGpu, load_of
 from harness.measure.timing import stopwatch
 from harness.measure.trust import spread
+from harness.result import GpuLoad
 from harness.trial import Device
 
 _BATCH_SECONDS: Final = 0.05
@@ -25,7 +25,7 @@ _GUESS_SECONDS: Final = 0.01
 
 def time_sustained(
     call: Call, device: Device, *, hold_seconds: float, gpu: NvmlGpu | None
-) -> tuple[Timing, Load]:
+) -> tuple[Timing, GpuLoad]:
     """Seconds of a call in the second half of `hold_seconds` without a pause, and what NVML read
     meanwhile. The device always has the next batch when it ends one."""
     guess = time_call(call, device, wanted_seconds=_GUESS_SECONDS).seconds
@@ -48,27 +48,7 @@ def time_sustained(
     laps = [seconds / size for seconds in watch.laps()]
     late = laps[len(laps) // 2 :]
     timing = Timing(median(late), spread(late), len(late))
-    return timing, load(readings[len(readings) // 2 :], _highest_clock(gpu))
-
-
-def load(readings: Sequence[GpuReading], max_sm_clock_mhz: float | None) -> Load:
-    """Medians of what was read, and all reasons together; None for what was never told."""
-    reasons = [r.throttle_reasons for r in readings if r.throttle_reasons is not None]
-    return Load(
-        sm_clock_mhz=_median([r.sm_clock_mhz for r in readings]),
-        max_sm_clock_mhz=max_sm_clock_mhz,
-        power_watts=_median([r.power_watts for r in readings]),
-        throttle_reasons=tuple(sorted(set().union(*reasons))) if reasons else None,
-    )
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return float(median(told)) if told else None
-
-
-def _highest_clock(gpu: NvmlGpu | None) -> float | None:
-    return None if gpu is None else gpu.identity().max_sm_clock_mhz
+    return timing, load_of(readings[len(readings) // 2 :], gpu) or GpuLoad()
 
 
 def _nothing() -> None:

@@ -11,11 +11,12 @@ import yaml
 from advisor.cost.calibration import Provenance, load_calibration
 from advisor.cost.gpus import load_gpu
 from advisor.errors import UserError
-from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Load, Sample
+from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
 from harness.calibrate.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
 from harness.calibrate.conclusion import band, conclude
 from harness.calibrate.document import CalibrationDocument, flattened, hardware_path
 from harness.calibrate.reference import DeviceFacts, reference
+from harness.result import GpuLoad
 
 ENVIRONMENT: Mapping[str, Any] = {
     "software": {"torch": "2.9.0", "nccl": None}, "gpus": [{"driver": "580.65"}],
@@ -46,7 +47,7 @@ def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
 
 def held(ratio: float, flops: float = 650e12) -> list[Sample]:
     """One GEMM in a burst, and held at `ratio` of its rate."""
-    load = Load(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980.0, power_watts=690.4)
+    load = GpuLoad(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980.0, power_watts=690.4)
     return [
         Sample(case=BURST, seconds=BURST.flops / flops),
         Sample(case=SUSTAINED, seconds=SUSTAINED.flops / (ratio * flops), load=load),

@@ -2,9 +2,10 @@
 
 import pytest
 
-from harness.calibrate.bench.cases import Load, Sample
+from harness.calibrate.bench.cases import Sample
 from harness.calibrate.bench.shapes import BURST, SUSTAINED
 from harness.calibrate.lasting import Lasting, lasting
+from harness.result import GpuLoad
 
 FAST = Sample(case=BURST, seconds=2.7e-3)
 
@@ -14,7 +15,7 @@ def test_the_ratio_is_of_one_gemm_and_never_more_than_one(seconds: float, ratio:
     found = lasting([FAST, Sample(case=SUSTAINED, seconds=seconds)])
     assert found is not None
     assert found.ratio == pytest.approx(ratio)
-    assert found.load == Load()
+    assert found.load == GpuLoad()
 
 
 def test_it_takes_both() -> None:
@@ -26,14 +27,14 @@ def test_it_takes_both() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (Load(), "sustained 0.93 of the burst rate"),
-        (Load(sm_clock_mhz=1755.0), "sustained 0.93 of the burst rate, SM clock 1,755 MHz"),
+        (GpuLoad(), "sustained 0.93 of the burst rate"),
+        (GpuLoad(sm_clock_mhz=1755.0), "sustained 0.93 of the burst rate, SM clock 1,755 MHz"),
         (
-            Load(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=689.7,
+            GpuLoad(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=689.7,
                  throttle_reasons=("gpu_idle", "sw_power_cap")),
             "sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap",
         ),
     ],
 )  # fmt: skip
-def test_words(load: Load, words: str) -> None:
+def test_words(load: GpuLoad, words: str) -> None:
     assert Lasting(ratio=0.931, load=load).words == words

@@ -94,9 +94,15 @@ def test_memory_without_what_the_driver_keeps(install: Any) -> None:
     assert gpu.reading().used_bytes == 2**30
 
 
-def test_readings_as_one_state() -> None:
-    assert load_of(()) is None
-    assert load_of((GpuReading(),)) == GpuLoad()
+def test_readings_as_one_state(install: Any) -> None:
+    install(nvmlDeviceGetMaxClockInfo=lambda _, clock: 1000 * (1 + clock))
+    gpu = open_gpu()
+    assert gpu is not None
+    highest = gpu.identity().max_sm_clock_mhz
+    assert highest is not None
+    assert load_of((), gpu) is None
+    assert load_of((GpuReading(),), None) is None
+    assert load_of((GpuReading(),), gpu) == GpuLoad(max_sm_clock_mhz=highest)
     busy = [
         GpuReading(sm_clock_mhz=clock, power_watts=watts, temperature_celsius=degrees,
                    throttle_reasons=reasons)
@@ -104,10 +110,14 @@ def test_readings_as_one_state() -> None:
             (1980, 650.0, 50, ()), (1700, 699.0, 58, ("sw_power_cap",)), (1720, 698.0, 57, None),
         )
     ]  # fmt: skip
-    assert load_of(busy) == GpuLoad(
-        sm_clock_mhz=1720, power_watts=698.0, temperature_celsius=58,
+    assert load_of(busy, gpu) == GpuLoad(
+        sm_clock_mhz=1720, max_sm_clock_mhz=highest, power_watts=698.0, temperature_celsius=58,
         throttle_reasons=("sw_power_cap",),
     )  # fmt: skip
+    braked = [GpuReading(throttle_reasons=("hw_slowdown",)), *busy]
+    found = load_of(braked, gpu)
+    assert found is not None
+    assert found.throttle_reasons == ("hw_slowdown", "sw_power_cap")
 
 
 def test_identity(install: Any) -> None:

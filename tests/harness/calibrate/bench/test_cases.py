@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from advisor.errors import UserError
-from harness.calibrate.bench.cases import Case, Kind, Load, Sample, read_sample, sample_values
+from harness.calibrate.bench.cases import Case, Kind, Sample, read_sample, sample_values
+from harness.result import GpuLoad
 
 
 @pytest.mark.parametrize(
@@ -59,10 +60,10 @@ def test_a_sample_survives_json() -> None:
 
 @pytest.mark.parametrize(
     "load",
-    [Load(), Load(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=690.5,
+    [GpuLoad(), GpuLoad(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=690.5,
                   throttle_reasons=("sw_power_cap",))],
 )  # fmt: skip
-def test_the_load_is_kept(load: Load) -> None:
+def test_the_load_is_kept(load: GpuLoad) -> None:
     case = Case(kind=Kind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
     sample = Sample(case=case, seconds=2e-6, load=load)
     assert read_sample(json.loads(json.dumps(sample_values(sample)))) == sample

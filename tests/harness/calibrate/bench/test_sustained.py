@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from harness.calibrate.bench import sustained as module
-from harness.calibrate.bench.cases import Load
-from harness.calibrate.bench.sustained import load, time_sustained
+from harness.calibrate.bench.sustained import time_sustained
 from harness.calibrate.bench.timer import Timing
 from harness.measure.nvml import GpuIdentity, GpuReading
+from harness.result import GpuLoad
 from harness.trial import Device
 
 
@@ -55,7 +55,7 @@ def test_the_second_half_is_what_counts(gpu: Any) -> None:
     timing, seen = time_sustained(gpu.call, Device.CPU, hold_seconds=1.0, gpu=gpu)
     assert timing.seconds == pytest.approx(0.0125)
     assert timing.spread == pytest.approx(0.0)
-    assert seen == Load(
+    assert seen == GpuLoad(
         sm_clock_mhz=1500, max_sm_clock_mhz=1980, power_watts=700.0,
         throttle_reasons=("sw_power_cap",),
     )  # fmt: skip
@@ -71,14 +71,4 @@ def test_a_long_call_is_held_for_a_few_batches_at_least(gpu: Any) -> None:
 def test_without_nvml_the_rate_alone_is_known(gpu: Any) -> None:
     timing, seen = time_sustained(gpu.call, Device.CPU, hold_seconds=1.0, gpu=None)
     assert timing.seconds == pytest.approx(0.0125)
-    assert seen == Load()
-
-
-def test_what_is_never_told_is_unknown_and_reasons_are_joined() -> None:
-    readings = [
-        GpuReading(sm_clock_mhz=clock, throttle_reasons=(reason,))
-        for clock, reason in ((1700, "sw_power_cap"), (1800, "hw_slowdown"), (1750, "sw_power_cap"))
-    ]
-    assert load([*readings, GpuReading()], None) == Load(
-        sm_clock_mhz=1750.0, throttle_reasons=("hw_slowdown", "sw_power_cap")
-    )
+    assert seen == GpuLoad()
