@@ -1,0 +1,68 @@
+"""The JSON of sixty requests is what it was: a change of the code that should change no answer
+changes none. `ANSWERS=record python -m pytest tests/answers` writes the answers anew where one
+is meant to."""
+
+import gzip
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from advisor.cli import main
+
+FOLDER = Path(__file__).parent
+REQUESTS = (FOLDER / "requests.txt").read_text().splitlines()
+ANSWERS = FOLDER / "answers.json.gz"
+RECORD = os.environ.get("ANSWERS") == "record"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[dict[str, object]]:
+    if RECORD:
+        answers: dict[str, object] = {}
+        yield answers
+        text = json.dumps(answers, sort_keys=True, indent=0)
+        ANSWERS.write_bytes(gzip.compress(text.encode(), mtime=0))
+    else:
+        yield json.loads(gzip.decompress(ANSWERS.read_bytes()))
+
+
+def _differences(was: object, now: object, at: str = "") -> Iterator[str]:
+    """Paths at which an answer is another one; a key that was added is no difference."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key, value in was.items():
+            if key in now:
+                yield from _differences(value, now[key], f"{at}.{key}")
+            else:
+                yield f"{at}.{key} is gone"
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for index, (one, other) in enumerate(zip(was, now, strict=True)):
+            yield from _differences(one, other, f"{at}[{index}]")
+    elif was != now and not _the_last_digit(was, now):
+        yield f"{at}: {str(was)[:200]} -> {str(now)[:200]}"
+
+
+def _the_last_digit(was: object, now: object) -> bool:
+    """Two floats of another C library's exp and log: 1e-12, a few thousand units of the last
+    place."""
+    return (
+        isinstance(was, float) and isinstance(now, float) and math.isclose(was, now, rel_tol=1e-12)
+    )
+
+
+@pytest.mark.parametrize("request_line", REQUESTS)
+def test_an_answer_is_what_it_was(
+    request_line: str, recorded: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = request_line.split()
+    shown = [] if "--top" in arguments else ["--top", "6"]
+    code = main([*arguments, "--format", "json", *shown])
+    printed = capsys.readouterr()
+    answer = {"code": code, "error": printed.err, "answer": json.loads(printed.out or "null")}
+    if RECORD:
+        recorded[request_line] = answer
+    else:
+        assert not list(_differences(recorded[request_line], answer))[:5]
