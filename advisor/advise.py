@@ -78,9 +78,10 @@ def _rank_best_layout(
     best = searched.best.job
     batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
     found = replace(
-        resolution, config=best.config,
+        resolution,
+        config=best.config,
         assumptions=(*batch, *resolution.assumptions, _chosen(resolution, searched)),
-    )  # fmt: skip
+    )
     advice = _rank_settings(found, best.layout, stack, calibration, asked)
     advice = replace(advice, evaluated=advice.evaluated + searched.evaluated)
     return _with_another_layout(advice, resolution, calibration, asked)
@@ -105,9 +106,10 @@ def _with_another_layout(
         return advice
     remedy = other_layout(searched.best, advice.candidates[0].evaluation, searched.num_layouts)
     return replace(
-        advice, remedies=(remedy, *advice.remedies),
+        advice,
+        remedies=(remedy, *advice.remedies),
         evaluated=advice.evaluated + searched.evaluated,
-    )  # fmt: skip
+    )
 
 
 def _chosen(resolution: Resolution, searched: Searched) -> str:
@@ -174,9 +176,14 @@ def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration
     assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
-        job, assumptions, calibration, candidates, stack.rejected(job),
-        len(searched.evaluations), (),
-    )  # fmt: skip
+        job,
+        assumptions,
+        calibration,
+        candidates,
+        stack.rejected(job),
+        len(searched.evaluations),
+        (),
+    )
 
 
 def _advice(

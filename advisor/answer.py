@@ -73,9 +73,14 @@ class TimeBreakdown:
     def total(self) -> float:
         """Step time in seconds."""
         return (
-            self.forward + self.backward + self.recompute + self.exposed_communication
-            + self.pipeline_bubble + self.optimizer + self.offload
-        )  # fmt: skip
+            self.forward
+            + self.backward
+            + self.recompute
+            + self.exposed_communication
+            + self.pipeline_bubble
+            + self.optimizer
+            + self.offload
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,17 +55,23 @@ INTEGER_FLAGS: Final = {
     "tensor_model_parallel_size": ("--tp", "--tensor-model-parallel-size"),
     "pipeline_model_parallel_size": ("--pp", "--pipeline-model-parallel-size"),
     "virtual_pipeline_model_parallel_size": (
-        "--vpp", "--virtual-pipeline-model-parallel-size", "--num-virtual-stages-per-pipeline-rank",
+        "--vpp",
+        "--virtual-pipeline-model-parallel-size",
+        "--num-virtual-stages-per-pipeline-rank",
     ),
     "context_parallel_size": ("--cp", "--context-parallel-size"),
     "expert_model_parallel_size": ("--ep", "--expert-model-parallel-size"),
     "expert_tensor_parallel_size": ("--etp", "--expert-tensor-parallel-size"),
     "top": ("--top",),
-}  # fmt: skip
+}
 TEXT_FLAGS: Final = {
-    "model": "--model", "gpus": "--gpus", "framework_version": "--framework-version",
-    "memory_budget": "--memory-budget", "config_dir": "--config-dir", "plot": "--plot",
-}  # fmt: skip
+    "model": "--model",
+    "gpus": "--gpus",
+    "framework_version": "--framework-version",
+    "memory_budget": "--memory-budget",
+    "config_dir": "--config-dir",
+    "plot": "--plot",
+}
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -131,10 +137,16 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
     parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
     parser.add_argument("--show-rejected", action="store_true")
-    parser.add_argument("--sp", "--sequence-parallel", dest="sequence_parallel",
-                        action="store_true", default=None)  # fmt: skip
-    parser.add_argument("--no-sp", "--no-sequence-parallel", dest="sequence_parallel",
-                        action="store_false", default=None)  # fmt: skip
+    parser.add_argument(
+        "--sp", "--sequence-parallel", dest="sequence_parallel", action="store_true", default=None
+    )
+    parser.add_argument(
+        "--no-sp",
+        "--no-sequence-parallel",
+        dest="sequence_parallel",
+        action="store_false",
+        default=None,
+    )
     return parser
 
 

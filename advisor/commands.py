@@ -14,11 +14,18 @@ if TYPE_CHECKING:
     from advisor.answer import Advice, Candidate
 
 _RESHAPING = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-    "expert_tensor_parallel_size", "sequence_parallel", "micro_batch_size", "global_batch_size",
-    "seq_length", "search",
-)  # fmt: skip
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+    "search",
+)
 
 
 def run(arguments: Sequence[str]) -> Outcome:
@@ -70,9 +77,11 @@ def _check(options: Options) -> None:
     for flag, value in (("--explain", options.explain), ("--verify", options.verify)):
         if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS, OutputFormat.FILE):
             raise UserError(
-                flag, value, f"does not go with --format {options.output}",
+                flag,
+                value,
+                f"does not go with --format {options.output}",
                 "use --format table or json",
-            )  # fmt: skip
+            )
     if options.plot:
         from advisor.report.figures import check_figure
 
@@ -82,9 +91,11 @@ def _check(options: Options) -> None:
 def _check_rank(advice: "Advice", options: Options) -> None:
     if options.explain and options.explain > len(advice.candidates):
         raise UserError(
-            "--explain", options.explain, f"there are {len(advice.candidates)} rows",
+            "--explain",
+            options.explain,
+            f"there are {len(advice.candidates)} rows",
             f"nearest: {len(advice.candidates)}" if advice.candidates else "",
-        )  # fmt: skip
+        )
 
 
 def _render(advice: "Advice", options: Options) -> str:

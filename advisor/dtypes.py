@@ -23,9 +23,16 @@ class DType(StrEnum):
 
 
 _ITEMSIZE = {
-    DType.BOOL: 1, DType.UINT8: 1, DType.FLOAT8: 1, DType.BF16: 2, DType.FP16: 2,
-    DType.FP32: 4, DType.FP64: 8, DType.INT32: 4, DType.INT64: 8,
-}  # fmt: skip
+    DType.BOOL: 1,
+    DType.UINT8: 1,
+    DType.FLOAT8: 1,
+    DType.BF16: 2,
+    DType.FP16: 2,
+    DType.FP32: 4,
+    DType.FP64: 8,
+    DType.INT32: 4,
+    DType.INT64: 8,
+}
 
 
 class Precision(StrEnum):

@@ -120,9 +120,10 @@ def nearest_experiment(
     ]
     rows.sort(
         key=lambda recipe: (
-            abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
+            abs(log2(recipe.num_gpus / num_gpus)),
+            *_preference(recipe, precision, seq_length),
         ),
-    )  # fmt: skip
+    )
     presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
     return next((preset for preset in presets if _is_job(preset, config_dir)), None)
 
@@ -140,17 +141,20 @@ def nearest_recipe(
     return min(
         _rows_on(model, wanted, precision, config_dir, seq_length),
         key=lambda recipe: (
-            abs(log2(recipe.num_gpus / num_gpus)), *_preference(recipe, precision, seq_length)
+            abs(log2(recipe.num_gpus / num_gpus)),
+            *_preference(recipe, precision, seq_length),
         ),
         default=None,
-    )  # fmt: skip
+    )
 
 
 _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
 _BUILDERS = {
-    "megatron_bridge": Framework.MEGATRON_BRIDGE, "nemo1": Framework.NEMO, "nemo2": Framework.NEMO,
-}  # fmt: skip
+    "megatron_bridge": Framework.MEGATRON_BRIDGE,
+    "nemo1": Framework.NEMO,
+    "nemo2": Framework.NEMO,
+}
 _FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
 
 
@@ -286,10 +290,11 @@ def _layout(values: dict[str, object], num_gpus: int, path: Path) -> ParallelLay
         return layout
     if num_gpus % layout.world_size:
         raise UserError(
-            f"{path}: layout", f"TP x CP x PP = {layout.world_size}",
+            f"{path}: layout",
+            f"TP x CP x PP = {layout.world_size}",
             f"must divide {num_gpus} GPUs",
             f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
-        )  # fmt: skip
+        )
     return replace(layout, data_parallel_size=num_gpus // layout.world_size)
 
 

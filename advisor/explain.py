@@ -27,13 +27,17 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
         _term("gradients", gradients[0], static.gradients, gradients[1]),
         _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
         *_kept_lines(evaluator, evaluation, detail),
-        _term("transient", evaluation.peak.peak_phase, detail.activations.transient,
-              "working set of the pass at the peak, and what the schedule holds"),
+        _term(
+            "transient",
+            evaluation.peak.peak_phase,
+            detail.activations.transient,
+            "working set of the pass at the peak, and what the schedule holds",
+        ),
         *(
             _term("overhead", term.name, term.num_bytes, term.source)
             for term in (*detail.fixed.buffers, *detail.reserved.terms)
         ),
-    )  # fmt: skip
+    )
 
 
 def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:
@@ -58,17 +62,25 @@ def _kept_lines(
             counts[tensor] += microbatches
     lines = [
         MemoryLine(
-            component="activations", name=tensor.name,
+            component="activations",
+            name=tensor.name,
             shape=f"[{', '.join(str(n) for n in tensor.shape)}] {tensor.dtype}",
-            unit_bytes=tensor.num_bytes, count=count,
+            unit_bytes=tensor.num_bytes,
+            count=count,
             source=f"megatron-core, for the backward of {readers.get(tensor.name, 'the layer')}",
         )
         for tensor, count in counts.items()
-    ]  # fmt: skip
+    ]
     rest = detail.activations.kept - sum(line.num_bytes for line in lines)
     if rest:
-        lines.append(_term("activations", "checkpoint arguments and attention masks", rest,
-                           "kept by checkpoints"))  # fmt: skip
+        lines.append(
+            _term(
+                "activations",
+                "checkpoint arguments and attention masks",
+                rest,
+                "kept by checkpoints",
+            )
+        )
     return tuple(lines)
 
 
@@ -120,12 +132,16 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     lines += [
-        _line("exposed communication", "data parallel and pipeline transfers",
-              time.exposed_communication - exposed, "network"),
+        _line(
+            "exposed communication",
+            "data parallel and pipeline transfers",
+            time.exposed_communication - exposed,
+            "network",
+        ),
         _line("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
         _line("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
         _line("offload", "host transfers", time.offload, "host link"),
-    ]  # fmt: skip
+    ]
     return tuple(line for line in lines if line.seconds)
 
 

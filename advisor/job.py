@@ -154,14 +154,18 @@ class JobConfig:
         version = self.transformer_engine_version
         if version and not re.fullmatch(r"\d+\.\d+(\.\w+)*", version):
             raise UserError(
-                "job.transformer_engine_version", version, "is no release",
+                "job.transformer_engine_version",
+                version,
+                "is no release",
                 f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
-            )  # fmt: skip
+            )
         if not 1.0 <= self.moe_load_imbalance <= 1000.0:
             raise UserError(
-                "job.moe_load_imbalance", self.moe_load_imbalance,
-                "must be at least 1: the busiest rank over the mean", "use 1",
-            )  # fmt: skip
+                "job.moe_load_imbalance",
+                self.moe_load_imbalance,
+                "must be at least 1: the busiest rank over the mean",
+                "use 1",
+            )
         if self.main_grads_dtype not in (DType.FP32, DType.BF16):
             raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
         for field, allowed in _OPTIMIZER_DTYPES.items():
@@ -169,16 +173,19 @@ class JobConfig:
             legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
             if value not in legal:
                 raise UserError(
-                    f"job.{field}", value, f"must be {' or '.join(legal)}",
+                    f"job.{field}",
+                    value,
+                    f"must be {' or '.join(legal)}",
                     "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
-                )  # fmt: skip
+                )
         self._check_muon()
         self._check_offload()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
-                "job.optimizer_offload_fraction", self.optimizer_offload_fraction,
+                "job.optimizer_offload_fraction",
+                self.optimizer_offload_fraction,
                 "must be in [0, 1]",
-            )  # fmt: skip
+            )
         if self.fp8_param_gather and not self.precision.is_fp8:
             raise UserError(
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
@@ -189,36 +196,54 @@ class JobConfig:
         if not self.optimizer.is_muon:
             return
         if self.framework not in _WITH_MUON:
-            raise UserError("job.optimizer", self.optimizer,
-                            f"is Megatron's, and not modelled for {self.framework}",
-                            "--framework megatron_lm, or job.optimizer=adam")  # fmt: skip
+            raise UserError(
+                "job.optimizer",
+                self.optimizer,
+                f"is Megatron's, and not modelled for {self.framework}",
+                "--framework megatron_lm, or job.optimizer=adam",
+            )
         if self.precision is Precision.FP16:
             raise UserError("job.optimizer", self.optimizer, "takes no fp16", "--precision bf16")
         for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
             if getattr(self, option):
-                raise UserError(f"job.{option}", True,
-                                f"is Adam's alone, and job.optimizer is {self.optimizer}",
-                                f"leave it off, or use job.optimizer={Optimizer.ADAM}")  # fmt: skip
+                raise UserError(
+                    f"job.{option}",
+                    True,
+                    f"is Adam's alone, and job.optimizer is {self.optimizer}",
+                    f"leave it off, or use job.optimizer={Optimizer.ADAM}",
+                )
 
     def _check_offload(self) -> None:
         deepspeed = self.framework is Framework.DEEPSPEED
         if self.optimizer_cpu_offload and self.framework in _NO_HOST_OPTIMIZER:
-            raise UserError("job.optimizer_cpu_offload", True,
-                            f"is not modelled for {self.framework}",
-                            "--framework deepspeed")  # fmt: skip
+            raise UserError(
+                "job.optimizer_cpu_offload",
+                True,
+                f"is not modelled for {self.framework}",
+                "--framework deepspeed",
+            )
         aware = self.use_precision_aware_optimizer or deepspeed
         if self.optimizer_cpu_offload and not aware:
             raise UserError(
-                "job.optimizer_cpu_offload", True, "needs the precision-aware optimizer",
+                "job.optimizer_cpu_offload",
+                True,
+                "needs the precision-aware optimizer",
                 "set job.use_precision_aware_optimizer=true",
-            )  # fmt: skip
+            )
         if self.sync_each_batch and self.framework is not Framework.HUGGINGFACE:
-            raise UserError("job.sync_each_batch", True, "is an option of Accelerate",
-                            "--framework huggingface, or leave it out")  # fmt: skip
+            raise UserError(
+                "job.sync_each_batch",
+                True,
+                "is an option of Accelerate",
+                "--framework huggingface, or leave it out",
+            )
         if self.param_cpu_offload and not deepspeed:
-            raise UserError("job.param_cpu_offload", True,
-                            f"is DeepSpeed's offload_param, not an option of {self.framework}",
-                            "--framework deepspeed")  # fmt: skip
+            raise UserError(
+                "job.param_cpu_offload",
+                True,
+                f"is DeepSpeed's offload_param, not an option of {self.framework}",
+                "--framework deepspeed",
+            )
 
 
 _WITH_MUON = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
@@ -255,17 +280,20 @@ class Job:
         if layout.world_size != self.num_gpus:
             model_parallel = layout.world_size // layout.data_parallel_size
             raise UserError(
-                "layout TP x CP x PP x DP", layout.world_size, f"must be {self.num_gpus} GPUs",
+                "layout TP x CP x PP x DP",
+                layout.world_size,
+                f"must be {self.num_gpus} GPUs",
                 f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
                 f"{nearest_divisors(self.num_gpus, model_parallel)}",
-            )  # fmt: skip
+            )
         if config.optimizer.is_muon and layout.use_distributed_optimizer:
             raise UserError(
-                "layout.use_distributed_optimizer", True,
+                "layout.use_distributed_optimizer",
+                True,
                 f"cuts tensors, and job.optimizer={config.optimizer} needs them whole",
                 "layout.use_distributed_optimizer=false; job.optimizer=dist_muon deals them to "
                 "data-parallel ranks",
-            )  # fmt: skip
+            )
         check_precision(config.precision, self.gpu)
         check_model_fits_layout(self.model, layout)
         pipeline_stages(self.model, layout)
@@ -288,29 +316,34 @@ def check_precision(precision: Precision, gpu: Gpu) -> None:
     needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
     if gpu.compute_capability < needed:
         raise UserError(
-            "job.precision", precision, f"needs {chip}, and {gpu.name} is older",
+            "job.precision",
+            precision,
+            f"needs {chip}, and {gpu.name} is older",
             "use fp8_current",
-        )  # fmt: skip
+        )
 
 
 def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
     packed = config.mean_packed_length
     if packed is not None and packed > config.seq_length:
         raise UserError(
-            "job.mean_packed_length", packed, f"must not exceed job.seq_length = "
+            "job.mean_packed_length",
+            packed,
+            f"must not exceed job.seq_length = "
             f"{config.seq_length}, into which such sequences are packed",
             f"nearest: {config.seq_length}",
-        )  # fmt: skip
+        )
     # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask.
     cp = layout.context_parallel_size
     shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
     if config.seq_length % shards:
         down = config.seq_length // shards * shards
         raise UserError(
-            "job.seq_length", config.seq_length,
+            "job.seq_length",
+            config.seq_length,
             f"must be divisible by {shards} (TP with sequence parallelism x 2 CP)",
             f"nearest: {' or '.join(str(n) for n in (down, down + shards) if n)}",
-        )  # fmt: skip
+        )
 
 
 def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
@@ -318,18 +351,20 @@ def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
     if config.global_batch_size % per_pass:
         down = config.global_batch_size // per_pass * per_pass
         raise UserError(
-            "job.global_batch_size", config.global_batch_size,
+            "job.global_batch_size",
+            config.global_batch_size,
             f"must be divisible by micro_batch_size x DP = {config.micro_batch_size} x "
             f"{layout.data_parallel_size}",
             f"nearest: {' or '.join(str(n) for n in (down, down + per_pass) if n)}",
-        )  # fmt: skip
+        )
     pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
     microbatches = config.global_batch_size // per_pass
     if vpp > 1 and microbatches % pp:
         down = microbatches // pp * pp
         raise UserError(
-            "job.global_batch_size", config.global_batch_size,
+            "job.global_batch_size",
+            config.global_batch_size,
             f"gives {microbatches} microbatches, and the interleaved schedule (VPP {vpp}) needs a "
             f"multiple of PP = {pp}",
             f"nearest: {' or '.join(str(n * per_pass) for n in (down, down + pp) if n)}",
-        )  # fmt: skip
+        )

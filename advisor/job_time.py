@@ -130,11 +130,12 @@ class JobTime:
             away = shard / self.machine.host_bytes_per_second
             return ShardedWork(
                 groups=tuple((part.elements, part.ranks, part.joined) for part in parts),
-                gradient_itemsize=itemsize, microbatches=self._microbatches,
+                gradient_itemsize=itemsize,
+                microbatches=self._microbatches,
                 gathers_again=sharding is DataParallelSharding.FULL,
                 hidden_fraction=self._calibration.hidden_fraction,
                 from_host=away if self._job.config.param_cpu_offload else 0.0,
-            )  # fmt: skip
+            )
         sharded = layout.use_distributed_optimizer
         dealt = self._job.config.optimizer is Optimizer.DIST_MUON
         if sharding is not None:
@@ -175,9 +176,11 @@ class JobTime:
                 elements, shards = -(-elements // shards), 1  # no gradient but the shard's
             seconds += optimizer_seconds(elements, shards, itemsize, self.machine, on_host=away)
             seconds += host_optimizer_seconds(
-                away * elements / shards, itemsize, self.machine,
+                away * elements / shards,
+                itemsize,
+                self.machine,
                 overlapped=config.overlap_cpu_optimizer_d2h_h2d,
-            )  # fmt: skip
+            )
         return seconds
 
     def _stage_muon_seconds(self, stage: int) -> float:

@@ -69,10 +69,11 @@ class ParallelLayout:
                 raise UserError(f"layout.{field}", value, "must be at least 1")
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
             raise UserError(
-                "layout.sequence_parallel", True,
+                "layout.sequence_parallel",
+                True,
                 "needs tensor_model_parallel_size > 1 (Megatron: ModelParallelConfig)",
                 "leave it off at TP 1",
-            )  # fmt: skip
+            )
         if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
             raise UserError(
                 "layout.virtual_pipeline_model_parallel_size",
@@ -152,10 +153,14 @@ class ParallelLayout:
 
 
 DEGREES = (
-    "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-    "expert_tensor_parallel_size", "data_parallel_size",
-)  # fmt: skip
+    "tensor_model_parallel_size",
+    "context_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "data_parallel_size",
+)
 
 _END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 
@@ -166,13 +171,20 @@ def _check_hierarchy(layout: ParallelLayout) -> None:
     where = "layout.hierarchical_context_parallel_sizes"
     if sizes is None:
         if layout.cp_comm_type is CpCommType.A2A_P2P:
-            raise UserError(where, "null", "is needed by cp_comm_type a2a+p2p",
-                            f"two numbers with the product {cp}")  # fmt: skip
+            raise UserError(
+                where,
+                "null",
+                "is needed by cp_comm_type a2a+p2p",
+                f"two numbers with the product {cp}",
+            )
         return
     if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != cp:
-        raise UserError(where, ",".join(str(size) for size in sizes),
-                        f"must be two numbers with the product context_parallel_size = {cp}",
-                        f"e.g. {','.join(str(n) for n in _two_factors(cp))}")  # fmt: skip
+        raise UserError(
+            where,
+            ",".join(str(size) for size in sizes),
+            f"must be two numbers with the product context_parallel_size = {cp}",
+            f"e.g. {','.join(str(n) for n in _two_factors(cp))}",
+        )
 
 
 def _two_factors(number: int) -> tuple[int, int]:
@@ -185,24 +197,32 @@ def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     _check_experts(model, layout)
     if cp > 1 and model.attn_logit_softcapping is not None:
-        raise UserError("layout.context_parallel_size", cp, "capped scores are not computed under "
-                        "it (Megatron Bridge gemma2_provider.py)", "use 1")  # fmt: skip
+        raise UserError(
+            "layout.context_parallel_size",
+            cp,
+            "capped scores are not computed under it (Megatron Bridge gemma2_provider.py)",
+            "use 1",
+        )
     _check_exchanged_heads(model, layout)
     for name, heads in sharded_heads(model):
         ways = tp * cp
         if heads % ways:
             raise UserError(
-                "layout TP x CP", ways, f"must divide {name} = {heads}",
+                "layout TP x CP",
+                ways,
+                f"must divide {name} = {heads}",
                 f"nearest: {_nearest(divisors(heads), ways)}",
-            )  # fmt: skip
+            )
     legal = legal_tensor_parallel_sizes(model)
     if tp not in legal:
         raise UserError(
-            "layout.tensor_model_parallel_size", tp,
+            "layout.tensor_model_parallel_size",
+            tp,
             f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
             f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
-            "be its multiple", f"nearest: {_nearest(legal, tp)}",
-        )  # fmt: skip
+            "be its multiple",
+            f"nearest: {_nearest(legal, tp)}",
+        )
 
 
 def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
@@ -211,11 +231,12 @@ def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
     groups = max(1, model.num_query_groups // tp)
     if model.num_attention_heads // tp % ranks or groups % ranks:
         raise UserError(
-            "layout.cp_comm_type", layout.cp_comm_type,
+            "layout.cp_comm_type",
+            layout.cp_comm_type,
             f"exchanges heads among {ranks} ranks, and a rank of TP {tp} has "
             f"{model.num_attention_heads // tp} with {groups} key/value heads",
             "use p2p or all_gather, or a2a+p2p over fewer ranks",
-        )  # fmt: skip
+        )
 
 
 def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
@@ -224,8 +245,9 @@ def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
     if model.num_moe_experts is None:
         for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
             if getattr(layout, field) not in (None, 1):
-                raise UserError(f"layout.{field}", getattr(layout, field),
-                                "needs a model with experts", "use 1")  # fmt: skip
+                raise UserError(
+                    f"layout.{field}", getattr(layout, field), "needs a model with experts", "use 1"
+                )
         return
     _check_divides("expert_model_parallel_size", ep, "num_moe_experts", model.num_moe_experts)
     width = model.expert_ffn_hidden_size
@@ -238,19 +260,29 @@ def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
     stage = layout.world_size // layout.pipeline_model_parallel_size
     if stage % (ep * etp):
         raise UserError(
-            "layout EP x ETP", ep * etp, f"must divide TP x CP x DP = {stage}",
+            "layout EP x ETP",
+            ep * etp,
+            f"must divide TP x CP x DP = {stage}",
             f"nearest: {_nearest(divisors(stage), ep * etp)}",
-        )  # fmt: skip
+        )
     if tp > 1 and not layout.sequence_parallel:
-        raise UserError("layout.sequence_parallel", False,
-                        "experts under tensor parallelism need it (MoELayer.forward)",
-                        "use --sp")  # fmt: skip
+        raise UserError(
+            "layout.sequence_parallel",
+            False,
+            "experts under tensor parallelism need it (MoELayer.forward)",
+            "use --sp",
+        )
     if model.moe_token_dispatcher_type is TokenDispatcher.FLEX and ep * etp == 1:
-        raise UserError("model.moe_token_dispatcher_type", "flex", "needs EP x ETP > 1",
-                        "use alltoall")  # fmt: skip
+        raise UserError(
+            "model.moe_token_dispatcher_type", "flex", "needs EP x ETP > 1", "use alltoall"
+        )
     if model.add_bias_linear and etp > 1:
-        raise UserError("layout.expert_tensor_parallel_size", etp,
-                        "experts with biases are not cut by it", "use 1")  # fmt: skip
+        raise UserError(
+            "layout.expert_tensor_parallel_size",
+            etp,
+            "experts with biases are not cut by it",
+            "use 1",
+        )
 
 
 def _check_divides(field: str, degree: int, name: str, number: int) -> None:

@@ -10,10 +10,15 @@ from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.job import JobConfig, Optimizer
 from advisor.recipes import Recipe
 
-ADAMS_ALONE: Final = frozenset({
-    "use_precision_aware_optimizer", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
-    "optimizer_cpu_offload",
-})  # fmt: skip
+ADAMS_ALONE: Final = frozenset(
+    {
+        "use_precision_aware_optimizer",
+        "main_params_dtype",
+        "exp_avg_dtype",
+        "exp_avg_sq_dtype",
+        "optimizer_cpu_offload",
+    }
+)
 """Options of JobConfig that Muon does not take (megatron-core 0.16.1 optimizer_config.py)."""
 
 

@@ -155,10 +155,11 @@ def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
     for count in per_stage:
         if count % vpp:
             raise UserError(
-                "layout.virtual_pipeline_model_parallel_size", vpp,
+                "layout.virtual_pipeline_model_parallel_size",
+                vpp,
                 f"must divide the {count} layers of a stage{_counted(layout)}",
                 f"nearest: {nearest_divisors(count, vpp)}",
-            )  # fmt: skip
+            )
     counts = [count // vpp for count in per_stage] * vpp
     counts[0] -= layout.account_for_embedding_in_pipeline_split
     counts[-1] -= layout.account_for_loss_in_pipeline_split
@@ -171,28 +172,34 @@ def _check_even_pattern(layout: ParallelLayout) -> None:
         value = getattr(layout, field)
         if value not in (1, False, None, ""):
             raise UserError(
-                f"layout.{field}", value, "is no option of a model with hybrid_layer_pattern",
+                f"layout.{field}",
+                value,
+                "is no option of a model with hybrid_layer_pattern",
                 "write | into the pattern where a stage ends",
-            )  # fmt: skip
+            )
 
 
 _NOT_OF_HYBRID = (
-    "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout",
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-)  # fmt: skip
+    "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
 
 
 def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
     """Layers between the | of a hybrid pattern (0.19.0 hybrid_layer_allocation.py)."""
     segments = hybrid_segments(pattern)
     if not layout.splits_evenly:
-        raise UserError("model.hybrid_layer_pattern", pattern,
-                        "excludes every other way of an uneven split")  # fmt: skip
+        raise UserError(
+            "model.hybrid_layer_pattern", pattern, "excludes every other way of an uneven split"
+        )
     if len(segments) != layout.num_model_chunks:
         raise UserError(
-            "model.hybrid_layer_pattern", pattern,
+            "model.hybrid_layer_pattern",
+            pattern,
             f"has {len(segments)} segments, and PP x VPP is {layout.num_model_chunks}",
-        )  # fmt: skip
+        )
     return [len(segment) for segment in segments]
 
 
@@ -216,22 +223,25 @@ def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) ->
     if layout.splits_evenly and vpp > 1:
         text = "" if stages * vpp > model.num_layers else f", or write the chunks in {_FIELD}"
         return UserError(
-            "layout.virtual_pipeline_model_parallel_size", vpp,
+            "layout.virtual_pipeline_model_parallel_size",
+            vpp,
             f"with PP = {stages} makes {stages * vpp} chunks, which must divide num_layers = "
             f"{model.num_layers}",
             f"leave VPP out for a balanced split over the stages alone{text}",
-        )  # fmt: skip
+        )
     if layout.splits_evenly:
         return UserError(
-            "layout.pipeline_model_parallel_size", stages,
+            "layout.pipeline_model_parallel_size",
+            stages,
             f"must divide num_layers = {model.num_layers}",
             f"nearest: {nearest_divisors(model.num_layers, stages)}",
-        )  # fmt: skip
+        )
     return UserError(
-        "layout.pipeline_model_parallel_size", layout.pipeline_model_parallel_size,
+        "layout.pipeline_model_parallel_size",
+        layout.pipeline_model_parallel_size,
         f"leaves {left} layers{_counted(layout)} for {stages} stages, which does not divide",
         f"nearest: {nearest_divisors(left, stages)} stages" if left > 0 < stages else "",
-    )  # fmt: skip
+    )
 
 
 def _counted(layout: ParallelLayout) -> str:
@@ -251,10 +261,12 @@ def _check_ways(layout: ParallelLayout) -> None:
     for field in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"):
         if getattr(layout, field) is not None:
             raise UserError(
-                f"layout.{field}", getattr(layout, field),
+                f"layout.{field}",
+                getattr(layout, field),
                 "excludes account_for_embedding_in_pipeline_split and "
-                "account_for_loss_in_pipeline_split", "use one or the other",
-            )  # fmt: skip
+                "account_for_loss_in_pipeline_split",
+                "use one or the other",
+            )
 
 
 _GROUP = re.compile(r"\(([^)]+)\)\*(\d+)")

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 _BOOLEANS = {
-    "true": True, "yes": True, "on": True, "1": True,
-    "false": False, "no": False, "off": False, "0": False,
-}  # fmt: skip
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 _SHOWN_LENGTH = 60
 
 

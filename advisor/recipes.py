@@ -26,7 +26,7 @@ from advisor.units import parse_gpus
 
 NOT_MODELLED: Final = frozenset(
     {"moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"}
-)  # fmt: skip
+)
 """Columns of options that no job has yet; a recipe that sets them says so."""
 
 ABOUT: Final = frozenset(
@@ -35,10 +35,13 @@ ABOUT: Final = frozenset(
 """Columns that say what a recipe is."""
 
 _DEGREES: Final = {
-    "TP": "tensor_model_parallel_size", "CP": "context_parallel_size",
-    "PP": "pipeline_model_parallel_size", "VPP": "virtual_pipeline_model_parallel_size",
-    "EP": "expert_model_parallel_size", "ETP": "expert_tensor_parallel_size",
-}  # fmt: skip
+    "TP": "tensor_model_parallel_size",
+    "CP": "context_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "VPP": "virtual_pipeline_model_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "ETP": "expert_tensor_parallel_size",
+}
 SUFFIX: Final = ".csv"
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
@@ -161,9 +164,14 @@ def _recipe(path: Path, row: dict[str, str]) -> Recipe:
     first, *others = row["gpus"].split("/")
     count, kind = parse_gpus(first)
     return Recipe(
-        name=row["name"], model=path.stem, framework=row.get("framework", ""),
-        task=row.get("task", ""), num_gpus=count, gpu_types=(kind, *others),
-        shipped_recompute=row.get("shipped_recompute", ""), source=row.get("source", ""),
+        name=row["name"],
+        model=path.stem,
+        framework=row.get("framework", ""),
+        task=row.get("task", ""),
+        num_gpus=count,
+        gpu_types=(kind, *others),
+        shipped_recompute=row.get("shipped_recompute", ""),
+        source=row.get("source", ""),
         notes=row.get("notes", ""),
         values={name: text for name, text in row.items() if text and name not in ABOUT},
-    )  # fmt: skip
+    )

@@ -192,10 +192,12 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
         yield (
             f"TP {tp} and DP {half}",
             replace(
-                layout, tensor_model_parallel_size=tp, sequence_parallel=True,
+                layout,
+                tensor_model_parallel_size=tp,
+                sequence_parallel=True,
                 data_parallel_size=half,
             ),
-        )  # fmt: skip
+        )
     if layout.hierarchical_context_parallel_sizes is None:
         cp = 2 * layout.context_parallel_size
         yield (
@@ -232,10 +234,8 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
     for degree in sorted({*more[:1], *more[-1:]}):
         yield (
             f"EP {degree} instead of {layout.expert_model_parallel_size}",
-            replace(
-                layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor
-            ),
-        )  # fmt: skip
+            replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
+        )
 
 
 def _other_chunk_counts(job: Job) -> list[int]:

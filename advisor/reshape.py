@@ -15,9 +15,12 @@ LONG_CONTEXT: Final = 16384
 """Sequence length from which context parallelism is tried unasked."""
 
 _TP, _CP, _PP, _VPP, _EP = DEGREES = (
-    "tensor_model_parallel_size", "context_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-)  # fmt: skip
+    "tensor_model_parallel_size",
+    "context_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+)
 _SHORT: Final = dict(zip(DEGREES, ("TP", "CP", "PP", "VPP", "EP"), strict=True))
 _ETP = "expert_tensor_parallel_size"
 SEARCHED: Final = frozenset(
@@ -25,8 +28,10 @@ SEARCHED: Final = frozenset(
 )
 """Fields of ParallelLayout that a search sets, unless they are given."""
 _AS_SEARCHED: Final = {
-    **EVEN, "cp_comm_type": CpCommType.P2P, "hierarchical_context_parallel_sizes": None,
-}  # fmt: skip
+    **EVEN,
+    "cp_comm_type": CpCommType.P2P,
+    "hierarchical_context_parallel_sizes": None,
+}
 _SHAPING = (_TP, _PP, _CP)
 
 
@@ -117,7 +122,9 @@ def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
     product = degrees[0] * degrees[1] * degrees[2]
     if num_gpus % product:
         raise UserError(
-            "layout TP x PP x CP", product, f"must divide the number of GPUs = {num_gpus}",
+            "layout TP x PP x CP",
+            product,
+            f"must divide the number of GPUs = {num_gpus}",
             f"nearest: {nearest_divisors(num_gpus, product)}",
-        )  # fmt: skip
+        )
     return num_gpus // product

@@ -150,14 +150,18 @@ def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
         group, _, key = path.partition(".")
         if "nvme" in pair.lower():
             raise UserError(
-                path, text, "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
+                path,
+                text,
+                "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
                 "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
-            )  # fmt: skip
+            )
         if group not in groups or not key:
             raise UserError(
-                path, text, "is not a known key",
+                path,
+                text,
+                "is not a known key",
                 f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
-            )  # fmt: skip
+            )
         groups[group][key] = text
     return groups
 
@@ -247,20 +251,23 @@ def _check_budget(config: JobConfig, gpu: Gpu) -> None:
     if budget is not None and budget > gpu.memory_bytes:
         card = human_bytes(gpu.memory_bytes)
         raise UserError(
-            "--memory-budget", human_bytes(budget), f"is more than the {card} of {gpu.name}",
+            "--memory-budget",
+            human_bytes(budget),
+            f"is more than the {card} of {gpu.name}",
             "leave it out for the whole card, or name a GPU that has more in --gpus",
-        )  # fmt: skip
+        )
 
 
 def _check_positions(model: ModelSpec, config: JobConfig) -> None:
     learned = model.position_embedding_type is PositionEmbedding.LEARNED
     if learned and config.seq_length > model.max_position_embeddings:
         raise UserError(
-            "job.seq_length", config.seq_length,
+            "job.seq_length",
+            config.seq_length,
             f"must not exceed max_position_embeddings = {model.max_position_embeddings} of "
             "learned positions",
             f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
-        )  # fmt: skip
+        )
 
 
 def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:

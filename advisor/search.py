@@ -162,8 +162,9 @@ def _no_layout(resolution: Resolution) -> UserError:
     )
     batch = resolution.config.global_batch_size
     return UserError(
-        "--gpus", resolution.num_gpus,
+        "--gpus",
+        resolution.num_gpus,
         f"no legal layout of {resolution.model.name} for global batch {batch} on so many GPUs"
         + (f" with {given}" if given else ""),
         "leave that to be chosen" if given else "change the number of GPUs or the global batch",
-    )  # fmt: skip
+    )

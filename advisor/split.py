@@ -19,10 +19,12 @@ _MOST_LEFT_OUT: Final = 8
 stages wait for the others longer than a smaller pipeline's bubble takes (a judgement)."""
 
 EVEN: Final[dict[str, Any]] = {
-    "num_layers_in_first_pipeline_stage": None, "num_layers_in_last_pipeline_stage": None,
-    "account_for_embedding_in_pipeline_split": False, "account_for_loss_in_pipeline_split": False,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
     "pipeline_model_parallel_layout": "",
-}  # fmt: skip
+}
 """Fields of ParallelLayout that ask for an uneven split, and their values without one."""
 
 

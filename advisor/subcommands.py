@@ -83,9 +83,14 @@ def _models(arguments: Sequence[str]) -> Outcome:
     for name in model_names(folder):
         spec = load_preset(name, folder).spec
         sizes = (
-            spec.num_layers, spec.hidden_size, spec.ffn_hidden_size, spec.num_attention_heads,
-            spec.num_query_groups, spec.vocab_size, spec.max_position_embeddings,
-        )  # fmt: skip
+            spec.num_layers,
+            spec.hidden_size,
+            spec.ffn_hidden_size,
+            spec.num_attention_heads,
+            spec.num_query_groups,
+            spec.vocab_size,
+            spec.max_position_embeddings,
+        )
         rows.append([name, human_count(parameter_count(spec).total), *map(str, sizes)])
     return _table(("model", *titles), rows, names=("model",))
 
@@ -96,8 +101,13 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
 
     folder = parse_config_dir("gpus", arguments)
     titles = (
-        "memory GiB", "TB/s", "bf16 TFLOP/s", "fp8 TFLOP/s", "NVLink GB/s", "NVLink GPUs",
-    )  # fmt: skip
+        "memory GiB",
+        "TB/s",
+        "bf16 TFLOP/s",
+        "fp8 TFLOP/s",
+        "NVLink GB/s",
+        "NVLink GPUs",
+    )
     rows = []
     for name in gpu_names(folder):
         gpu = load_gpu(name, folder)
@@ -131,11 +141,18 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
         raise UserError("recipes", model, "has no recipes", near)
     titles = ("recipe", "GPUs", "precision", "sequence", "mbs", "gbs", "layout", "recompute")
     rows = [
-        [r.name, f"{r.num_gpus}x{'/'.join(r.gpu_types)}", r.precision, r.values["seq_length"],
-         r.values.get("micro_batch_size", ""), r.values["global_batch_size"], r.degrees,
-         r.shipped_recompute]
+        [
+            r.name,
+            f"{r.num_gpus}x{'/'.join(r.gpu_types)}",
+            r.precision,
+            r.values["seq_length"],
+            r.values.get("micro_batch_size", ""),
+            r.values["global_batch_size"],
+            r.degrees,
+            r.shipped_recompute,
+        ]
         for r in recipes
-    ]  # fmt: skip
+    ]
     return _table(titles, rows, names=("recipe", "GPUs", "precision", "layout", "recompute"))
 
 
@@ -162,8 +179,9 @@ def _some_job(framework: "Framework", version: str | None) -> "Job":
     from advisor.request import Request
     from advisor.resolve import resolve
 
-    found = resolve(Request(model="llama3_8b", gpus="8xH100", framework=framework,
-                            framework_version=version))  # fmt: skip
+    found = resolve(
+        Request(model="llama3_8b", gpus="8xH100", framework=framework, framework_version=version)
+    )
     assert found.layout is not None
     return found.job(found.layout)
 
@@ -186,6 +204,10 @@ def _printed(page: "RenderableType") -> str:
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
-    "lint": _lint, "diagnose": _diagnose, "models": _models, "gpus": _gpus, "recipes": _recipes,
+    "lint": _lint,
+    "diagnose": _diagnose,
+    "models": _models,
+    "gpus": _gpus,
+    "recipes": _recipes,
     "rules": _rules,
-}  # fmt: skip
+}

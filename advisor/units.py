@@ -13,9 +13,16 @@ from advisor.errors import UserError
 GIB: Final = 2**30
 MIB: Final = 2**20
 _BYTE_UNITS: Final = {
-    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-    "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40,
-}  # fmt: skip
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
 _MOST_GPUS: Final = 1_000_000
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 _GPUS: Final = re.compile(r"([0-9]+)\s*[xX*]\s*(\S+)")

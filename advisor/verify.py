@@ -28,8 +28,12 @@ def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
     """
     framework = advice.job.config.framework
     if not stack_of(framework).runs_presets:
-        raise UserError("--verify", top, f"rehearses Megatron's layers, which {framework} does not "
-                        "run", "leave it out")  # fmt: skip
+        raise UserError(
+            "--verify",
+            top,
+            f"rehearses Megatron's layers, which {framework} does not run",
+            "leave it out",
+        )
     chosen = advice.candidates[:top]
     answers = _answers([_question(candidate) for candidate in chosen], config_dir)
     verified = [
@@ -57,14 +61,19 @@ def _answers(questions: list[dict[str, Any]], config_dir: Path | None) -> list[d
     """What the program says of each; its last words as a UserError where it says nothing."""
     asked = {"config_dir": str(config_dir) if config_dir else None, "candidates": questions}
     done = subprocess.run(
-        PROGRAM, input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=False,
+        PROGRAM,
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )  # fmt: skip
+    )
     try:
         answers = json.loads(done.stdout)["candidates"]
     except (ValueError, KeyError, TypeError):
-        raise UserError("--verify", "rehearsal", f"ended with exit code {done.returncode}, and "
-                        "gave no answer") from None  # fmt: skip
+        raise UserError(
+            "--verify", "rehearsal", f"ended with exit code {done.returncode}, and gave no answer"
+        ) from None
     if answers is None:
         raise UserError("--verify", *json.loads(done.stdout)["refused"])
     found: list[dict[str, Any]] = answers

@@ -44,10 +44,18 @@ Exit codes
 MODULES: Final = {
     name: f"harness.commands.{name}"
     for name in (
-        "run", "compare", "golden", "report", "calibrate", "rehearse", "sweep", "ingest",
-        "campaign", "accuracy",
+        "run",
+        "compare",
+        "golden",
+        "report",
+        "calibrate",
+        "rehearse",
+        "sweep",
+        "ingest",
+        "campaign",
+        "accuracy",
     )
-}  # fmt: skip
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,8 +105,10 @@ def _dispatch(arguments: list[str]) -> int:
         return 0 if arguments else USAGE
     name, *rest = arguments
     if name not in MODULES:
-        return fail(f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
-                    f"{nearest_names(name, MODULES)}")  # fmt: skip
+        return fail(
+            f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
+            f"{nearest_names(name, MODULES)}"
+        )
     command: Callable[[list[str]], int] = importlib.import_module(MODULES[name]).main
     try:
         return command(rest)

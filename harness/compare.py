@@ -228,8 +228,9 @@ def _vanished(
     results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
 ) -> list[Row]:
     """Measured goldens of the models and GPUs at hand that no result belongs to."""
-    here = {_family(place_of(one).gpus, flatten(w))
-            for one in results if (w := one.trial["workload"])}  # fmt: skip
+    here = {
+        _family(place_of(one).gpus, flatten(w)) for one in results if (w := one.trial["workload"])
+    }
     seen = {id(golden) for golden in matched}
     return [
         Row(

@@ -126,8 +126,9 @@ def _check_backend(name: str) -> None:
         raise UserError("backend", name, "runs single ranks, and no job", "harness rehearse")
     jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
     if name.lower() not in jobs:
-        raise UserError("backend", name, f"must be one of {', '.join(jobs)}",
-                        nearest_names(name, jobs))  # fmt: skip
+        raise UserError(
+            "backend", name, f"must be one of {', '.join(jobs)}", nearest_names(name, jobs)
+        )
 
 
 def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
@@ -157,11 +158,14 @@ def _check_asked(overrides: Sequence[str]) -> None:
     for override in overrides:
         key, _, text = override.lstrip("+~").partition("=")
         if re.match(r"hydra\b", key):
-            raise UserError(key, text, "is Hydra's own: no key of the harness",
-                            "runs=FOLDER and name=NAME say where results go")  # fmt: skip
+            raise UserError(
+                key,
+                text,
+                "is Hydra's own: no key of the harness",
+                "runs=FOLDER and name=NAME say where results go",
+            )
         if key == "recompute.settings" and not text.strip("[ ]"):
-            raise UserError(key, text, "names no setting",
-                            "recompute=top is the advisor's best")  # fmt: skip
+            raise UserError(key, text, "names no setting", "recompute=top is the advisor's best")
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
@@ -186,8 +190,12 @@ def _composed(
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
-        raise UserError("harness run", "hydra-core", "is not installed",
-                        "pip install 'recompute-advisor[harness]'") from None  # fmt: skip
+        raise UserError(
+            "harness run",
+            "hydra-core",
+            "is not installed",
+            "pip install 'recompute-advisor[harness]'",
+        ) from None
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
     schema = _schema(nodes)
     ConfigStore.instance().store(name=_NAME, node=schema)
@@ -333,9 +341,11 @@ def _user_error(
     if override or _NO_KEY.search(text):
         key = override[1] if override else full[1] if full else "?"
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "?")
-        hint = "experiment=NAME chooses model and layout" if key in ("model", "layout") else (
-            nearest_names(key, _keys(key, nodes))
-        )  # fmt: skip
+        hint = (
+            "experiment=NAME chooses model and layout"
+            if key in ("model", "layout")
+            else (nearest_names(key, _keys(key, nodes)))
+        )
         return UserError(key, value, "is not a known key", hint)
     cause = error.__cause__ if str(error).startswith("Error merging") else None
     first = " ".join(str(cause or error).split("\n")[0].split())

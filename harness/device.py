@@ -33,8 +33,9 @@ def find_machine(wanted: str = _AUTO) -> Machine:
     if names:
         return Machine(device=Device.CUDA, gpu_names=names)
     if wanted == Device.CUDA:
-        raise UserError("device", wanted, "no GPU is seen by the driver here",
-                        "device=cpu runs small models")  # fmt: skip
+        raise UserError(
+            "device", wanted, "no GPU is seen by the driver here", "device=cpu runs small models"
+        )
     return Machine(device=Device.CPU)
 
 

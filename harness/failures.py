@@ -12,11 +12,22 @@ from harness.files import FULL
 from harness.result import TrialStatus
 
 _OUT_OF_MEMORY: Final = (
-    "out of memory", "cublas_status_alloc_failed", "can't allocate memory",
-    "cannot allocate memory", "std::bad_alloc", "cudaerrormemoryallocation",
-)  # fmt: skip
-_NCCL: Final = ("nccl error", "processgroupnccl", "ncclsystemerror", "ncclinternalerror",
-                "ncclunhandledcudaerror", "ncclremoteerror", "distbackenderror")  # fmt: skip
+    "out of memory",
+    "cublas_status_alloc_failed",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "std::bad_alloc",
+    "cudaerrormemoryallocation",
+)
+_NCCL: Final = (
+    "nccl error",
+    "processgroupnccl",
+    "ncclsystemerror",
+    "ncclinternalerror",
+    "ncclunhandledcudaerror",
+    "ncclremoteerror",
+    "distbackenderror",
+)
 _SIZE: Final = r"([0-9.]+ (?:bytes|[KMGT]i?B))"
 # torch >= 2.1: "Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
 # 1.01 GiB is free." Before: "Tried to allocate 2.00 GiB (GPU 0; 15.78 GiB total capacity; 13.10

@@ -73,10 +73,15 @@ def as_run(job: Job, workload: Workload) -> Job:
     names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
     fp32: dict[str, Any] = dict.fromkeys(names, DType.FP32)
     config = replace(
-        job.config, main_grads_dtype=grads_dtype(workload.backend, job),
-        create_attention_mask=False, copies_gradients=False, optimizer_cpu_offload=False,
-        use_precision_aware_optimizer=False, optimizer=Optimizer.ADAM, **fp32,
-    )  # fmt: skip
+        job.config,
+        main_grads_dtype=grads_dtype(workload.backend, job),
+        create_attention_mask=False,
+        copies_gradients=False,
+        optimizer_cpu_offload=False,
+        use_precision_aware_optimizer=False,
+        optimizer=Optimizer.ADAM,
+        **fp32,
+    )
     return replace(job, model=model.native_model(workload), config=config)
 
 
@@ -86,10 +91,17 @@ def grads_dtype(backend: Backend, job: Job) -> DType:
 
 
 _TOLD: Final = (
-    "main_grads_dtype", "precision", "fp8_param_gather", "use_precision_aware_optimizer",
-    "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "optimizer_cpu_offload",
-    "cuda_graph_impl", "moe_load_imbalance",
-)  # fmt: skip
+    "main_grads_dtype",
+    "precision",
+    "fp8_param_gather",
+    "use_precision_aware_optimizer",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "optimizer_cpu_offload",
+    "cuda_graph_impl",
+    "moe_load_imbalance",
+)
 
 
 def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:

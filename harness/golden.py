@@ -99,9 +99,12 @@ def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> Change
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
             kept = Golden(
-                meta=new.meta, identity=new.identity, status=new.status,
-                processes=new.processes, limits=old.limits | new.limits,
-            )  # fmt: skip
+                meta=new.meta,
+                identity=new.identity,
+                status=new.status,
+                processes=new.processes,
+                limits=old.limits | new.limits,
+            )
             return Change(path=path, new=kept, old=old)
     return Change(path=folder / file_name(new.identity), new=new)
 
@@ -122,8 +125,11 @@ def diff_text(changes: Iterable[Change]) -> str:
             for key, (old, new) in change.diff().items()
         ]
         body = ",\n".join(lines)
-        blocks.append(f" {_json(str(change.path))}: {{\n{body}\n }}" if lines
-                      else f" {_json(str(change.path))}: {{}}")  # fmt: skip
+        blocks.append(
+            f" {_json(str(change.path))}: {{\n{body}\n }}"
+            if lines
+            else f" {_json(str(change.path))}: {{}}"
+        )
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
@@ -169,8 +175,9 @@ def _same_environment(results: Sequence[TrialResult], label: str) -> None:
     for place in places[1:]:
         found = differences(places[0], place)
         if found:
-            raise UserError(label, str(found[0]), "differs between its repeats",
-                            "run them again on one machine")  # fmt: skip
+            raise UserError(
+                label, str(found[0]), "differs between its repeats", "run them again on one machine"
+            )
 
 
 def _reviewed(golden: Golden) -> dict[str, Scalar]:

@@ -99,8 +99,12 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
     if reasons and len(reasons) == len(config.recompute.settings):
         (first, *_) = next(iter(refused.values()))
-        raise UserError("recompute.settings", first.setting.spec, first.reason.rstrip("."),
-                        first.fix.rstrip("."))  # fmt: skip
+        raise UserError(
+            "recompute.settings",
+            first.setting.spec,
+            first.reason.rstrip("."),
+            first.fix.rstrip("."),
+        )
     return tuple(setting for setting in asked if setting not in reasons), reasons
 
 
@@ -120,9 +124,12 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     job_config = _of_framework(job_config, job_framework(config))
     stack = stack_of(job_config.framework)
     if not stack.runs_presets and config.backend is not Backend.COMMAND:
-        raise UserError("job.framework", job_config.framework,
-                        f"is not what backend={config.backend} runs, which is Megatron's layers",
-                        "backend=command command='…'")  # fmt: skip
+        raise UserError(
+            "job.framework",
+            job_config.framework,
+            f"is not what backend={config.backend} runs, which is Megatron's layers",
+            "backend=command command='…'",
+        )
     model, job_config = stack.configure(model, job_config, frozenset(config.model))
     # published layouts are Megatron's; of other stacks only the batch is taken from them
     published = layout_values if stack.runs_presets else {}
@@ -166,9 +173,11 @@ def _layout(given: dict[str, Any], num_gpus: int, resized: bool) -> ParallelLayo
         return layout
     if num_gpus % layout.world_size:
         raise UserError(
-            "layout TP x CP x PP", layout.world_size, f"must divide {num_gpus} GPUs",
+            "layout TP x CP x PP",
+            layout.world_size,
+            f"must divide {num_gpus} GPUs",
             f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
-        )  # fmt: skip
+        )
     return replace(layout, data_parallel_size=num_gpus // layout.world_size)
 
 
@@ -196,18 +205,22 @@ def _check_room(job: Job, machine: Machine) -> None:
         here = len(machine.gpu_names)
         if job.num_gpus > here:
             raise UserError(
-                "gpus", job.num_gpus, f"there {'is 1 GPU' if here == 1 else f'are {here} GPUs'} "
-                "here", f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
-            )  # fmt: skip
+                "gpus",
+                job.num_gpus,
+                f"there {'is 1 GPU' if here == 1 else f'are {here} GPUs'} here",
+                f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
+            )
         return
     needed = parameter_count(job.model).total * _HOST_BYTES_PER_PARAMETER
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > room:
         raise UserError(
-            "device", Device.CPU, f"{job.model.name} needs {human_bytes(needed)} for weights, "
+            "device",
+            Device.CPU,
+            f"{job.model.name} needs {human_bytes(needed)} for weights, "
             f"gradients and optimizer, and this machine has {human_bytes(room)}",
             "experiment=tiny_cpu runs anywhere; model.num_layers=2 cuts the model",
-        )  # fmt: skip
+        )
 
 
 def device_name(job: Job, device: Device) -> str:

@@ -224,9 +224,17 @@ def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
 
 
 _TITLES: Final = (
-    "\n#", "\nsetting", "\nstatus",
-    "kept/layer\nMiB", "meas-\nured", "\nerror",
-    "peak\n{unit}", "meas-\nured", "\nerror",
-    "step\nms", "meas-\nured", "\nerror",
-)  # fmt: skip
+    "\n#",
+    "\nsetting",
+    "\nstatus",
+    "kept/layer\nMiB",
+    "meas-\nured",
+    "\nerror",
+    "peak\n{unit}",
+    "meas-\nured",
+    "\nerror",
+    "step\nms",
+    "meas-\nured",
+    "\nerror",
+)
 _LEFT: Final = ("\nsetting", "\nstatus")

@@ -8,10 +8,16 @@ from typing import Final
 from harness.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 
 _WORST_FIRST: Final = (
-    TrialStatus.OOM, TrialStatus.NAN, TrialStatus.FAILED, TrialStatus.NCCL_ERROR,
-    TrialStatus.TIMEOUT, TrialStatus.NO_DATA, TrialStatus.SKIPPED, TrialStatus.UNSTABLE,
+    TrialStatus.OOM,
+    TrialStatus.NAN,
+    TrialStatus.FAILED,
+    TrialStatus.NCCL_ERROR,
+    TrialStatus.TIMEOUT,
+    TrialStatus.NO_DATA,
+    TrialStatus.SKIPPED,
+    TrialStatus.UNSTABLE,
     TrialStatus.OK,
-)  # fmt: skip
+)
 """Causes before consequences: the ranks that wait for a dead one report NCCL errors."""
 
 DONE: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)

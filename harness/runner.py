@@ -25,9 +25,12 @@ from harness.trial import Trial
 MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
 FAILED: Final = (
-    TrialStatus.FAILED, TrialStatus.TIMEOUT, TrialStatus.NCCL_ERROR, TrialStatus.NAN,
+    TrialStatus.FAILED,
+    TrialStatus.TIMEOUT,
+    TrialStatus.NCCL_ERROR,
+    TrialStatus.NAN,
     TrialStatus.NO_DATA,
-)  # fmt: skip
+)
 """Statuses that say nothing about the setting: an answer is still owed."""
 
 
@@ -55,9 +58,11 @@ class Runner:
         try:
             if not lock.take():
                 raise UserError(
-                    "name", self.folder.path.name, "another harness run is at work in this folder",
+                    "name",
+                    self.folder.path.name,
+                    "another harness run is at work in this folder",
                     "wait for it, or give name=ANOTHER",
-                )  # fmt: skip
+                )
             self.folder.create(self.plan)
             with StopSignals() as signals:
                 return self._run_all(signals)
@@ -105,8 +110,12 @@ class Runner:
         """End what still runs of an earlier attempt, and keep what all its ranks wrote."""
         job = folder.job()
         if job is not None and not folder.has_result():
-            raise UserError("trial", folder.path.name, f"is in Slurm's hands as job {job.job}",
-                            "launcher=slurm collects it")  # fmt: skip
+            raise UserError(
+                "trial",
+                folder.path.name,
+                f"is in Slurm's hands as job {job.job}",
+                "launcher=slurm collects it",
+            )
         end_left_over(folder)
         if earlier is not None and not folder.has_result():
             result = merged(folder, earlier)

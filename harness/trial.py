@@ -62,9 +62,10 @@ class Workload:
         per_pass = self.micro_batch_size * self.layout.data_parallel_size
         if self.global_batch_size % per_pass:
             raise UserError(
-                "job.global_batch_size", self.global_batch_size,
+                "job.global_batch_size",
+                self.global_batch_size,
                 f"must be divisible by micro_batch_size x DP = {per_pass}",
-            )  # fmt: skip
+            )
         return self.global_batch_size // per_pass
 
     def key(self) -> str:

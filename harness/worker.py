@@ -54,8 +54,12 @@ class Tools:
 def factory(backend: Backend) -> StepFactory:
     """The backend's `build`; UserError where this release has none."""
     if backend not in BACKENDS:
-        raise UserError("backend", backend, "does not run in the harness's worker yet",
-                        f"one of {', '.join(BACKENDS)}")  # fmt: skip
+        raise UserError(
+            "backend",
+            backend,
+            "does not run in the harness's worker yet",
+            f"one of {', '.join(BACKENDS)}",
+        )
     return cast(StepFactory, importlib.import_module(BACKENDS[backend]).build)
 
 

@@ -9,8 +9,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = (
-    "torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy", "pyarrow",
-)  # fmt: skip
+    "torch",
+    "numpy",
+    "pandas",
+    "hydra",
+    "omegaconf",
+    "optuna",
+    "matplotlib",
+    "scipy",
+    "pyarrow",
+)
 # A module may import those of its own layer and of the layers before it.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "units"}),
@@ -110,7 +118,12 @@ def test_the_main_job_loads_nothing_heavy() -> None:
 
 def test_data_and_documents_name_no_path_of_a_machine() -> None:
     words = ("../" + "shared", "/work/" + "main", "/" + "tmp/oracle")
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("configs/**/*.yaml"), *_modules("advisor"),
-                 *_modules("harness"), *_modules("tests")]:  # fmt: skip
+    for path in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("configs/**/*.yaml"),
+        *_modules("advisor"),
+        *_modules("harness"),
+        *_modules("tests"),
+    ]:
         text = path.read_text()
         assert not any(word in text for word in words), path

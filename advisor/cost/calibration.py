@@ -72,9 +72,10 @@ class Calibration:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
         if self.optimizer_bandwidth_efficiency > 1.0:
             raise UserError(
-                "calibration.optimizer_bandwidth_efficiency", self.optimizer_bandwidth_efficiency,
+                "calibration.optimizer_bandwidth_efficiency",
+                self.optimizer_bandwidth_efficiency,
                 "must be at most 1",
-            )  # fmt: skip
+            )
         for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(
@@ -89,14 +90,24 @@ class Calibration:
 
 
 EFFICIENCIES = (
-    "gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
-    "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
-    "internode_efficiency", "hidden_fraction",
-)  # fmt: skip
+    "gemm_efficiency",
+    "fp8_gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "bandwidth_efficiency",
+    "nvlink_efficiency",
+    "internode_efficiency",
+    "hidden_fraction",
+)
 NON_NEGATIVE = (
-    "kernel_seconds", "collective_seconds", "step_seconds", "step_time_error",
-    "optimizer_bandwidth_efficiency", "attention_half_rate_rows", "attention_half_rate_tokens",
-)  # fmt: skip
+    "kernel_seconds",
+    "collective_seconds",
+    "step_seconds",
+    "step_time_error",
+    "optimizer_bandwidth_efficiency",
+    "attention_half_rate_rows",
+    "attention_half_rate_tokens",
+)
 
 
 def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:

@@ -57,9 +57,10 @@ class Datasheet:
                 raise UserError(field.name, value, "must be positive")
         if (self.nvlink_domain_size > 1) != (self.nvlink_gb_per_second > 0):
             raise UserError(
-                "nvlink_domain_size", self.nvlink_domain_size,
+                "nvlink_domain_size",
+                self.nvlink_domain_size,
                 f"must be 1 without NVLink, and more with {_NVLINK} = {self.nvlink_gb_per_second}",
-            )  # fmt: skip
+            )
 
     def gpu(self, name: str) -> Gpu:
         """The type in bytes and FLOP/s."""
@@ -117,9 +118,11 @@ def _check_sources(sources: object, path: Path) -> None:
     for key in sources:
         if key not in known:
             raise UserError(
-                f"{path}: sources.{key}", show(sources[key]), "is the source of no field",
+                f"{path}: sources.{key}",
+                show(sources[key]),
+                "is the source of no field",
                 nearest_names(str(key), known),
-            )  # fmt: skip
+            )
 
 
 @cache

@@ -47,9 +47,12 @@ _HOST_LINK_EFFICIENCY = 0.85
 """Of the paper rate, pinned copies; a judgement: `harness calibrate` prints the machine's own."""
 
 _QUANTIZE_BYTES = {
-    Precision.FP8_DELAYED: 4, Precision.FP8_CURRENT: 6, Precision.FP8_BLOCKWISE: 4,
-    Precision.MXFP8: 4, Precision.NVFP4: 3,
-}  # fmt: skip
+    Precision.FP8_DELAYED: 4,
+    Precision.FP8_CURRENT: 6,
+    Precision.FP8_BLOCKWISE: 4,
+    Precision.MXFP8: 4,
+    Precision.NVFP4: 3,
+}
 """Read 16 bit, write row- and column-wise copies of 8 or 4 bit; current scaling reads once more,
 for the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
 (1/128 or 1/32 of the elements) are left out."""

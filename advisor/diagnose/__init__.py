@@ -18,7 +18,20 @@ from advisor.diagnose.scan import Diagnosis, Finding, diagnose, scan
 from advisor.diagnose.template import Reading, Template
 
 __all__ = [
-    "Case", "Catalog", "Diagnosis", "Evidence", "Failure", "Finding", "Meaning", "Reading",
-    "Severity", "Symptom", "Template", "diagnose", "load_catalog", "meaning_of", "scan",
+    "Case",
+    "Catalog",
+    "Diagnosis",
+    "Evidence",
+    "Failure",
+    "Finding",
+    "Meaning",
+    "Reading",
+    "Severity",
+    "Symptom",
+    "Template",
+    "diagnose",
+    "load_catalog",
+    "meaning_of",
+    "scan",
     "symptoms",
-]  # fmt: skip
+]

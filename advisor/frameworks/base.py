@@ -51,8 +51,7 @@ class FixedMemory:
 
 def no_file(framework: Framework) -> UserError:
     """The answer where a framework is told its settings by options or in Python alone."""
-    return UserError("--format", "file", f"is nothing that {framework} reads",
-                     "--format flags")  # fmt: skip
+    return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
 
 
 class Stack(Protocol):

@@ -160,9 +160,11 @@ def _split(shape: RankShape, mixed: Tensor) -> tuple[Tensor, ...]:
     query, key, value = (
         heads_tensor(shape, name, heads)
         for name, heads in (
-            ("query", shape.local_heads), ("key", shape.local_groups), ("value", shape.local_groups)
+            ("query", shape.local_heads),
+            ("key", shape.local_groups),
+            ("value", shape.local_groups),
         )
-    )  # fmt: skip
+    )
     key, value = (mixed.view(view.name, view.shape) for view in (key, value))
     names = ("query", _GATE) if shape.model.attention_output_gate else ("query",)
     if shape.local_heads > shape.local_groups > 1:
@@ -208,16 +210,20 @@ def _rotary(shape: RankShape, query: Tensor, key: Tensor) -> tuple[Tensor, Tenso
         Tensor(f"{name}_rope", tensor.shape, shape.dtype)
         for name, tensor in (("query", query), ("key", key))
     )
-    return roped_query, roped_key, Operator(
-        name="rotary_pos_emb",
-        module=Module.ROTARY,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(query, key),
-        outputs=(roped_query, roped_key),
-        saved=() if fused else rotary_tables(shape),
-        extra_forward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
-        extra_backward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
-    )  # fmt: skip
+    return (
+        roped_query,
+        roped_key,
+        Operator(
+            name="rotary_pos_emb",
+            module=Module.ROTARY,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=(query, key),
+            outputs=(roped_query, roped_key),
+            saved=() if fused else rotary_tables(shape),
+            extra_forward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
+            extra_backward_bytes=0 if fused else UNFUSED_ROTARY * (query.num_bytes + key.num_bytes),
+        ),
+    )
 
 
 UNFUSED_ROTARY = 8
@@ -231,7 +237,12 @@ def linear_proj(shape: RankShape, source: Tensor, variables: tuple[Tensor, ...])
     The variables of the attention's forward live until it returns.
     """
     return row_parallel_linear(
-        shape, "linear_proj", Module.LINEAR_PROJ, source, shape.hidden("attention_out"),
-        bias=shape.model.add_bias_linear, saved=attention_output(shape, source),
+        shape,
+        "linear_proj",
+        Module.LINEAR_PROJ,
+        source,
+        shape.hidden("attention_out"),
+        bias=shape.model.add_bias_linear,
+        saved=attention_output(shape, source),
         forward_holds=variables,
-    )  # fmt: skip
+    )

@@ -103,9 +103,7 @@ def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
     sizes = _sizes(shape, alone)
     if shape.is_local:
         run = _ring_traffic(sizes)
-        return replace(
-            alone, forward_collectives=run.forward, backward_collectives=run.backward
-        )  # fmt: skip
+        return replace(alone, forward_collectives=run.forward, backward_collectives=run.backward)
     saved = _kept(shape, alone)
     run = _run(shape, sizes)
     fresh = {t.name: t.num_bytes for t in (*alone.outputs, *saved) if t not in alone.inputs}
@@ -135,12 +133,16 @@ def _sizes(shape: RankShape, alone: Operator) -> _Sizes:
     query, key, value = (tensor.num_bytes for tensor in alone.inputs)
     _, sent_key, sent_value, _, statistics = (tensor.num_bytes for tensor in alone.saved)
     return _Sizes(
-        query=query, key=key, value=value, output=alone.outputs[0].num_bytes,
-        statistics=statistics, keys_values=sent_key + sent_value,
+        query=query,
+        key=key,
+        value=value,
+        output=alone.outputs[0].num_bytes,
+        statistics=statistics,
+        keys_values=sent_key + sent_value,
         kernel=alone.backward_workspace,
         ring=shape.context_parallel_size // shape.cp_all_to_all_size,
         release=shape.transformer_engine,
-    )  # fmt: skip
+    )
 
 
 def _kept(shape: RankShape, alone: Operator) -> tuple[Tensor, ...]:

@@ -57,9 +57,7 @@ def core_attention(
         return _unfused_attention(shape, query, key, value, mixer)
     copies: list[Operator] = []
     if not shape.is_local and (query.base is None or shape.context_parallel_size > 1):
-        query, key, value = (
-            _contiguous(shape, source, copies) for source in (query, key, value)
-        )  # fmt: skip
+        query, key, value = (_contiguous(shape, source, copies) for source in (query, key, value))
     return (*copies, *_flash_attention(shape, query, key, value, mixer))
 
 
@@ -167,19 +165,28 @@ def _unfused_attention(
             heads_tensor(shape, "value_all", heads),
         )
         operators.append(
-            copy_operator(shape, "expand_kv", Module.CORE_ATTENTION, (key, value),
-                  (expanded_key, expanded_value))
-        )  # fmt: skip
+            copy_operator(
+                shape,
+                "expand_kv",
+                Module.CORE_ATTENTION,
+                (key, value),
+                (expanded_key, expanded_value),
+            )
+        )
         key, value = expanded_key, expanded_value
     scores = Tensor("attention_scores", scores_shape, shape.dtype)
     operators.append(
         Operator(
-            name="attention_scores", module=Module.CORE_ATTENTION,
-            weights=_sinks(shape), unit=ComputeUnit.ATTENTION,
-            inputs=(query, key), outputs=(scores,), saved=(query, key),
+            name="attention_scores",
+            module=Module.CORE_ATTENTION,
+            weights=_sinks(shape),
+            unit=ComputeUnit.ATTENTION,
+            inputs=(query, key),
+            outputs=(scores,),
+            saved=(query, key),
             attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
         )
-    )  # fmt: skip
+    )
     if model.attn_logit_softcapping is not None:
         operators += soft_cap(scores, Module.CORE_ATTENTION, held=True)
         (scores,) = operators[-1].outputs
@@ -190,21 +197,29 @@ def _unfused_attention(
         mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
         operators.append(
             Operator(
-                name="attention_dropout", module=Module.CORE_ATTENTION,
-                unit=ComputeUnit.BANDWIDTH, inputs=(probs,), outputs=(dropped,), saved=(mask,),
+                name="attention_dropout",
+                module=Module.CORE_ATTENTION,
+                unit=ComputeUnit.BANDWIDTH,
+                inputs=(probs,),
+                outputs=(dropped,),
+                saved=(mask,),
             )
-        )  # fmt: skip
+        )
         probs = dropped
     context = _output(shape, "core_attn_out")
     operators.append(
         Operator(
-            name="attention_context", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-            inputs=(probs, value), outputs=(context,), saved=(probs, value),
+            name="attention_context",
+            module=Module.CORE_ATTENTION,
+            unit=ComputeUnit.ATTENTION,
+            inputs=(probs, value),
+            outputs=(context,),
+            saved=(probs, value),
             attention_flops=_matmul_flops(shape, model.v_channels, shape.seq_length),
             forward_holds=(scores, query, key),
             forward_workspace=context.num_bytes,  # a copy puts the sequence first
         )
-    )  # fmt: skip
+    )
     return tuple(operators)
 
 

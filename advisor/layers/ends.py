@@ -80,9 +80,12 @@ def scaled_embedding(source: Tensor) -> Operator:
     """Embeddings times the root of hidden_size; keeps nothing of their size."""
     output = Tensor("embedding_scaled", source.shape, source.dtype)
     return Operator(
-        name="embedding_scale", module=Module.EMBEDDING, unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,), outputs=(output,),
-    )  # fmt: skip
+        name="embedding_scale",
+        module=Module.EMBEDDING,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(source,),
+        outputs=(output,),
+    )
 
 
 def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
@@ -180,9 +183,12 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
     parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
     split = Operator(
-        name="split_depths", module=Module.MTP_LOSS, unit=ComputeUnit.BANDWIDTH, inputs=(merged,),
+        name="split_depths",
+        module=Module.MTP_LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(merged,),
         outputs=parts,
-    )  # fmt: skip
+    )
     operators = [split]
     variables: tuple[Tensor, ...] = ()
     for depth in range(1, depths + 1):
@@ -205,9 +211,13 @@ def _depth_loss(shape: RankShape, loss: Tensor) -> Operator:
     )
     labels = Tensor(f"{loss.name}_labels", loss.shape, DType.INT64)
     return Operator(
-        name=f"mtp_{loss.name}", module=Module.MTP_LOSS, unit=ComputeUnit.BANDWIDTH,
-        inputs=(loss,), outputs=(scaled, masked, labels), saved=(mask, scaled),
-    )  # fmt: skip
+        name=f"mtp_{loss.name}",
+        module=Module.MTP_LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(loss,),
+        outputs=(scaled, masked, labels),
+        saved=(mask, scaled),
+    )
 
 
 def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
@@ -275,9 +285,10 @@ def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operat
 
 
 _CROSS_ENTROPY_TRAFFIC = {
-    CrossEntropyFusion.NONE: (32, 8), CrossEntropyFusion.NATIVE: (20, 0),
+    CrossEntropyFusion.NONE: (32, 8),
+    CrossEntropyFusion.NATIVE: (20, 0),
     CrossEntropyFusion.TE: (4, 0),
-}  # fmt: skip
+}
 """Memory traffic per logit, forward and backward, beyond one pass over what is read and kept.
 
 Passes over fp32 copies, 4 bytes each. Unfused: the copy, maximum (1), subtraction, exponential and

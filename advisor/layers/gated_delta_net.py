@@ -46,13 +46,27 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     norm, gated = _gated_norm(shape, rule.outputs[0], gate)
     back, normed = exchange_sequence_for_heads(shape, Module.GDN_NORM_OUT, gated.outputs[0])
     out_proj = row_parallel_linear(
-        shape, "out_proj", Module.GDN_OUT_PROJ, normed, shape.hidden("attention_out"),
-        bias=False, forward_holds=(mixed, convolved),
-    )  # fmt: skip
+        shape,
+        "out_proj",
+        Module.GDN_OUT_PROJ,
+        normed,
+        shape.hidden("attention_out"),
+        bias=False,
+        forward_holds=(mixed, convolved),
+    )
     return (
-        projection, *there, split, _convolution(shape, conv_in, convolved), *prepare, gates, rule,
-        norm, gated, *back, out_proj,
-    )  # fmt: skip
+        projection,
+        *there,
+        split,
+        _convolution(shape, conv_in, convolved),
+        *prepare,
+        gates,
+        rule,
+        norm,
+        gated,
+        *back,
+        out_proj,
+    )
 
 
 def _widths(shape: RankShape) -> tuple[int, int]:
@@ -178,4 +192,4 @@ def _gated_norm(shape: RankShape, source: Tensor, gate: Tensor) -> tuple[Operato
         saved=(normed, gate),
         forward_workspace=output.num_bytes if several else 0,
         extra_forward_bytes=2 * output.num_bytes if several else 0,
-    )  # fmt: skip
+    )

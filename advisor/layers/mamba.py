@@ -35,9 +35,14 @@ def mamba_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     back, output = exchange_sequence_for_heads(shape, Module.MAMBA_SCAN, output)
     norm = _group_norm(shape, output)
     out_proj = row_parallel_linear(
-        shape, "out_proj", Module.MAMBA_OUT_PROJ, norm.outputs[0], shape.hidden("mixer_out"),
-        bias=False, forward_holds=(local,),
-    )  # fmt: skip
+        shape,
+        "out_proj",
+        Module.MAMBA_OUT_PROJ,
+        norm.outputs[0],
+        shape.hidden("mixer_out"),
+        bias=False,
+        forward_holds=(local,),
+    )
     return projection, *there, *first, scan, *last, *back, norm, out_proj
 
 
@@ -97,9 +102,10 @@ def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:
 def _scan_weights(width: int, heads: int) -> tuple[Weight, ...]:
     """A_log and D are fp32 in Megatron, and few: they are counted like the others."""
     return (
-        Weight("conv1d.weight", (width, _KERNEL), True), Weight("conv1d.bias", (width,), True),
+        Weight("conv1d.weight", (width, _KERNEL), True),
+        Weight("conv1d.bias", (width,), True),
         *(Weight(name, (heads,), True) for name in ("dt_bias", "A_log", "D")),
-    )  # fmt: skip
+    )
 
 
 def _group_norm(shape: RankShape, source: Tensor) -> Operator:

@@ -25,9 +25,14 @@ def gather_width(module: Module, part: Tensor, whole: Tensor) -> Operator:
     takes its part of the gradient (_GatherFromModelParallelRegion)."""
     gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, whole.num_bytes)
     return Operator(
-        name=f"gather_{whole.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(part,),
-        outputs=(whole,), forward_collectives=(gather,), forward_workspace=whole.num_bytes,
-    )  # fmt: skip
+        name=f"gather_{whole.name}",
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(part,),
+        outputs=(whole,),
+        forward_collectives=(gather,),
+        forward_workspace=whole.num_bytes,
+    )
 
 
 def scatter_sequence(
@@ -38,10 +43,14 @@ def scatter_sequence(
     gathered = part.num_bytes * shape.tp
     gather = Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, gathered)
     return Operator(
-        name=f"scatter_{part.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(whole,),
-        outputs=(part, *others), backward_collectives=(gather,),
+        name=f"scatter_{part.name}",
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(whole,),
+        outputs=(part, *others),
+        backward_collectives=(gather,),
         backward_workspace=gathered if others else 0,
-    )  # fmt: skip
+    )
 
 
 def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
@@ -50,9 +59,14 @@ def gather_sequence(module: Module, part: Tensor, whole: Tensor) -> Operator:
     kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
     forward, backward = (Collective(kind, Group.TENSOR, whole.num_bytes) for kind in kinds)
     return Operator(
-        name=f"gather_{part.name}", module=module, unit=ComputeUnit.BANDWIDTH, inputs=(part,),
-        outputs=(whole,), forward_collectives=(forward,), backward_collectives=(backward,),
-    )  # fmt: skip
+        name=f"gather_{part.name}",
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(part,),
+        outputs=(whole,),
+        forward_collectives=(forward,),
+        backward_collectives=(backward,),
+    )
 
 
 def exchange_sequence_for_heads(
@@ -70,10 +84,16 @@ def exchange_sequence_for_heads(
     exchange = Collective(CollectiveKind.ALL_TO_ALL, Group.CONTEXT, source.num_bytes)
     copies = 4 * source.num_bytes
     operator = Operator(
-        name=f"exchange_{source.name}", module=module, unit=ComputeUnit.BANDWIDTH,
-        inputs=(source,), outputs=(output,), forward_collectives=(exchange,),
-        backward_collectives=(exchange,), forward_workspace=source.num_bytes,
-        backward_workspace=source.num_bytes, extra_forward_bytes=copies,
+        name=f"exchange_{source.name}",
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(source,),
+        outputs=(output,),
+        forward_collectives=(exchange,),
+        backward_collectives=(exchange,),
+        forward_workspace=source.num_bytes,
+        backward_workspace=source.num_bytes,
+        extra_forward_bytes=copies,
         extra_backward_bytes=copies,
-    )  # fmt: skip
+    )
     return (operator,), output

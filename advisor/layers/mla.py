@@ -39,9 +39,15 @@ def latent_attention_operators(shape: RankShape, source: Tensor) -> Operators:
     core = core_attention(shape, query, key, value)
     variables = tuple(tensor.storage for tensor in (*rope.outputs, query_in, kv_in))
     return (
-        *down_query, *down_kv, *query_norm, *kv_norm, *up, rope, *core,
+        *down_query,
+        *down_kv,
+        *query_norm,
+        *kv_norm,
+        *up,
+        rope,
+        *core,
         linear_proj(shape, core[-1].outputs[0], variables),
-    )  # fmt: skip
+    )
 
 
 def _compressed_query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
@@ -145,9 +151,11 @@ def _rotary(shape: RankShape, query_up: Tensor, kv_up: Tensor, k_pos_emb: Tensor
     query, key, value = (
         heads_tensor(shape, name, shape.local_heads, channels)
         for name, channels in (
-            ("query", model.qk_channels), ("key", model.qk_channels), ("value", model.v_channels)
+            ("query", model.qk_channels),
+            ("key", model.qk_channels),
+            ("value", model.v_channels),
         )
-    )  # fmt: skip
+    )
     if fused:
         query = query_up.view("query", query.shape)
     rotated = (shape.local_heads + 1) * model.qk_pos_emb_head_dim * shape.dtype.itemsize

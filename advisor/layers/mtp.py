@@ -31,10 +31,13 @@ def mtp_projection(shape: RankShape, layer_input: str) -> tuple[tuple[Operator, 
         replace(norm_operator(shape, _PROJECTION, embedded, normed[0]), name="enorm"),
         replace(norm_operator(shape, _PROJECTION, hidden, normed[1]), name="hnorm"),
         Operator(
-            name="join", module=_PROJECTION, unit=ComputeUnit.BANDWIDTH, inputs=normed,
+            name="join",
+            module=_PROJECTION,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=normed,
             outputs=(joined,),
         ),
-    )  # fmt: skip
+    )
     projection, whole = _eh_proj(shape, joined, layer_input)
     if not cuts_sequence(shape):
         return (*before, *projection), whole

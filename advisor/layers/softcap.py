@@ -16,8 +16,13 @@ def soft_cap(source: Tensor, module: Module, *, held: bool) -> tuple[Operator, .
     steps = ((source, scaled, ()), (scaled, tanh, (tanh,)), (tanh, capped, ()))
     return tuple(
         Operator(
-            name=output.name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=(read,),
-            outputs=(output,), saved=saved, forward_holds=(source,) if held else (),
+            name=output.name,
+            module=module,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=(read,),
+            outputs=(output,),
+            saved=saved,
+            forward_holds=(source,) if held else (),
         )
         for read, output, saved in steps
-    )  # fmt: skip
+    )

@@ -37,10 +37,13 @@ class ActivationPeak:
         if step <= self.total:
             return self
         return ActivationPeak(
-            kept=0, transient=step, in_flight=(0,) * len(self.in_flight),
+            kept=0,
+            transient=step,
+            in_flight=(0,) * len(self.in_flight),
             phase=f"optimizer step: {words}",
-            forward=self.forward, backward=self.backward,
-        )  # fmt: skip
+            forward=self.forward,
+            backward=self.backward,
+        )
 
 
 def activation_peak(

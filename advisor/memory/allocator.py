@@ -66,9 +66,13 @@ def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     pp, dp = layout.pipeline_model_parallel_size, layout.data_parallel_size
     groups = (
-        ("world", layout.world_size), ("tensor parallel", tp), ("context parallel", cp),
-        ("data parallel", dp * cp), ("pipeline parallel", pp), ("model parallel", tp * pp),
-    )  # fmt: skip
+        ("world", layout.world_size),
+        ("tensor parallel", tp),
+        ("context parallel", cp),
+        ("data parallel", dp * cp),
+        ("pipeline parallel", pp),
+        ("model parallel", tp * pp),
+    )
     return tuple(name for name, ranks in groups if ranks > 1)
 
 

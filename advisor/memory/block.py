@@ -95,9 +95,10 @@ def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:
 
 
 _NAMES = {
-    Role.LAYER: "layer", Role.FINAL_LAYERNORM: "final norm",
+    Role.LAYER: "layer",
+    Role.FINAL_LAYERNORM: "final norm",
     Role.MULTI_TOKEN_PREDICTION: "multi-token prediction",
-}  # fmt: skip
+}
 
 
 def _offloaded(block: Block, away: int) -> Block:

@@ -115,11 +115,14 @@ def _deal(weights: Iterable[tuple[Weight, int]], ranks: int) -> tuple[MuonShare,
     gathered = sum(elements) if ranks > 1 else 0
     return tuple(
         MuonShare(
-            elements=elements[rank], state_bytes=states[rank], flops=flops[rank],
-            received=gathered, sent=elements[rank] if gathered else 0,
+            elements=elements[rank],
+            state_bytes=states[rank],
+            flops=flops[rank],
+            received=gathered,
+            sent=elements[rank] if gathered else 0,
         )
         for rank in range(ranks)
-    )  # fmt: skip
+    )
 
 
 def _size(weight: Weight) -> int:

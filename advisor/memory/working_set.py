@@ -185,13 +185,18 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     less = sharding.reduced(experts) - given * DType.FP32.itemsize
 
     def apart(beside: Beside, above: int) -> Beside:
-        return replace(beside, entry=beside.entry + given * DType.BF16.itemsize,
-                       backward=beside.backward - above)  # fmt: skip
+        return replace(
+            beside,
+            entry=beside.entry + given * DType.BF16.itemsize,
+            backward=beside.backward - above,
+        )
 
     return replace(
-        found, first_layer=apart(found.first_layer, less), layer=apart(found.layer, less),
+        found,
+        first_layer=apart(found.first_layer, less),
+        layer=apart(found.layer, less),
         last_layer=apart(found.last_layer, 0),
-    )  # fmt: skip
+    )
 
 
 def _layer(sharding: Sharding, layer: int, below: int, above: int) -> Beside:
@@ -211,9 +216,11 @@ def _layer(sharding: Sharding, layer: int, below: int, above: int) -> Beside:
 
 def _more(beside: Beside, forward: int, backward: int) -> Beside:
     return replace(
-        beside, entry=beside.entry + forward, forward=beside.forward + forward,
+        beside,
+        entry=beside.entry + forward,
+        forward=beside.forward + forward,
         backward=beside.backward + backward,
-    )  # fmt: skip
+    )
 
 
 def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
@@ -229,10 +236,12 @@ def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Shardi
         first_layer=_layer(sharding, layer, embedding, layer),
         layer=_layer(sharding, layer, layer, layer),
         last_layer=_layer(sharding, layer, layer, head),
-        head=Beside(forward=last + sharding.gathered(head),
-                    backward=last + sharding.gathered(layer) * gathers),
+        head=Beside(
+            forward=last + sharding.gathered(head),
+            backward=last + sharding.gathered(layer) * gathers,
+        ),
         loss=Beside(forward=last, backward=last),
-    )  # fmt: skip
+    )
 
 
 def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
@@ -245,16 +254,19 @@ def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) 
     return WorkingSet(
         embedding=Beside(
             forward=root + sharding.gathered(ends),
-            backward=max(waiting + sharding.reduced(layer),
-                         sharding.gathered(head) + sharding.reduced(ends)),
+            backward=max(
+                waiting + sharding.reduced(layer), sharding.gathered(head) + sharding.reduced(ends)
+            ),
         ),
         first_layer=_more(_layer(sharding, layer, 0, layer), root, waiting),
         layer=_more(_layer(sharding, layer, layer, layer), root, waiting),
         last_layer=_more(_layer(sharding, layer, layer, 0), root, waiting),
-        head=Beside(forward=root + sharding.gathered(layer),
-                    backward=root + sharding.gathered(layer) * gathers),
+        head=Beside(
+            forward=root + sharding.gathered(layer),
+            backward=root + sharding.gathered(layer) * gathers,
+        ),
         loss=Beside(forward=root, backward=root),
-    )  # fmt: skip
+    )
 
 
 def _with_left(
@@ -262,9 +274,12 @@ def _with_left(
 ) -> WorkingSet:
     mean = _left(layers.all // layers.number, sharding, layers.experts // layers.number)
     left = {
-        "embedding": _left(embedding, sharding), "first_layer": mean, "layer": mean,
-        "last_layer": mean, "head": _left(head, sharding),
-    }  # fmt: skip
+        "embedding": _left(embedding, sharding),
+        "first_layer": mean,
+        "layer": mean,
+        "last_layer": mean,
+        "head": _left(head, sharding),
+    }
     return replace(found, **{name: replace(getattr(found, name), left=left[name]) for name in left})
 
 

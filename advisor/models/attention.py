@@ -71,7 +71,12 @@ def _refuse(model: "ModelSpec", field: str, relation: str) -> UserError:
 
 
 _SIZES = (
-    "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-    "window_size", "mtp_num_layers",
-)  # fmt: skip
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_head_dim",
+    "qk_pos_emb_head_dim",
+    "v_head_dim",
+    "window_size",
+    "mtp_num_layers",
+)
 _LARGEST = 10**8

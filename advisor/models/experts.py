@@ -95,9 +95,10 @@ def _check_router(model: "ModelSpec") -> None:
         return
     if groups is None or not 1 <= wanted <= groups or (model.num_moe_experts or 0) % groups:
         raise _refuse(
-            model, "moe_router_group_topk",
+            model,
+            "moe_router_group_topk",
             f"must not exceed moe_router_num_groups = {groups}, which divides num_moe_experts",
-        )  # fmt: skip
+        )
 
 
 def _check_capacity(model: "ModelSpec") -> None:

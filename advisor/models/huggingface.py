@@ -25,13 +25,19 @@ from advisor.models.spec import (
 from advisor.units import nearest_names
 
 _GATED = {
-    "silu": Activation.SWIGLU, "swish": Activation.SWIGLU,
-    "gelu": Activation.GEGLU, "gelu_new": Activation.GEGLU, "gelu_pytorch_tanh": Activation.GEGLU,
-}  # fmt: skip
+    "silu": Activation.SWIGLU,
+    "swish": Activation.SWIGLU,
+    "gelu": Activation.GEGLU,
+    "gelu_new": Activation.GEGLU,
+    "gelu_pytorch_tanh": Activation.GEGLU,
+}
 _PLAIN = {
-    "relu2": Activation.SQUARED_RELU, "gelu": Activation.GELU, "gelu_new": Activation.GELU,
-    "gelu_fast": Activation.GELU, "gelu_pytorch_tanh": Activation.GELU,
-}  # fmt: skip
+    "relu2": Activation.SQUARED_RELU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU,
+    "gelu_fast": Activation.GELU,
+    "gelu_pytorch_tanh": Activation.GELU,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,59 +70,109 @@ class _Decoder:
 
 _QWEN_WINDOWS = Windows(default=4096, by_flag=True)
 _GEMMA = _Decoder(
-    num_key_value_heads=4, head_dim=256, tied=True, activation_key="hidden_activation",
+    num_key_value_heads=4,
+    head_dim=256,
+    tied=True,
+    activation_key="hidden_activation",
     hidden_act="gelu_pytorch_tanh",
-)  # fmt: skip
+)
 _DECODERS = {
     "llama": _Decoder(bias_keys=("attention_bias", "mlp_bias")),
     "mistral": _Decoder(num_key_value_heads=8, windows=Windows(default=4096)),
     "qwen2": _Decoder(num_key_value_heads=32, windows=_QWEN_WINDOWS, qkv_bias=True),
     "qwen3": _Decoder(
-        num_key_value_heads=32, head_dim=128, windows=_QWEN_WINDOWS, qk_norm=True,
+        num_key_value_heads=32,
+        head_dim=128,
+        windows=_QWEN_WINDOWS,
+        qk_norm=True,
     ),
     "phi3": _Decoder(windows=Windows()),
     "mixtral": _Decoder(
-        num_key_value_heads=8, windows=Windows(), experts=EXPERT_KEYS["mixtral"],
+        num_key_value_heads=8,
+        windows=Windows(),
+        experts=EXPERT_KEYS["mixtral"],
     ),
     "gemma2": replace(
-        _GEMMA, windows=Windows(default=4096, every=2), vocab_size=256000,
-        max_position_embeddings=8192, variant=GEMMA2,
+        _GEMMA,
+        windows=Windows(default=4096, every=2),
+        vocab_size=256000,
+        max_position_embeddings=8192,
+        variant=GEMMA2,
     ),
     "gemma3_text": replace(
-        _GEMMA, windows=Windows(default=4096, every=6), vocab_size=262208,
-        max_position_embeddings=131072, qk_norm=True, variant=GEMMA3,
+        _GEMMA,
+        windows=Windows(default=4096, every=6),
+        vocab_size=262208,
+        max_position_embeddings=131072,
+        qk_norm=True,
+        variant=GEMMA3,
     ),
     "llama4_text": _Decoder(
-        num_key_value_heads=8, head_dim=128, vocab_size=202048, max_position_embeddings=131072,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=202048,
+        max_position_embeddings=131072,
         variant=LLAMA4,
     ),
     "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
     "qwen3_moe": _Decoder(
-        num_key_value_heads=4, windows=_QWEN_WINDOWS, bias_keys=(), qk_norm=True,
+        num_key_value_heads=4,
+        windows=_QWEN_WINDOWS,
+        bias_keys=(),
+        qk_norm=True,
         experts=EXPERT_KEYS["qwen3_moe"],
     ),
     "nemotron": _Decoder(
-        bias_keys=("attention_bias", "mlp_bias"), normalization=Normalization.LAYER_NORM,
-        gated=False, hidden_act="relu2", rotary_percent=0.5,
+        bias_keys=("attention_bias", "mlp_bias"),
+        normalization=Normalization.LAYER_NORM,
+        gated=False,
+        hidden_act="relu2",
+        rotary_percent=0.5,
     ),
-}  # fmt: skip
+}
 _DECODER_KEYS = frozenset(
     {
-        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-        "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "hidden_act",
-        "tie_word_embeddings", "attention_dropout", "partial_rotary_factor", "rope_parameters",
-        "layer_types", "sliding_window",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "max_position_embeddings",
+        "hidden_act",
+        "tie_word_embeddings",
+        "attention_dropout",
+        "partial_rotary_factor",
+        "rope_parameters",
+        "layer_types",
+        "sliding_window",
     }
-)  # fmt: skip
+)
 _GPT2_KEYS = frozenset(
     {
-        "n_layer", "n_embd", "n_inner", "n_head", "n_positions", "n_ctx", "vocab_size",
-        "activation_function", "resid_pdrop", "embd_pdrop", "attn_pdrop", "tie_word_embeddings",
-        "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn",
-        "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+        "n_layer",
+        "n_embd",
+        "n_inner",
+        "n_head",
+        "n_positions",
+        "n_ctx",
+        "vocab_size",
+        "activation_function",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "tie_word_embeddings",
+        "scale_attn_weights",
+        "scale_attn_by_inverse_layer_idx",
+        "reorder_and_upcast_attn",
+        "summary_type",
+        "summary_use_proj",
+        "summary_activation",
+        "summary_proj_to_labels",
         "summary_first_dropout",
     }
-)  # fmt: skip
+)
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
     "falcon": "attention and MLP run side by side, as in no layer of Megatron Core 0.16.1",

@@ -13,23 +13,51 @@ from advisor.models.spec import Activation, ModelSpec
 
 _SHAPE = frozenset(
     {
-        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-        "num_key_value_heads", "vocab_size", "max_position_embeddings", "hidden_act",
-        "tie_word_embeddings", "attention_dropout", "attention_bias", "num_nextn_predict_layers",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "vocab_size",
+        "max_position_embeddings",
+        "hidden_act",
+        "tie_word_embeddings",
+        "attention_dropout",
+        "attention_bias",
+        "num_nextn_predict_layers",
     }
-)  # fmt: skip
+)
 _ROUTER = frozenset(
     {
-        "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts",
-        "first_k_dense_replace", "moe_layer_freq", "n_group", "topk_group", "topk_method",
-        "scoring_func", "norm_topk_prob", "routed_scaling_factor", "aux_loss_alpha", "seq_aux",
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "n_shared_experts",
+        "first_k_dense_replace",
+        "moe_layer_freq",
+        "n_group",
+        "topk_group",
+        "topk_method",
+        "scoring_func",
+        "norm_topk_prob",
+        "routed_scaling_factor",
+        "aux_loss_alpha",
+        "seq_aux",
         "ep_size",
     }
-)  # fmt: skip
+)
 _LATENT = frozenset(
-    {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-     "qk_head_dim", "head_dim", "rope_interleave"}
-)  # fmt: skip
+    {
+        "q_lora_rank",
+        "kv_lora_rank",
+        "qk_nope_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "qk_head_dim",
+        "head_dim",
+        "rope_interleave",
+    }
+)
 _GLM = frozenset({"head_dim", "partial_rotary_factor", "use_qk_norm"})
 # Checkpoints of these models come with their own code and in 8 bits; training is in 16 bits.
 _AS_PUBLISHED = frozenset({"auto_map", "quantization_config", "router_aux_loss_coef"})

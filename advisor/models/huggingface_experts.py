@@ -42,14 +42,22 @@ class ExpertKeys:
 
 EXPERT_KEYS = {
     "mixtral": ExpertKeys(
-        number="num_local_experts", default_number=8, topk=2, aux_loss=0.001,
+        number="num_local_experts",
+        default_number=8,
+        topk=2,
+        aux_loss=0.001,
         always_normalized=True,
     ),
     "qwen3_moe": ExpertKeys(
-        number="num_experts", default_number=128, topk=8, width="moe_intermediate_size",
-        default_width=768, aux_loss=0.001, sparse_steps=True,
+        number="num_experts",
+        default_number=128,
+        topk=8,
+        width="moe_intermediate_size",
+        default_width=768,
+        aux_loss=0.001,
+        sparse_steps=True,
     ),
-}  # fmt: skip
+}
 
 
 def expert_fields(config: HuggingFaceConfig, names: ExpertKeys) -> dict[str, Any]:

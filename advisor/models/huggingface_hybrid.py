@@ -17,49 +17,102 @@ HYBRID_TYPES = ("qwen3_next", "nemotron_h")
 
 _SHAPE = frozenset(
     {
-        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-        "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
-        "tie_word_embeddings", "attention_dropout", "num_experts_per_tok", "norm_topk_prob",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "max_position_embeddings",
+        "tie_word_embeddings",
+        "attention_dropout",
+        "num_experts_per_tok",
+        "norm_topk_prob",
         "moe_intermediate_size",
     }
-)  # fmt: skip
+)
 _LINEAR = {
-    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32,
-}  # fmt: skip
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
 _QWEN3_NEXT_EXPERTS = ExpertKeys(
-    number="num_experts", default_number=512, topk=10, width="moe_intermediate_size",
-    default_width=512, aux_loss=0.001, sparse_steps=True, normalized=True,
-)  # fmt: skip
+    number="num_experts",
+    default_number=512,
+    topk=10,
+    width="moe_intermediate_size",
+    default_width=512,
+    aux_loss=0.001,
+    sparse_steps=True,
+    normalized=True,
+)
 _QWEN3_NEXT = (
     _SHAPE
     | _QWEN3_NEXT_EXPERTS.keys
     | set(_LINEAR)
-    | {"hidden_act", "shared_expert_intermediate_size", "layer_types", "full_attention_interval",
-       "partial_rotary_factor", "rope_parameters"}
-)  # fmt: skip
+    | {
+        "hidden_act",
+        "shared_expert_intermediate_size",
+        "layer_types",
+        "full_attention_interval",
+        "partial_rotary_factor",
+        "rope_parameters",
+    }
+)
 _NEMOTRON_H = _SHAPE | {
-    "hidden_dropout", "mlp_hidden_act", "hybrid_override_pattern", "layers_block_type",
-    "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "n_routed_experts",
-    "moe_shared_expert_intermediate_size", "n_shared_experts", "n_group", "topk_group",
+    "hidden_dropout",
+    "mlp_hidden_act",
+    "hybrid_override_pattern",
+    "layers_block_type",
+    "ssm_state_size",
+    "mamba_num_heads",
+    "mamba_head_dim",
+    "n_groups",
+    "n_routed_experts",
+    "moe_shared_expert_intermediate_size",
+    "n_shared_experts",
+    "n_group",
+    "topk_group",
     "routed_scaling_factor",
     # how the reference code runs, or how weights are initialized
-    "auto_map", "use_mamba_kernels", "mamba_ssm_cache_dtype", "num_logits_to_keep", "expand",
-    "time_step_min", "time_step_max", "time_step_limit", "time_step_floor",
-    "rescale_prenorm_residual", "moe_shared_expert_overlap", "mtp_layers_block_type",
+    "auto_map",
+    "use_mamba_kernels",
+    "mamba_ssm_cache_dtype",
+    "num_logits_to_keep",
+    "expand",
+    "time_step_min",
+    "time_step_max",
+    "time_step_limit",
+    "time_step_floor",
+    "rescale_prenorm_residual",
+    "moe_shared_expert_overlap",
+    "mtp_layers_block_type",
     "mtp_hybrid_override_pattern",
-}  # fmt: skip
+}
 _FIXED_IN_MEGATRON = {
-    "conv_kernel": 4, "chunk_size": 128, "use_conv_bias": True, "use_bias": False,
-    "mamba_proj_bias": False, "mamba_hidden_act": "silu", "residual_in_fp32": False,
-    "moe_latent_size": None, "num_nextn_predict_layers": 0,
-}  # fmt: skip
+    "conv_kernel": 4,
+    "chunk_size": 128,
+    "use_conv_bias": True,
+    "use_bias": False,
+    "mamba_proj_bias": False,
+    "mamba_hidden_act": "silu",
+    "residual_in_fp32": False,
+    "moe_latent_size": None,
+    "num_nextn_predict_layers": 0,
+}
 """What Megatron's Mamba stack, or our model of it, has no other value of."""
 
 _LETTERS = {
-    "linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "mlp": "-",
+    "linear_attention": "M",
+    "mamba": "M",
+    "full_attention": "*",
+    "attention": "*",
+    "mlp": "-",
     "moe": "E",
-}  # fmt: skip
+}
 
 
 def read_hybrid(config: HuggingFaceConfig) -> ModelSpec:
@@ -163,8 +216,11 @@ def _pattern(config: HuggingFaceConfig) -> str:
     names = config.get("layers_block_type", tuple[str, ...], ())
     unknown = sorted(set(names) - set(_LETTERS))
     if unknown:
-        raise config.refuse("layers_block_type", f"has {unknown[0]}, which is not modelled",
-                            "linear_attention, full_attention, mlp or moe")  # fmt: skip
+        raise config.refuse(
+            "layers_block_type",
+            f"has {unknown[0]}, which is not modelled",
+            "linear_attention, full_attention, mlp or moe",
+        )
     default = "".join(_LETTERS[name] for name in names) or None
     pattern: str | None = config.get("hybrid_override_pattern", str, default)
     if not pattern:

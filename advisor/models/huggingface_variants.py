@@ -43,9 +43,14 @@ def _gemma2(config: HuggingFaceConfig) -> dict[str, Any]:
         _cap(config, key, default)
         for key, default in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0))
     )
-    unfused = {} if scores is None else {
-        "attention_backend": AttentionBackend.UNFUSED, "attention_softmax_in_fp32": False,
-    }  # fmt: skip
+    unfused = (
+        {}
+        if scores is None
+        else {
+            "attention_backend": AttentionBackend.UNFUSED,
+            "attention_softmax_in_fp32": False,
+        }
+    )
     caps = {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
     return {**_gemma(config), **caps, **unfused}
 
@@ -141,15 +146,34 @@ def _num_layers(config: HuggingFaceConfig) -> int:
 
 # Scaling of queries, and names that older files repeat, change no size.
 _GEMMA_KEYS = frozenset(
-    {"hidden_activation", "query_pre_attn_scalar", "use_bidirectional_attention",
-     "attn_logit_softcapping", "final_logit_softcapping", "cache_implementation",
-     "rope_local_base_freq", "_sliding_window_pattern"}
-)  # fmt: skip
+    {
+        "hidden_activation",
+        "query_pre_attn_scalar",
+        "use_bidirectional_attention",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "cache_implementation",
+        "rope_local_base_freq",
+        "_sliding_window_pattern",
+    }
+)
 _LLAMA4_KEYS = frozenset(
-    {"intermediate_size_mlp", "num_local_experts", "num_experts_per_tok", "moe_layers",
-     "interleave_moe_layer_step", "use_qk_norm", "no_rope_layers", "no_rope_layer_interval",
-     "attention_chunk_size", "router_aux_loss_coef", "attn_temperature_tuning", "floor_scale",
-     "attn_scale", "for_llm_compressor"}
-)  # fmt: skip
+    {
+        "intermediate_size_mlp",
+        "num_local_experts",
+        "num_experts_per_tok",
+        "moe_layers",
+        "interleave_moe_layer_step",
+        "use_qk_norm",
+        "no_rope_layers",
+        "no_rope_layer_interval",
+        "attention_chunk_size",
+        "router_aux_loss_coef",
+        "attn_temperature_tuning",
+        "floor_scale",
+        "attn_scale",
+        "for_llm_compressor",
+    }
+)
 GEMMA2, GEMMA3 = Variant(_GEMMA_KEYS, _gemma2), Variant(_GEMMA_KEYS, _gemma3)
 LLAMA4, OLMO2 = Variant(_LLAMA4_KEYS, _llama4), Variant(frozenset(), _olmo2)

@@ -56,8 +56,10 @@ def window_fields(
     if not any(windowed):
         return {}
     pattern = _pattern(windowed)
-    return {"window_size": config.positive("sliding_window", window),
-            "window_attn_skip_freq": pattern}  # fmt: skip
+    return {
+        "window_size": config.positive("sliding_window", window),
+        "window_attn_skip_freq": pattern,
+    }
 
 
 def _windowed(config: HuggingFaceConfig, family: Windows, layers: int) -> list[bool]:

@@ -44,9 +44,11 @@ def hybrid_kinds(pattern: str) -> tuple[LayerKind, ...]:
     unknown = sorted(set(letters) - set(_SYMBOLS))
     if unknown or not letters:
         raise UserError(
-            _PATTERN, pattern, f"has {unknown[0]!r}" if unknown else "names no layer",
+            _PATTERN,
+            pattern,
+            f"has {unknown[0]!r}" if unknown else "names no layer",
             "write M (Mamba), G (gated delta net), * (attention), - (MLP), E (experts), |",
-        )  # fmt: skip
+        )
     return tuple(_SYMBOLS[letter] for letter in letters)
 
 
@@ -74,9 +76,11 @@ def check_hybrid(model: "ModelSpec") -> None:
             raise _refuse(model, field, f"must be in 1 .. {_LARGEST}")
     if (model.experimental_attention_variant is None) != (model.linear_attention_freq is None):
         raise _refuse(
-            model, "linear_attention_freq", "goes with experimental_attention_variant",
+            model,
+            "linear_attention_freq",
+            "goes with experimental_attention_variant",
             "set both, or neither",
-        )  # fmt: skip
+        )
     if model.hybrid_layer_pattern is not None:
         _check_pattern(model, model.hybrid_layer_pattern)
     if model.linear_attention_freq is not None:
@@ -93,8 +97,11 @@ def check_hybrid(model: "ModelSpec") -> None:
 def _check_pattern(model: "ModelSpec", pattern: str) -> None:
     layers = len(hybrid_kinds(pattern))
     if layers != model.num_layers:
-        raise _refuse(model, "hybrid_layer_pattern", f"has {layers} layers, and num_layers is "
-                      f"{model.num_layers}")  # fmt: skip
+        raise _refuse(
+            model,
+            "hybrid_layer_pattern",
+            f"has {layers} layers, and num_layers is {model.num_layers}",
+        )
     for field in ("linear_attention_freq", "window_size", "mtp_num_layers"):
         if getattr(model, field) is not None:
             raise _refuse(model, field, "is not modelled beside hybrid_layer_pattern")
@@ -115,9 +122,10 @@ def _check_attention(model: "ModelSpec") -> None:
     """Softmax attention beside such layers, or with an output gate, is plain MHA or GQA."""
     if model.multi_latent_attention:
         raise _refuse(
-            model, "multi_latent_attention",
+            model,
+            "multi_latent_attention",
             "is not modelled beside linear attention, Mamba or an output gate",
-        )  # fmt: skip
+        )
     if model.window_size is not None:
         raise _refuse(model, "window_size", "is not modelled beside linear attention or Mamba")
 
@@ -141,8 +149,9 @@ def sharded_heads(model: "ModelSpec") -> tuple[tuple[str, int], ...]:
         named += [(name, getattr(model, name)) for name in _GATED_DELTA_NET_HEADS]
     if Mixer.MAMBA in mixers:
         named += [
-            ("mamba_num_heads", mamba_heads(model)), ("mamba_num_groups", model.mamba_num_groups),
-        ]  # fmt: skip
+            ("mamba_num_heads", mamba_heads(model)),
+            ("mamba_num_groups", model.mamba_num_groups),
+        ]
     return tuple(named)
 
 
@@ -153,8 +162,13 @@ def _refuse(model: "ModelSpec", field: str, relation: str, nearest: str = "") ->
 LINEAR_MIXERS = frozenset({Mixer.GATED_DELTA_NET, Mixer.MAMBA})
 _GATED_DELTA_NET_HEADS = ("linear_num_key_heads", "linear_num_value_heads")
 _SIZES = (
-    "linear_conv_kernel_dim", "linear_key_head_dim", "linear_value_head_dim",
-    *_GATED_DELTA_NET_HEADS, "mamba_state_dim", "mamba_head_dim", "mamba_num_groups",
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    *_GATED_DELTA_NET_HEADS,
+    "mamba_state_dim",
+    "mamba_head_dim",
+    "mamba_num_groups",
     "mamba_num_heads",
-)  # fmt: skip
+)
 _LARGEST = 10**8

@@ -227,10 +227,11 @@ class ModelSpec:
             raise UserError("model.rotary_percent", self.rotary_percent, "must be in (0, 1]")
         if self.num_attention_heads % self.num_query_groups:
             raise UserError(
-                "model.num_query_groups", self.num_query_groups,
+                "model.num_query_groups",
+                self.num_query_groups,
                 f"must divide num_attention_heads = {self.num_attention_heads}",
                 f"nearest: {nearest_divisors(self.num_attention_heads, self.num_query_groups)}",
-            )  # fmt: skip
+            )
         check_attention(self)
         check_experts(self)
         check_variants(self)
@@ -364,6 +365,13 @@ def nearest_divisors(number: int, wanted: int) -> str:
 _LARGEST = 10**8
 _MOST_LAYERS = 10_000
 _POSITIVE = (
-    "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups",
-    "kv_channels", "vocab_size", "max_position_embeddings", "make_vocab_size_divisible_by",
-)  # fmt: skip
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "kv_channels",
+    "vocab_size",
+    "max_position_embeddings",
+    "make_vocab_size_divisible_by",
+)

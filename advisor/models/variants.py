@@ -80,17 +80,20 @@ def _exclusions(model: "ModelSpec") -> Iterator[tuple[str, bool, str]]:
     yield "qk_layernorm_across_heads", not model.qk_layernorm, "needs qk_layernorm"
     yield "qk_l2_norm", model.qk_layernorm, "excludes qk_layernorm"
     yield (
-        "attn_logit_softcapping", kernel,
+        "attn_logit_softcapping",
+        kernel,
         f"no kernel of attention_backend = {model.attention_backend} caps scores: use unfused",
-    )  # fmt: skip
+    )
     yield (
-        "final_logit_softcapping", model.mtp_num_layers is not None,
+        "final_logit_softcapping",
+        model.mtp_num_layers is not None,
         "is not modelled with multi-token prediction",
-    )  # fmt: skip
+    )
     yield (
-        "attention_chunk_size", unfused or model.window_size is not None,
+        "attention_chunk_size",
+        unfused or model.window_size is not None,
         "is not modelled with unfused attention or windows",
-    )  # fmt: skip
+    )
     for field in ("qk_l2_norm", "no_rope_freq", "attention_chunk_size", "attn_logit_softcapping"):
         yield field, latent, "is not modelled with multi-latent attention"
 

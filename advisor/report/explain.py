@@ -32,7 +32,8 @@ def explanation(
         "",
         Text(
             f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank, on stage "
-            f"{peak.stage}, at its peak ({peak.peak_phase})", "bold",
+            f"{peak.stage}, at its peak ({peak.peak_phase})",
+            "bold",
         ),
         memory_table(evaluation, memory),
         "",
@@ -41,19 +42,23 @@ def explanation(
         "",
         Text(f"Time of one step, expected between {low:.3f} and {high:.3f} s", "bold"),
         time_table(evaluation, time),
-    )  # fmt: skip
+    )
 
 
 def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> RenderableType:
     """Tensors under their components, largest first; the total is the reserved peak."""
     assert_memory_total(evaluation, memory)
     total = evaluation.peak_reserved_bytes
-    found = table([
-        Column(title="tensor or term", left=True, wrap=True),
-        Column(title="shape", left=True, wrap=True),
-        Column(title="GiB"), Column(title="share"), Column(title="count x unit"),
-        Column(title="source"),
-    ])  # fmt: skip
+    found = table(
+        [
+            Column(title="tensor or term", left=True, wrap=True),
+            Column(title="shape", left=True, wrap=True),
+            Column(title="GiB"),
+            Column(title="share"),
+            Column(title="count x unit"),
+            Column(title="source"),
+        ]
+    )
     sources: dict[str, int] = {}
     for component in _components(memory):
         lines = [line for line in memory if line.component == component and line.num_bytes]
@@ -101,10 +106,14 @@ def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> RenderableTy
     """Operators under their phases, longest first; the total is the step time."""
     assert_time_total(evaluation, time)
     total = evaluation.step_time_seconds
-    found = table([
-        Column(title="phase and operator", left=True, wrap=True), Column(title="ms"),
-        Column(title="share"), Column(title="bound by", left=True),
-    ])  # fmt: skip
+    found = table(
+        [
+            Column(title="phase and operator", left=True, wrap=True),
+            Column(title="ms"),
+            Column(title="share"),
+            Column(title="bound by", left=True),
+        ]
+    )
     for phase in dict.fromkeys(line.phase for line in time):
         lines = [line for line in time if line.phase == phase]
         found.add_row(phase, *_ms(sum(line.seconds for line in lines), total), "")

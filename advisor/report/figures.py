@@ -85,15 +85,30 @@ def _title(advice: Advice) -> str:
 def draw_pareto(axes: "Axes", shown: Sequence[Candidate]) -> None:
     """Peak memory (GiB) against step time (s); numbers are ranks, the line joins the Pareto set."""
     front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
-    axes.plot([x for x, _ in front], [y for _, y in front], color=_GREY, linewidth=1, zorder=1,
-              label="not beaten in both")  # fmt: skip
+    axes.plot(
+        [x for x, _ in front],
+        [y for _, y in front],
+        color=_GREY,
+        linewidth=1,
+        zorder=1,
+        label="not beaten in both",
+    )
     for fits, marker, colour in ((True, "o", _BLUE), (False, "X", _VERMILION)):
         points = [_point(c) for c in shown if c.evaluation.fits is fits]
         if points:
             label = "fits" if fits else "does not fit"
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, s=42, marker=marker, color=colour, edgecolors="white",
-                         linewidths=0.6, zorder=2, label=label)  # fmt: skip
+            axes.scatter(
+                x,
+                y,
+                s=42,
+                marker=marker,
+                color=colour,
+                edgecolors="white",
+                linewidths=0.6,
+                zorder=2,
+                label=label,
+            )
     for point, ranks in _ranks_at(shown).items():
         text = ", ".join(str(rank) for rank in ranks)
         axes.annotate(text, point, xytext=(5, 5), textcoords="offset points", fontsize=8)
@@ -113,9 +128,17 @@ def draw_components(
     start = [0.0] * len(shown)
     for component in COMPONENTS:
         sizes = [getattr(c.evaluation.peak.memory_bytes, component) / GIB for c in shown]
-        axes.barh(places, sizes, left=start, label=component, height=0.72,
-                  color=_COMPONENT_COLOURS[component], hatch=_COMPONENT_HATCHES[component],
-                  edgecolor="white", linewidth=0.4)  # fmt: skip
+        axes.barh(
+            places,
+            sizes,
+            left=start,
+            label=component,
+            height=0.72,
+            color=_COMPONENT_COLOURS[component],
+            hatch=_COMPONENT_HATCHES[component],
+            edgecolor="white",
+            linewidth=0.4,
+        )
         start = [before + size for before, size in zip(start, sizes, strict=True)]
     axes.set_yticks(places, labels, fontsize=8)
     for tick, candidate in zip(axes.get_yticklabels(), shown, strict=True):
@@ -128,8 +151,9 @@ def draw_components(
 
 def _draw_budget(axes: "Axes", shown: Sequence[Candidate]) -> None:
     budget = shown[0].evaluation.budget_bytes / GIB
-    axes.axvline(budget, color="black", linestyle="--", linewidth=1.2,
-                 label=f"budget {budget:.1f} GiB")  # fmt: skip
+    axes.axvline(
+        budget, color="black", linestyle="--", linewidth=1.2, label=f"budget {budget:.1f} GiB"
+    )
 
 
 def _point(candidate: Candidate) -> tuple[float, float]:

@@ -73,8 +73,9 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
     framework = advice.job.config.framework
     job_flags = framework_layout_flags if with_layout else framework_assumed_flags
     flags = (
-        job_flags(best.evaluation, framework), framework_flags(best.evaluation, framework),
-    )  # fmt: skip
+        job_flags(best.evaluation, framework),
+        framework_flags(best.evaluation, framework),
+    )
     return " ".join(filter(None, flags)) + "\n"
 
 

@@ -19,9 +19,15 @@ from advisor.report.wording import chosen
 
 SCHEMA_VERSION: Final = 1
 SCALARS: Final = (
-    "step_time_seconds", "step_time_low_seconds", "step_time_high_seconds",
-    "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "hfu", "recompute_overhead",
-)  # fmt: skip
+    "step_time_seconds",
+    "step_time_low_seconds",
+    "step_time_high_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "recompute_overhead",
+)
 """Keys of a candidate that are attributes of its evaluation under the same name."""
 
 
@@ -76,9 +82,13 @@ def _job(job: Job, evaluation: Evaluation | None) -> dict[str, Any]:
 
 
 _NO_WORDS: Final[dict[str, Any]] = {
-    "granularity": None, "modules": None, "method": None, "num_layers": None,
-    "distribute_saved_activations": False, "offload_modules": [],
-}  # fmt: skip
+    "granularity": None,
+    "modules": None,
+    "method": None,
+    "num_layers": None,
+    "distribute_saved_activations": False,
+    "offload_modules": [],
+}
 """Keys of the contract that a framework may have no word for."""
 
 

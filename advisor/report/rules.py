@@ -24,8 +24,9 @@ def rules_page(revision: Revision, word: str = "") -> RenderableType:
     """
     rules = [rule for rule in RULES if in_force(rule, revision) and word.lower() in _text(rule)]
     if not rules:
-        raise UserError("rules", word, f"is in no rule of {revision.label}",
-                        "advise rules lists them all")  # fmt: skip
+        raise UserError(
+            "rules", word, f"is in no rule of {revision.label}", "advise rules lists them all"
+        )
     parts: list[RenderableType] = [] if word else ["", beside(_labels(revision), margin=_MARGIN)]
     for verdict, authority in dict.fromkeys((rule.verdict, rule.authority) for rule in rules):
         of_kind = [r for r in rules if (r.verdict, r.authority) == (verdict, authority)]

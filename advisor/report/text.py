@@ -84,9 +84,11 @@ def table(columns: Iterable[Column], *, gap: int = 2) -> Table:
     found = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="")
     for column in columns:
         found.add_column(
-            column.title, justify="left" if column.left else "right", no_wrap=not column.wrap,
+            column.title,
+            justify="left" if column.left else "right",
+            no_wrap=not column.wrap,
             overflow="fold",
-        )  # fmt: skip
+        )
     return found
 
 

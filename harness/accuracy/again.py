@@ -29,7 +29,9 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
     except UserError:
         return None
     job = Job(
-        model=workload.model, layout=workload.layout, gpu=gpu,
+        model=workload.model,
+        layout=workload.layout,
+        gpu=gpu,
         num_gpus=workload.layout.world_size,
         config=JobConfig(
             seq_length=workload.seq_length,
@@ -38,7 +40,7 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
             precision=workload.precision,
             expandable_segments=any("expandable_segments:True" in v for v in trial.variables),
         ),
-    )  # fmt: skip
+    )
     evaluator = Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
     found: dict[str, Any] = plain(trial)
     return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting)))}

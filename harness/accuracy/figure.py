@@ -64,7 +64,12 @@ def _paint_panel(axes: "Axes", title: str, unit: str, points: Points) -> None:
         if own:
             xs, ys = zip(*own, strict=True)
             axes.scatter(xs, ys, s=16, color=colour, label=half.replace("_", " "))
-    axes.set(title=title, xlabel=f"measured, {unit}", ylabel=f"predicted, {unit}",
-             xlim=(0, high), ylim=(0, high))  # fmt: skip
+    axes.set(
+        title=title,
+        xlabel=f"measured, {unit}",
+        ylabel=f"predicted, {unit}",
+        xlim=(0, high),
+        ylim=(0, high),
+    )
     axes.legend()
     soften(axes)

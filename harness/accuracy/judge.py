@@ -55,8 +55,11 @@ class Judgement:
 def judge(name: str, rows: Sequence[Row]) -> Judgement:
     """The judgement of `rows`; means of nothing are None."""
     cells = by_cell(rows)
-    taus = [tau for tau in (kendall([row.step for row in own]) for own in cells.values())
-            if tau is not None]  # fmt: skip
+    taus = [
+        tau
+        for tau in (kendall([row.step for row in own]) for own in cells.values())
+        if tau is not None
+    ]
     regrets = [lost for lost in map(regret, cells.values()) if lost is not None]
     finite = [lost for lost in regrets if lost != float("inf")]
     return Judgement(

@@ -14,14 +14,26 @@ from harness.report.markdown import markdown
 from harness.trial import Device
 
 FIELDS: Final = (
-    "group", "cell", "key", "half", "device", "setting", "status", "processes", "calibration",
-    "predicted_fits", "measured_fits", "why",
-)  # fmt: skip
+    "group",
+    "cell",
+    "key",
+    "half",
+    "device",
+    "setting",
+    "status",
+    "processes",
+    "calibration",
+    "predicted_fits",
+    "measured_fits",
+    "why",
+)
 PAIRS: Final = {
     "kept": "saved_bytes_per_layer",
-    "allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes",
-    "step": "step_time_seconds", "overhead": "overhead",
-}  # fmt: skip
+    "allocated": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "step": "step_time_seconds",
+    "overhead": "overhead",
+}
 _DASH: Final = "—"
 
 
@@ -42,9 +54,19 @@ def csv_text(rows: Sequence[Row]) -> str:
 def _fields(row: Row) -> tuple[Any, ...]:
     cell = row.cell
     return (
-        cell.group, cell.label, cell.key, cell.half, cell.device, row.setting, row.status,
-        row.processes, row.calibration, row.predicted_fits, row.measured_fits, row.why,
-    )  # fmt: skip
+        cell.group,
+        cell.label,
+        cell.key,
+        cell.half,
+        cell.device,
+        row.setting,
+        row.status,
+        row.processes,
+        row.calibration,
+        row.predicted_fits,
+        row.measured_fits,
+        row.why,
+    )
 
 
 def _plain(value: Any) -> str:
@@ -79,19 +101,30 @@ def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -
     left_out = [row for row in rows if row.why]
     if left_out:
         table = Table(
-            columns=("cell", "setting", "trusted processes", "why"), left=4,
+            columns=("cell", "setting", "trusted processes", "why"),
+            left=4,
             rows=tuple((r.cell.label, r.setting, str(r.processes), r.why) for r in left_out),
-        )  # fmt: skip
-        sections.append(Section(
-            title="Not measured, or not trusted", tables=(table,),
-            prose=("These trials are in no mean; one out of memory is a verdict all the same.",),
-        ))  # fmt: skip
+        )
+        sections.append(
+            Section(
+                title="Not measured, or not trusted",
+                tables=(table,),
+                prose=(
+                    "These trials are in no mean; one out of memory is a verdict all the same.",
+                ),
+            )
+        )
     whole = judge("all", rows)
-    return markdown(Document(
-        title="Accuracy", subtitle=subtitle, good=None, sections=tuple(sections),
-        outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
-        f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
-    ))  # fmt: skip
+    return markdown(
+        Document(
+            title="Accuracy",
+            subtitle=subtitle,
+            good=None,
+            sections=tuple(sections),
+            outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
+            f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
+        )
+    )
 
 
 _VERDICTS: Final = (
@@ -111,30 +144,52 @@ def _groups(rows: Sequence[Row]) -> list[Judgement]:
 
 def _judgements(found: Iterable[Judgement]) -> Table:
     return Table(
-        columns=("group", "cells", "settings", "kept a layer", "allocated", "reserved",
-                 "step time", "overhead", "tau", "regret", "worst regret"),
+        columns=(
+            "group",
+            "cells",
+            "settings",
+            "kept a layer",
+            "allocated",
+            "reserved",
+            "step time",
+            "overhead",
+            "tau",
+            "regret",
+            "worst regret",
+        ),
         rows=tuple(
             (
-                one.name, str(one.cells), str(one.rows), _shown(one.kept),
-                _shown(one.allocated), _shown(one.reserved), _shown(one.step),
+                one.name,
+                str(one.cells),
+                str(one.rows),
+                _shown(one.kept),
+                _shown(one.allocated),
+                _shown(one.reserved),
+                _shown(one.step),
                 _shown(one.overhead),
                 _DASH if one.tau is None else f"{one.tau:+.2f}",
-                _lost(one.regret), _lost(one.worst_regret),
+                _lost(one.regret),
+                _lost(one.worst_regret),
             )
             for one in found
         ),
-    )  # fmt: skip
+    )
 
 
 def _verdicts(found: Iterable[Judgement]) -> Table:
     return Table(
-        columns=("group", "fits: ran", "fits: out of memory", "does not: out of memory",
-                 "does not: ran"),
+        columns=(
+            "group",
+            "fits: ran",
+            "fits: out of memory",
+            "does not: out of memory",
+            "does not: ran",
+        ),
         rows=tuple(
             (one.name, str(v.fits), str(v.false_fits), str(v.refusals), str(v.false_refusals))
             for one, v in ((one, one.verdicts) for one in found)
         ),
-    )  # fmt: skip
+    )
 
 
 def _cell_section(cell: Cell, own: Sequence[Row]) -> Section:
@@ -149,13 +204,15 @@ def _cell_section(cell: Cell, own: Sequence[Row]) -> Section:
 def _cell_row(row: Row) -> tuple[str, ...]:
     points = difference(row.overhead)
     return (
-        row.setting, str(row.status),
-        *_three(row.kept, lambda n: f"{n / MIB:.2f}"), *_three(row.allocated, gib),
+        row.setting,
+        str(row.status),
+        *_three(row.kept, lambda n: f"{n / MIB:.2f}"),
+        *_three(row.allocated, gib),
         *_three(row.reserved, gib),
         *_three(row.step, lambda s: f"{s * 1e3:.1f}"),
         *_three(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
         _DASH if points is None else f"{points * 100:+.1f} points",
-    )  # fmt: skip
+    )
 
 
 def _three(pair: Pair, write: Callable[[Any], str]) -> tuple[str, str, str]:

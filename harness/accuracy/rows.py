@@ -106,11 +106,15 @@ def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
     )
     degrees = f"TP{layout.tensor_model_parallel_size} PP{layout.pipeline_model_parallel_size}"
     parts = [
-        model.name, f"{model.num_layers} layers", f"{workload.seq_length} tokens",
-        f"{microbatches} x {workload.micro_batch_size}", str(workload.precision), impl,
+        model.name,
+        f"{model.num_layers} layers",
+        f"{workload.seq_length} tokens",
+        f"{microbatches} x {workload.micro_batch_size}",
+        str(workload.precision),
+        impl,
         *([degrees] if layout.world_size > 1 else []),
         *(["expandable segments"] if any("expandable" in v for v in trial.variables) else []),
-    ]  # fmt: skip
+    ]
     return Cell(
         group=f"{workload.device} {workload.backend} {model.name}",
         label=", ".join(parts),
@@ -154,9 +158,13 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
 
 
 _NOTHING = Prediction(
-    step_time_seconds=None, peak_allocated_bytes=None, peak_reserved_bytes=None,
-    saved_bytes_per_layer=None, replayed_flops_per_layer=None, calibration="none",
-)  # fmt: skip
+    step_time_seconds=None,
+    peak_allocated_bytes=None,
+    peak_reserved_bytes=None,
+    saved_bytes_per_layer=None,
+    replayed_flops_per_layer=None,
+    calibration="none",
+)
 
 
 def _taken(sized: Sequence[TrialResult]) -> int | None:

@@ -65,9 +65,11 @@ def golden_from_text(text: str, file: object) -> Golden:
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(
-            f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}",
+            f"{file}: schema_version",
+            show(version),
+            f"must be {SCHEMA_VERSION}",
             "harness golden import reads the layouts of Megatron-LM and Megatron Bridge",
-        )  # fmt: skip
+        )
     try:
         return _golden(values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -65,12 +65,20 @@ def _fields(request: ImportRequest) -> dict[str, Scalar]:
     for pair in request.fields:
         key, separator, value = pair.partition("=")
         if not separator or not key:
-            raise UserError("--workload", pair, "is not a field of the workload and its value",
-                            "write e.g. model.name=llama3_8b")  # fmt: skip
+            raise UserError(
+                "--workload",
+                pair,
+                "is not a field of the workload and its value",
+                "write e.g. model.name=llama3_8b",
+            )
         found[key] = value
     if not found:
-        raise UserError("--workload", "(none)", "must say of which workload the golden is",
-                        "e.g. --workload model.name=llama3_8b, or --like RESULT")  # fmt: skip
+        raise UserError(
+            "--workload",
+            "(none)",
+            "must say of which workload the golden is",
+            "e.g. --workload model.name=llama3_8b, or --like RESULT",
+        )
     return found
 
 

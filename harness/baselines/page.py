@@ -16,8 +16,16 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         summary = golden.summary()
         first = next((name for name in (*METRICS, *summary) if name in summary), "")
         value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
-        rows.append((golden.identity.label, golden.identity.gpus, golden.meta.provenance.value,
-                     golden.meta.date, value, path.name))  # fmt: skip
+        rows.append(
+            (
+                golden.identity.label,
+                golden.identity.gpus,
+                golden.meta.provenance.value,
+                golden.meta.date,
+                value,
+                path.name,
+            )
+        )
     if not rows:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -62,9 +62,11 @@ def _command(plan: RunPlan, trial: Trial) -> str:
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     """A planned trial without a result: not begun, at work, or killed with its runner."""
     begun = (folder.path / _TRIAL).exists()
-    what = "result.json cannot be read" if folder.has_result() else (
-        "began, and has no result: interrupted" if begun else "has not been run"
-    )  # fmt: skip
+    what = (
+        "result.json cannot be read"
+        if folder.has_result()
+        else ("began, and has no result: interrupted" if begun else "has not been run")
+    )
     state = folder.state() if begun else None
     return TrialResult(
         name=trial.name,

@@ -84,18 +84,27 @@ def conclude(
     )
     said = (*again, *remarks(relative_to, rates, samples))
     document = CalibrationDocument(
-        calibration=calibration, notes=notes, device=facts.name, date=date,
-        environment=environment, remarks=said,
-    )  # fmt: skip
+        calibration=calibration,
+        notes=notes,
+        device=facts.name,
+        date=date,
+        environment=environment,
+        remarks=said,
+    )
     record_path = hardware_path(path, record.name)
     for target, text in ((path, document.text()), (record_path, record.text())):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, text)
     return Outcome(
-        calibration=calibration, notes=notes, path=path, hardware_path=record_path,
-        hardware=record.name, journal=path.with_suffix(".jsonl"), samples=len(samples),
+        calibration=calibration,
+        notes=notes,
+        path=path,
+        hardware_path=record_path,
+        hardware=record.name,
+        journal=path.with_suffix(".jsonl"),
+        samples=len(samples),
         remarks=said,
-    )  # fmt: skip
+    )
 
 
 def fitted(
@@ -173,11 +182,18 @@ _LEAST_EFFICIENCY: Final = 0.01
 """Below this only the smallest cases were timed, which come first: flash attention of 32 tokens
 reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
 _MEASURABLE: Final = (
-    "gemm_efficiency", "fp8_gemm_efficiency", "attention_forward_efficiency",
-    "attention_backward_efficiency", "bandwidth_efficiency", "nvlink_efficiency",
-    "internode_efficiency", "hidden_fraction", "kernel_seconds", "collective_seconds",
+    "gemm_efficiency",
+    "fp8_gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "bandwidth_efficiency",
+    "nvlink_efficiency",
+    "internode_efficiency",
+    "hidden_fraction",
+    "kernel_seconds",
+    "collective_seconds",
     "step_seconds",
-)  # fmt: skip
+)
 
 
 def band(errors: Sequence[float]) -> float:

@@ -36,14 +36,16 @@ class Resource(StrEnum):
 
 
 RESOURCES: Final = {
-    Kind.GEMM: Resource.GEMM, Kind.GEMM_FP8: Resource.GEMM_FP8,
+    Kind.GEMM: Resource.GEMM,
+    Kind.GEMM_FP8: Resource.GEMM_FP8,
     Kind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
     Kind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
-    Kind.TO_DEVICE: Resource.TO_DEVICE, Kind.TO_HOST: Resource.TO_HOST,
+    Kind.TO_DEVICE: Resource.TO_DEVICE,
+    Kind.TO_HOST: Resource.TO_HOST,
     Kind.ADAM: Resource.OPTIMIZER,
     **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
     **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
-}  # fmt: skip
+}
 """A plain copy has no resource: it is a ceiling, and no kernel of a training step. Nor have grouped
 GEMMs, latent attention and the host's times, of which a calibration has no constant."""
 
@@ -255,9 +257,11 @@ def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, .
         for resource in Resource
         for sample in large(
             [s for s in chosen if RESOURCES.get(s.case.kind) is resource],
-            ranks, fixed.kernel_seconds or 0.0, fixed.collective_seconds or 0.0,
+            ranks,
+            fixed.kernel_seconds or 0.0,
+            fixed.collective_seconds or 0.0,
         )
-    }  # fmt: skip
+    }
     errors = []
     for part in range(_PARTS):
         rates = fit([s for i, s in enumerate(chosen) if i % _PARTS != part], ranks)

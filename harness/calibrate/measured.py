@@ -101,9 +101,12 @@ def _facts(device: Device) -> DeviceFacts:
     if device is Device.CPU:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return DeviceFacts(
-            name=cpu_model(), is_cpu=True, memory_bytes=memory, processors=usable_cpus(),
+            name=cpu_model(),
+            is_cpu=True,
+            memory_bytes=memory,
+            processors=usable_cpus(),
             compute_capability=1.0,
-        )  # fmt: skip
+        )
     if not torch.cuda.is_available():
         raise UserError("--device", device, "torch sees no CUDA GPU here", "--device cpu works")
     properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -122,9 +125,12 @@ def _machine(facts: DeviceFacts, environment: Mapping[str, Any]) -> dict[str, An
     software, host = environment["software"], environment["host"]
     here = {"host": host["name_hash"], "torch_threads": host["torch_threads"]}
     return {
-        "device": facts.name, "torch": software["torch"], "cuda": software["cuda"],
-        "ranks": os.environ.get("WORLD_SIZE", "1"), **(here if facts.is_cpu else {}),
-    }  # fmt: skip
+        "device": facts.name,
+        "torch": software["torch"],
+        "cuda": software["cuda"],
+        "ranks": os.environ.get("WORLD_SIZE", "1"),
+        **(here if facts.is_cpu else {}),
+    }
 
 
 def _collectives(
@@ -155,9 +161,14 @@ def _until_stopped(
 
 
 def _kernels(
-    device: Device, budget_seconds: float, ends: float, journal: Journal, signals: StopSignals,
-    say: Say, now: Callable[[], float] = time.monotonic,
-) -> bool:  # fmt: skip
+    device: Device,
+    budget_seconds: float,
+    ends: float,
+    journal: Journal,
+    signals: StopSignals,
+    say: Say,
+    now: Callable[[], float] = time.monotonic,
+) -> bool:
     """Time what is not in the journal yet until `ends`; whether nothing is left.
 
     The smallest of every kind come first, whatever the budget: the first call of a kind loads

@@ -112,17 +112,19 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
         ),
         sources={
             "memory_torch_total_gib": "what the system reports",
-            "memory_bandwidth_gb_per_second":
-                f"no datasheet value: best measured here, {stream.case.key}",
+            "memory_bandwidth_gb_per_second": (
+                f"no datasheet value: best measured here, {stream.case.key}"
+            ),
             "bf16_tflops": gemm,
             "fp16_tflops": f"not measured; taken to be that of bf16 ({gemm})",
             "sm_count": f"{unit} that the process may use",
-            "compute_capability":
-                "none: a CPU" if facts.is_cpu else "what torch reports (get_device_properties)",
+            "compute_capability": "none: a CPU"
+            if facts.is_cpu
+            else "what torch reports (get_device_properties)",
             "internode_gb_per_second": _NO_LINK,
             "host_link_gb_per_second": "best copy measured here" if host else _NO_LINK,
         },
-    )  # fmt: skip
+    )
 
 
 def _best(samples: Sequence[Sample], wanted: Callable[[Sample], bool], what: str) -> Sample:

@@ -34,9 +34,12 @@ def refit(path: Path) -> Outcome:
             "--refit", show_path(path), "is of several ranks, whose link it does not tell"
         )
     facts = DeviceFacts(
-        name=str(machine.get("device")), is_cpu=False, memory_bytes=0, processors=0,
+        name=str(machine.get("device")),
+        is_cpu=False,
+        memory_bytes=0,
+        processors=0,
         compute_capability=0.0,
-    )  # fmt: skip
+    )
     told = _environment(path, machine)
     date = told.pop("date", None)
     return conclude(samples, facts, told, path, date=date)

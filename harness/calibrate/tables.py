@@ -23,8 +23,10 @@ PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 Row = dict[str, str]
 
 _DGXC_MODELS = {
-    "Llama 3.1 8B": "llama3.1_8b", "Nemotron-4 15B": "nemotron4_15b", "Llama 3 8B SFT": "llama3_8b",
-}  # fmt: skip
+    "Llama 3.1 8B": "llama3.1_8b",
+    "Nemotron-4 15B": "nemotron4_15b",
+    "Llama 3 8B SFT": "llama3_8b",
+}
 _PACKED_SEQUENCE = 256
 """Tokens of a fine-tuning sample (SQuAD, rounded up to a power of two). NeMo packs samples into
 rows of 4,096 tokens, and attention stays within a sample: the job is one of short sequences."""
@@ -67,9 +69,12 @@ def _a100(row: Row) -> Iterator[Target]:
     yield replace(target, seconds=layer, quantity=Quantity.LAYER)
     if target.setting == NONE:
         yield replace(
-            target, name=f"{target.name}, forward", family=f"{target.family} forward",
-            seconds=float(row["fwd_ms"]) / 1000, quantity=Quantity.LAYER_FORWARD,
-        )  # fmt: skip
+            target,
+            name=f"{target.name}, forward",
+            family=f"{target.family} forward",
+            seconds=float(row["fwd_ms"]) / 1000,
+            quantity=Quantity.LAYER_FORWARD,
+        )
 
 
 def _korthikanti_setting(words: str) -> RecomputeSetting:

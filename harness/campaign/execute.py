@@ -125,9 +125,12 @@ class Executor:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             process = subprocess.Popen(
-                [*self.program, *words], stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [*self.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
                 return process.wait(max(1.0, seconds - _PATIENCE_SECONDS))
             except subprocess.TimeoutExpired:

@@ -39,9 +39,10 @@ class Item:
             raise UserError(f"{self.name}: arguments", "[]", "must name a command of the harness")
         if not 0 < self.least_seconds <= self.most_seconds:
             raise UserError(
-                f"{self.name}: least_seconds", self.least_seconds,
+                f"{self.name}: least_seconds",
+                self.least_seconds,
                 f"must be positive and at most most_seconds = {self.most_seconds}",
-            )  # fmt: skip
+            )
 
     def command(self, out: Path) -> tuple[str, ...]:
         """Its arguments with the campaign's folder put in."""
@@ -83,8 +84,9 @@ class Campaign:
         known = {item.name: item for item in self.items}
         for name in names:
             if name not in known:
-                raise UserError("--items", show(name), "is no item of this campaign",
-                                nearest_names(name, known))  # fmt: skip
+                raise UserError(
+                    "--items", show(name), "is no item of this campaign", nearest_names(name, known)
+                )
         return replace(self, items=tuple(known[name] for name in names))
 
     def first_run(self) -> Item | None:

@@ -60,9 +60,11 @@ def runs(folder: Path) -> list[Path]:
 def parser() -> Parser:
     """The command line."""
     made = Parser(
-        prog="harness accuracy", description=HELP, epilog=EPILOG,
+        prog="harness accuracy",
+        description=HELP,
+        epilog=EPILOG,
         formatter_class=RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     made.add_argument("folder", type=Path, nargs="+", help="campaigns, runs, or any folders")
     made.add_argument("--out", type=Path, help="default: the first folder")
     made.add_argument("--half", choices=list(Half), help="only the cells of this half")
@@ -83,8 +85,9 @@ def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
         for result in results
         for gpu in result.environment.get("gpus") or ()
     }
-    versions = {str((r.environment.get("software") or {}).get("torch")) for r in results
-                if r.environment}  # fmt: skip
+    versions = {
+        str((r.environment.get("software") or {}).get("torch")) for r in results if r.environment
+    }
     names = sorted({row.calibration for row in found} - {"none"})
     where = ", ".join(sorted(places)) or "CPU"
     known = f"; calibration {', '.join(names)}" if names else ""

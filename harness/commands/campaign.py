@@ -77,9 +77,14 @@ def main(argv: Sequence[str]) -> int:
     out = (options.out or Path("campaign") / Path(options.name).stem).resolve()
     (out / CALIBRATED).mkdir(parents=True, exist_ok=True)
     executor = Executor(
-        out=out, environment=record_environment(out), version=program_version(),
-        budget_seconds=options.budget_seconds, began=began, again=options.retry, say=_say,
-    )  # fmt: skip
+        out=out,
+        environment=record_environment(out),
+        version=program_version(),
+        budget_seconds=options.budget_seconds,
+        began=began,
+        again=options.retry,
+        say=_say,
+    )
     try:
         with StopSignals():
             attempts = tuple(executor.run(campaign))
@@ -101,8 +106,12 @@ def parse(argv: Sequence[str]) -> Options:
         elif word == _RETRY:
             retry = True
         elif name not in _FLAGS:
-            raise UserError(show(name), value or "(given)", "is not a flag",
-                            nearest_names(name, (*_FLAGS, _RETRY, "--help")))  # fmt: skip
+            raise UserError(
+                show(name),
+                value or "(given)",
+                "is not a flag",
+                nearest_names(name, (*_FLAGS, _RETRY, "--help")),
+            )
         elif not has_value and not rest:
             raise UserError(name, "(none)", "needs a value")
         else:

@@ -82,25 +82,51 @@ def parse_limit(text: str) -> tuple[str, float]:
     try:
         return name, float(amount.removesuffix("%")) * scale
     except ValueError:
-        raise UserError("--limit", text, "is not METRIC=LIMIT",
-                        "write e.g. step_time_seconds=3%") from None  # fmt: skip
+        raise UserError(
+            "--limit", text, "is not METRIC=LIMIT", "write e.g. step_time_seconds=3%"
+        ) from None
 
 
 def parser() -> ArgumentParser:
     """Arguments of `harness compare`."""
-    made = Parser(prog="harness compare", description=HELP, epilog=EPILOG,
-                  formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
-    made.add_argument("results", nargs="+", type=Path, metavar="RESULTS",
-                      help="folders of runs, or result.json files")  # fmt: skip
-    made.add_argument("--golden", action="append", type=Path, metavar="PATH",
-                      help=f"golden file or folder, repeatable (default {FOLDER})")  # fmt: skip
-    made.add_argument("--limit", action="append", default=[], metavar="METRIC=LIMIT",
-                      help="relative limit of a metric, e.g. tflops_per_gpu=3%%")  # fmt: skip
-    made.add_argument("--allow-env-change", action="store_true",
-                      help="compare across environments, differences printed first")  # fmt: skip
-    made.add_argument("--allow-unmatched", action="store_true",
-                      help="trials or goldens without the other are listed, no more")  # fmt: skip
-    made.add_argument("--exact-loss", action="store_true",
-                      help="losses must be equal bit by bit")  # fmt: skip
+    made = Parser(
+        prog="harness compare",
+        description=HELP,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="folders of runs, or result.json files",
+    )
+    made.add_argument(
+        "--golden",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        help=f"golden file or folder, repeatable (default {FOLDER})",
+    )
+    made.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="relative limit of a metric, e.g. tflops_per_gpu=3%%",
+    )
+    made.add_argument(
+        "--allow-env-change",
+        action="store_true",
+        help="compare across environments, differences printed first",
+    )
+    made.add_argument(
+        "--allow-unmatched",
+        action="store_true",
+        help="trials or goldens without the other are listed, no more",
+    )
+    made.add_argument("--exact-loss", action="store_true", help="losses must be equal bit by bit")
     made.add_argument("--strict", action="store_true", help="a stale golden fails (exit 1)")
     return made

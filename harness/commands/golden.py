@@ -53,8 +53,10 @@ def _update(arguments: Namespace) -> None:
     for change in changes:
         count = len(change.new.processes)
         if 0 < count < ADVISED_REPEATS:
-            _say(f"{change.new.identity.label}: few samples ({count}); "
-                 f"measure.repeats={ADVISED_REPEATS} makes a better golden")  # fmt: skip
+            _say(
+                f"{change.new.identity.label}: few samples ({count}); "
+                f"measure.repeats={ADVISED_REPEATS} makes a better golden"
+            )
     _apply(changes, arguments)
 
 
@@ -112,8 +114,12 @@ def _import(arguments: Namespace) -> None:
 
 def parser() -> ArgumentParser:
     """Arguments of `harness golden`."""
-    made = Parser(prog="harness golden", description=HELP, allow_abbrev=False,
-                  formatter_class=RawDescriptionHelpFormatter)  # fmt: skip
+    made = Parser(
+        prog="harness golden",
+        description=HELP,
+        allow_abbrev=False,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     update = commands.add_parser("update", help="make or replace goldens from results")
     update.add_argument("results", nargs="+", type=Path, metavar="RESULTS")
@@ -132,14 +138,28 @@ def parser() -> ArgumentParser:
 
 def _importing(made: ArgumentParser) -> None:
     made.add_argument("file", type=Path)
-    made.add_argument("--workload", action="append", default=[], metavar="KEY=VALUE",
-                      help="what is known of the workload, e.g. model.name=gpt3_7b")  # fmt: skip
-    made.add_argument("--like", type=Path, metavar="RESULT",
-                      help="a result.json of the same workload, instead of --workload")  # fmt: skip
+    made.add_argument(
+        "--workload",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="what is known of the workload, e.g. model.name=gpt3_7b",
+    )
+    made.add_argument(
+        "--like",
+        type=Path,
+        metavar="RESULT",
+        help="a result.json of the same workload, instead of --workload",
+    )
     made.add_argument("--gpus", required=True, metavar="COUNTxTYPE")
     made.add_argument("--layout", choices=list(Layout), help="found out where it is not given")
-    made.add_argument("--first-step", type=int, default=FIRST_STEP, metavar="N",
-                      help=f"times before it are warm-up (default {FIRST_STEP})")  # fmt: skip
+    made.add_argument(
+        "--first-step",
+        type=int,
+        default=FIRST_STEP,
+        metavar="N",
+        help=f"times before it are warm-up (default {FIRST_STEP})",
+    )
     made.add_argument("--source", default="", help="where the file comes from")
     made.add_argument("--date", default="", help="when it was measured")
     _writing(made)
@@ -147,10 +167,16 @@ def _importing(made: ArgumentParser) -> None:
 
 def _writing(made: ArgumentParser) -> None:
     made.add_argument("--reason", required=True, help="why the baseline changes; kept in the file")
-    made.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER",
-                      help=f"where goldens are (default {FOLDER})")  # fmt: skip
-    made.add_argument("--diff", type=Path, metavar="FILE",
-                      help="write old and new of every value there, as JSON")  # fmt: skip
+    made.add_argument(
+        "--to",
+        type=Path,
+        default=FOLDER,
+        metavar="FOLDER",
+        help=f"where goldens are (default {FOLDER})",
+    )
+    made.add_argument(
+        "--diff", type=Path, metavar="FILE", help="write old and new of every value there, as JSON"
+    )
     made.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
 
 
@@ -159,5 +185,9 @@ def _say(text: str) -> None:
 
 
 _COMMANDS: Final = {
-    "update": _update, "list": _list, "show": _show, "export": _export, "import": _import,
-}  # fmt: skip
+    "update": _update,
+    "list": _list,
+    "show": _show,
+    "export": _export,
+    "import": _import,
+}

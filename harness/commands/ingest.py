@@ -163,8 +163,12 @@ def _files(path: Path) -> tuple[Path, ...]:
     try:
         files = [file for file in sorted(path.rglob("*")) if file.is_file()]
     except OSError as error:
-        raise UserError("LOG", show(str(path)), f"cannot be searched: {error.filename}: "
-                        f"{error.strerror}", "name a folder of logs") from None  # fmt: skip
+        raise UserError(
+            "LOG",
+            show(str(path)),
+            f"cannot be searched: {error.filename}: {error.strerror}",
+            "name a folder of logs",
+        ) from None
     found = tuple(file for file in files if file.suffix in _SUFFIXES)
     if not found:
         raise UserError("LOG", show(str(path)), "is a folder without logs")
@@ -184,8 +188,9 @@ def _identity(options: Options) -> Identity:
     config = compose((*options.overrides, *steps), options.config_dir)
     preset = "experiment" in given
     if options.like is not None and preset:
-        raise UserError("like", str(options.like), "says the workload, as experiment= does",
-                        "give one of them")  # fmt: skip
+        raise UserError(
+            "like", str(options.like), "says the workload, as experiment= does", "give one of them"
+        )
     like = load_results([options.like]).results[0] if options.like else None
     device = Device.CUDA if config.device == _AUTO else convert(config.device, Device, "", "device")
     return Identity(config=config, preset=preset, like=like, device=device)
@@ -198,8 +203,12 @@ def _check_workload(given: set[str], options: Options) -> None:
     told = "like=RESULT tells its own" if options.like else "the log alone tells it"
     for key in sorted(given):
         if key.partition(".")[0] in _WORKLOAD:
-            raise UserError(key, "(given)", f"is part of a workload, and {told}",
-                            "experiment=NAME says which workload is meant")  # fmt: skip
+            raise UserError(
+                key,
+                "(given)",
+                f"is part of a workload, and {told}",
+                "experiment=NAME says which workload is meant",
+            )
 
 
 def _default_name(sources: Sequence[Source]) -> str:

@@ -64,14 +64,30 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Arguments of `harness report`."""
-    made = Parser(prog="harness report", description=HELP, epilog=EPILOG,
-                  formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
-    made.add_argument("run", type=Path, metavar="RUN",
-                      help="folder of a run, or of result.json files")  # fmt: skip
-    made.add_argument("--golden", action="append", type=Path, metavar="PATH",
-                      help="judge by this golden file or folder, repeatable")  # fmt: skip
-    made.add_argument("--limit", action="append", default=[], metavar="METRIC=LIMIT",
-                      help="as for harness compare")  # fmt: skip
+    made = Parser(
+        prog="harness report",
+        description=HELP,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, or of result.json files"
+    )
+    made.add_argument(
+        "--golden",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        help="judge by this golden file or folder, repeatable",
+    )
+    made.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="as for harness compare",
+    )
     made.add_argument("--allow-env-change", action="store_true", help="as for harness compare")
     made.add_argument("--to", type=Path, metavar="FOLDER", help="default: RUN/report")
     return made

@@ -75,12 +75,18 @@ def main(argv: Sequence[str]) -> int:
     config, options = compose_sweep(flags.overrides, flags.config_dir)
     if config.measure.repeats > 1:
         raise UserError(
-            "measure.repeats", config.measure.repeats, "must be 1: a point is one trial",
+            "measure.repeats",
+            config.measure.repeats,
+            "must be 1: a point is one trial",
             "repeat the best ones with `harness run`",
-        )  # fmt: skip
+        )
     if config.backend is Backend.COMMAND:
-        raise UserError("backend", config.backend, "a command chooses layout and batch itself",
-                        "backend=native, or `harness run backend=command`")  # fmt: skip
+        raise UserError(
+            "backend",
+            config.backend,
+            "a command chooses layout and batch itself",
+            "backend=native, or `harness run backend=command`",
+        )
     machine = machine_of(config)
     space = make_space(config, machine, options)
     plan = RunPlan(
@@ -128,16 +134,20 @@ def _sweep(
         retry=flags.retry,
     )
     again = again_line("sweep", argv)
-    _say(f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
-         f"into {folder.path}")  # fmt: skip
+    _say(
+        f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
+        f"into {folder.path}"
+    )
     try:
         outcomes = sweep.run()
     except Stop as stop:
         _say(f"stopped: what is finished is in {folder.path}; go on with: {again}")
         return stop.exit_code
     except OSError as error:
-        _say(f"cannot write {error.filename or folder.path}: {error.strerror or error}; when that "
-             f"is put right: {again}")  # fmt: skip
+        _say(
+            f"cannot write {error.filename or folder.path}: {error.strerror or error}; when that "
+            f"is put right: {again}"
+        )
         return FAILED
     title = f"{plan.experiment} on {plan.device_name}; sweep of step time and peak memory"
     print(page(title, space, outcomes, options.budget_bytes()), end="")

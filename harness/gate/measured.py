@@ -138,8 +138,13 @@ def _loss_row(
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
     worst = furthest(processes, golden.processes)
     if worst is None:
-        return Row(label=label, workload_key=key, metric=LOSS, verdict=Verdict.VANISHED,
-                   reason="no training step is in both")  # fmt: skip
+        return Row(
+            label=label,
+            workload_key=key,
+            metric=LOSS,
+            verdict=Verdict.VANISHED,
+            reason="no training step is in both",
+        )
     beyond = abs(worst.change) > limit
     return Row(
         label=label,

@@ -146,8 +146,11 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
 
 
 _PEAKS: Final = {
-    ALLOCATED: "allocated", ACTIVE: "active", RESERVED: "reserved", NVML: "nvml_used",
-}  # fmt: skip
+    ALLOCATED: "allocated",
+    ACTIVE: "active",
+    RESERVED: "reserved",
+    NVML: "nvml_used",
+}
 
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:

@@ -27,8 +27,11 @@ WORDS: Final = {
     Verdict.PASS: "PASS",
 }
 _RUN_AGAIN: Final = (
-    Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.INCONCLUSIVE,
-)  # fmt: skip
+    Verdict.REGRESSION,
+    Verdict.FAILED,
+    Verdict.UNSTABLE,
+    Verdict.INCONCLUSIVE,
+)
 _MEANING: Final = {
     0: "pass",
     1: "regression",

@@ -35,10 +35,15 @@ def again(experiment: str, trial: Trial) -> str:
         f"name=again-{trial.workload.key()}",
     ]
     if trial.command is not None:
-        words += [f"backend={trial.workload.backend}", f"framework={trial.command.framework}",
-                  f"command={trial.command.template}"]  # fmt: skip
-    variables = [f"{name}={quote(value)}" for name, _, value in
-                 (text.partition("=") for text in trial.variables)]  # fmt: skip
+        words += [
+            f"backend={trial.workload.backend}",
+            f"framework={trial.command.framework}",
+            f"command={trial.command.template}",
+        ]
+    variables = [
+        f"{name}={quote(value)}"
+        for name, _, value in (text.partition("=") for text in trial.variables)
+    ]
     return " ".join([*variables, "harness run", *(quote(word) for word in words)])
 
 

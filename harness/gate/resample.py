@@ -79,8 +79,9 @@ def shifts(new: "Array", golden: "Array") -> "Array":
 
 def pooled_noise(sides: Sequence[Side]) -> float:
     """Pooled standard deviation of the logarithms of medians between processes."""
-    squares = [deviation(list(side.centres())) ** 2 * (side.count - 1)
-               for side in sides if side.count > 1]  # fmt: skip
+    squares = [
+        deviation(list(side.centres())) ** 2 * (side.count - 1) for side in sides if side.count > 1
+    ]
     return math.sqrt(sum(squares) / sum(side.count - 1 for side in sides))
 
 

@@ -95,9 +95,11 @@ def judge(shift: Shift, metric: Metric, limit: float, difference: float) -> Judg
     worse = Worsening.of(shift, metric.better)
     if worse.beyond(limit):
         whole = worse.interval.low > limit
-        where = "the whole interval is beyond the limit" if whole else (
-            "no change is excluded, the limit is not"
-        )  # fmt: skip
+        where = (
+            "the whole interval is beyond the limit"
+            if whole
+            else ("no change is excluded, the limit is not")
+        )
         return Judgement(verdict=Verdict.REGRESSION, reason=where)
     if worse.mirrored.beyond(limit):
         return Judgement(verdict=Verdict.STALE, reason="better than the golden: record a new one")

@@ -49,9 +49,14 @@ class ProcessGroup:
             lock.take()
             with open(folder.log_of(node), "wb") as log:
                 self._process = subprocess.Popen(
-                    list(command), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-                    env=environment, start_new_session=True, pass_fds=(lock.descriptor,),
-                )  # fmt: skip
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=(lock.descriptor,),
+                )
         finally:
             lock.close()  # the process holds it now, and keeps it should we die
 
@@ -103,8 +108,12 @@ def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
         while not lock.take():
             waited = time.monotonic() - began
             if waited > grace_seconds + _PATIENCE_SECONDS:
-                raise UserError("trial", folder.path.name, "is still run by processes of an earlier"
-                                " run that do not end", "end them first")  # fmt: skip
+                raise UserError(
+                    "trial",
+                    folder.path.name,
+                    "is still run by processes of an earlier run that do not end",
+                    "end them first",
+                )
             pids = set(holders(folder.lock))
             members = pids.union(*(descendants(pid) for pid in pids))
             kill_groups(group_leaders(members), _signal(waited, grace_seconds))

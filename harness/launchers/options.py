@@ -56,23 +56,35 @@ class LauncherOptions:
             _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
         for name in ("node_rank", "nodes", "gpus_per_node", "cpus_per_task", "max_requeues"):
             _check(name, getattr(self, name), getattr(self, name) >= 0, "must not be negative")
-        _check("node_rank", self.node_rank, self.node_rank < self.nnodes,
-               f"must be below launcher.nnodes = {self.nnodes}")  # fmt: skip
+        _check(
+            "node_rank",
+            self.node_rank,
+            self.node_rank < self.nnodes,
+            f"must be below launcher.nnodes = {self.nnodes}",
+        )
         _check("poll_seconds", self.poll_seconds, self.poll_seconds > 0, "must be positive")
         if self.nnodes > 1:
             self.endpoint()
         if self.time:
             minutes(self.time)
         for entry in self.sbatch:
-            _check("sbatch", entry, re.match(r"[a-z][\w-]*(=|$)", entry) is not None,
-                   "must be KEY or KEY=VALUE, as sbatch spells it, without dashes")  # fmt: skip
+            _check(
+                "sbatch",
+                entry,
+                re.match(r"[a-z][\w-]*(=|$)", entry) is not None,
+                "must be KEY or KEY=VALUE, as sbatch spells it, without dashes",
+            )
 
     def endpoint(self) -> tuple[str, int]:
         """Host and port of `rendezvous`; UserError where it is neither."""
         host, _, port = self.rendezvous.rpartition(":")
         legal = bool(host) and port.isdigit() and 0 < int(port) < 2**16
-        _check("rendezvous", self.rendezvous or "(none)", legal,
-               "must be HOST:PORT of node 0, with a free port")  # fmt: skip
+        _check(
+            "rendezvous",
+            self.rendezvous or "(none)",
+            legal,
+            "must be HOST:PORT of node 0, with a free port",
+        )
         return host.strip("[]"), int(port)
 
 
@@ -80,11 +92,27 @@ _ONLY: Final = {
     **dict.fromkeys(("nnodes", "node_rank", "rendezvous"), LauncherKind.TORCHRUN),
     **dict.fromkeys(
         (
-            "wait", "partition", "account", "qos", "reservation", "constraint", "time", "nodes",
-            "gpus_per_node", "cpus_per_task", "mem", "sbatch", "setup", "array_parallelism",
-            "max_requeues", "poll_seconds", "python",
-        ), LauncherKind.SLURM),
-}  # fmt: skip
+            "wait",
+            "partition",
+            "account",
+            "qos",
+            "reservation",
+            "constraint",
+            "time",
+            "nodes",
+            "gpus_per_node",
+            "cpus_per_task",
+            "mem",
+            "sbatch",
+            "setup",
+            "array_parallelism",
+            "max_requeues",
+            "poll_seconds",
+            "python",
+        ),
+        LauncherKind.SLURM,
+    ),
+}
 
 
 def _check_kind(options: LauncherOptions) -> None:
@@ -92,8 +120,13 @@ def _check_kind(options: LauncherOptions) -> None:
         owner = _ONLY.get(field.name)
         value = getattr(options, field.name)
         given = value != field.default
-        _check(field.name, value, not given or owner in (None, options.kind),
-               f"says nothing under launcher={options.kind}", f"launcher={owner}")  # fmt: skip
+        _check(
+            field.name,
+            value,
+            not given or owner in (None, options.kind),
+            f"says nothing under launcher={options.kind}",
+            f"launcher={owner}",
+        )
 
 
 def _check(name: str, value: object, legal: bool, relation: str, hint: str = "") -> None:
@@ -109,8 +142,12 @@ def minutes(text: str) -> int:
     ``D-H:M``, ``D-H:M:S``."""
     found = _TIME.fullmatch(text)
     if found is None:
-        raise UserError("launcher.time", text, "is not a time that sbatch takes",
-                        "e.g. 30 (minutes), 1:30:00 or 1-12")  # fmt: skip
+        raise UserError(
+            "launcher.time",
+            text,
+            "is not a time that sbatch takes",
+            "e.g. 30 (minutes), 1:30:00 or 1-12",
+        )
     days, first, second, third = (int(found[name] or 0) for name in "dabc")
     if found["d"] is not None or found["c"] is not None:
         seconds = ((days * 24 + first) * 60 + second) * 60 + third

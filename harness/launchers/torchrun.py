@@ -53,19 +53,31 @@ def command(
     place = ["--standalone", f"--nproc-per-node={ranks}"]
     if rendezvous is not None:
         place = [
-            f"--nnodes={rendezvous.nnodes}", f"--node-rank={rendezvous.node_rank}",
-            f"--nproc-per-node={per_node(ranks, rendezvous.nnodes)}", "--rdzv-backend=static",
-            f"--master-addr={rendezvous.host}", f"--master-port={rendezvous.port}",
-        ]  # fmt: skip
+            f"--nnodes={rendezvous.nnodes}",
+            f"--node-rank={rendezvous.node_rank}",
+            f"--nproc-per-node={per_node(ranks, rendezvous.nnodes)}",
+            "--rdzv-backend=static",
+            f"--master-addr={rendezvous.host}",
+            f"--master-port={rendezvous.port}",
+        ]
     return [
-        *_TETHERED, "-m", "torch.distributed.run", *place, "--max-restarts=0", *program,
+        *_TETHERED,
+        "-m",
+        "torch.distributed.run",
+        *place,
+        "--max-restarts=0",
+        *program,
         str(folder.path.resolve()),
-    ]  # fmt: skip
+    ]
 
 
 def per_node(ranks: int, nnodes: int) -> int:
     """Ranks of each machine; UserError where they do not come out even."""
     if ranks % nnodes:
-        raise UserError("nodes", nnodes, f"must divide the layout's {ranks} ranks",
-                        f"nearest: {nearest_divisors(ranks, nnodes)}")  # fmt: skip
+        raise UserError(
+            "nodes",
+            nnodes,
+            f"must divide the layout's {ranks} ranks",
+            f"nearest: {nearest_divisors(ranks, nnodes)}",
+        )
     return ranks // nnodes

@@ -19,9 +19,12 @@ _CRASHED: Final = re.compile(
     r"|^Aborted\b|^Killed\b|^Bus error\b"
 )
 ORDER: Final = (
-    TrialStatus.OOM, TrialStatus.NAN, TrialStatus.TIMEOUT, TrialStatus.NCCL_ERROR,
+    TrialStatus.OOM,
+    TrialStatus.NAN,
+    TrialStatus.TIMEOUT,
+    TrialStatus.NCCL_ERROR,
     TrialStatus.FAILED,
-)  # fmt: skip
+)
 """Causes before consequences: ranks that wait for a dead one report NCCL errors."""
 
 

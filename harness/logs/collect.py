@@ -174,8 +174,11 @@ def later(one: WholeRun | None, other: WholeRun) -> WholeRun:
     """Means as the last line tells them; what only an earlier one told stays."""
     if one is None:
         return other
-    told = {item.name: value for item in fields(WholeRun)
-            if (value := getattr(other, item.name)) is not None}  # fmt: skip
+    told = {
+        item.name: value
+        for item in fields(WholeRun)
+        if (value := getattr(other, item.name)) is not None
+    }
     return replace(one, **told)
 
 
@@ -248,6 +251,7 @@ def _with_rates(steps: list[Step], rates: list[Throughput]) -> list[Step]:
     for step, rate in zip_longest(steps, rates[: len(steps)]):
         fits = rate is not None and abs(rate.seconds - (step.seconds or 0)) <= _ROUNDING_SECONDS
         known = step.tflops_per_gpu is not None
-        found.append(replace(step, tflops_per_gpu=rate.tflops_per_gpu) if fits and not known
-                     else step)  # fmt: skip
+        found.append(
+            replace(step, tflops_per_gpu=rate.tflops_per_gpu) if fits and not known else step
+        )
     return found

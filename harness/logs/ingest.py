@@ -134,8 +134,12 @@ def _claim(folder: Path, logs: Sequence[str]) -> None:
         write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
     elif set(logs) - set(owners.splitlines()):
         first = owners.partition("\n")[0]
-        raise UserError("name", folder.name, f"holds results of another log ({first})",
-                        "give name=ANOTHER or runs=FOLDER")  # fmt: skip
+        raise UserError(
+            "name",
+            folder.name,
+            f"holds results of another log ({first})",
+            "give name=ANOTHER or runs=FOLDER",
+        )
 
 
 def _device_name(result: TrialResult) -> str:
@@ -160,14 +164,20 @@ def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
     config = identity.config
     asked = config.recompute.settings
     if len(asked) > 1:
-        raise UserError("recompute.settings", ",".join(asked), "are several, and a log is of one",
-                        "read the logs of each by themselves")  # fmt: skip
+        raise UserError(
+            "recompute.settings",
+            ",".join(asked),
+            "are several, and a log is of one",
+            "read the logs of each by themselves",
+        )
     spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
     if spec is None:
         raise UserError(
-            "recompute", ",".join(asked) or "(none)", "the log does not tell its setting",
+            "recompute",
+            ",".join(asked) or "(none)",
+            "the log does not tell its setting",
             "give one, e.g. recompute.settings=[none], and the logs of others by themselves",
-        )  # fmt: skip
+        )
     one = replace(
         config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))
     )

@@ -181,10 +181,12 @@ def _of_whole_run(
 ) -> TrialResult:
     """The mean over all steps: the only time there is, and one that holds the warm-up."""
     mean = Concern(
-        name="whole_run_mean", seen="one mean step time of the whole run", limit="single steps",
+        name="whole_run_mean",
+        seen="one mean step time of the whole run",
+        limit="single steps",
         advice="the warm-up is in it; a callback that times steps, or backend=native, tells more",
         fatal=True,
-    )  # fmt: skip
+    )
     found = (mean, *_concerns(parsed, question, TimedSteps()))
     assert whole.seconds is not None
     tokens = whole.tokens_per_second_per_gpu
@@ -206,51 +208,77 @@ def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Itera
     """What speaks against numbers out of a log, beside their scatter."""
     for text in contradictions(question.workload, parsed.arguments):
         yield Concern(
-            name="not_as_asked", seen=text, limit="what was asked for", fatal=True,
+            name="not_as_asked",
+            seen=text,
+            limit="what was asked for",
+            fatal=True,
             advice="the command does not take what is put in; see docs/backends.md",
-        )  # fmt: skip
+        )
     if not (question.done or parsed.ended):
-        yield Concern(name="incomplete", seen=f"the log ends {_last(parsed)}", limit="its end",
-                      advice="make sure that the run was stopped on purpose")  # fmt: skip
+        yield Concern(
+            name="incomplete",
+            seen=f"the log ends {_last(parsed)}",
+            limit="its end",
+            advice="make sure that the run was stopped on purpose",
+        )
     if parsed.damaged:
-        yield Concern(name="damaged_file", seen=", ".join(parsed.damaged), limit="whole files",
-                      advice="copy the log once more")  # fmt: skip
+        yield Concern(
+            name="damaged_file",
+            seen=", ".join(parsed.damaged),
+            limit="whole files",
+            advice="copy the log once more",
+        )
     if parsed.odd_files:
         first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
         yield Concern(
-            name="rank_files", limit="all ranks to the end",
+            name="rank_files",
+            limit="all ranks to the end",
             seen="; ".join([*first, f"and {more} more"] if more > 0 else first),
             advice="make sure that all files are of this run, and whole",
-        )  # fmt: skip
+        )
     if parsed.restarts:
-        yield Concern(name="restarts", seen=str(parsed.restarts), limit="0",
-                      advice="only the last attempt is counted")  # fmt: skip
+        yield Concern(
+            name="restarts",
+            seen=str(parsed.restarts),
+            limit="0",
+            advice="only the last attempt is counted",
+        )
     if timed.interval > 1:
         yield Concern(
-            name="log_interval", seen=f"a line every {timed.interval} steps", limit="1",
+            name="log_interval",
+            seen=f"a line every {timed.interval} steps",
+            limit="1",
             advice="values are means of them; log every step to see the scatter",
-        )  # fmt: skip
+        )
     if timed.missing:
         yield Concern(
-            name="missing_lines", seen=f"{timed.missing} between the first and the last",
-            limit="0", advice="ranks wrote over each other: one file a rank",
-        )  # fmt: skip
+            name="missing_lines",
+            seen=f"{timed.missing} between the first and the last",
+            limit="0",
+            advice="ranks wrote over each other: one file a rank",
+        )
     mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
     if mean is not None:
         yield Concern(
-            name="job_mean", seen=f"{mean:g} TFLOP/s/GPU since the job's start", limit="steps",
+            name="job_mean",
+            seen=f"{mean:g} TFLOP/s/GPU since the job's start",
+            limit="steps",
             advice="its start and its checkpoints are in it; no step's rate is taken from it",
-        )  # fmt: skip
+        )
     if timed.clock == TIMERS:
         yield Concern(
-            name="engine_timers", seen="step times are fwd + bwd + step", limit="whole steps",
+            name="engine_timers",
+            seen="step times are fwd + bwd + step",
+            limit="whole steps",
             advice="what lies between is not in them; steps_per_print=1 gives samples per second",
-        )  # fmt: skip
+        )
     if timed.clock == STAMPS:
         yield Concern(
-            name="time_stamps", seen="step times are distances of time stamps", limit="times",
+            name="time_stamps",
+            seen="step times are distances of time stamps",
+            limit="times",
             advice="say the workload: experiment=NAME or like=RESULT",
-        )  # fmt: skip
+        )
 
 
 def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak, ...]:

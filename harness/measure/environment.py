@@ -130,9 +130,13 @@ def git_commit(folder: Path | None = None) -> str | None:
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ("git", *arguments), cwd=folder, capture_output=True, text=True, check=False,
+            ("git", *arguments),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=_GIT_TIMEOUT_SECONDS,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

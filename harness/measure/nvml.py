@@ -17,10 +17,16 @@ from harness.result import GpuLoad
 T = TypeVar("T")
 
 THROTTLE_REASONS: Final = {
-    0x01: "gpu_idle", 0x02: "applications_clocks_setting", 0x04: "sw_power_cap",
-    0x08: "hw_slowdown", 0x10: "sync_boost", 0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown", 0x100: "display_clock_setting",
-}  # fmt: skip
+    0x01: "gpu_idle",
+    0x02: "applications_clocks_setting",
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason…)."""
 
 
@@ -88,14 +94,15 @@ class NvmlGpu:
             uncorrected_ecc_errors=_quiet(
                 lambda: int(
                     nvml.nvmlDeviceGetTotalEccErrors(
-                        self._handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                        self._handle,
+                        nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                         nvml.NVML_VOLATILE_ECC,
                     )
                 )
             ),
             mig_enabled=None if mig is None else bool(mig[0]),
             persistence_mode=None if persistence is None else bool(persistence),
-        )  # fmt: skip
+        )
 
     def other_processes(self) -> int | None:
         """Compute processes on the GPU beside this one.
@@ -156,8 +163,9 @@ def open_gpu(uuid: str | None = None, pci_bus_id: str | None = None) -> NvmlGpu 
     if _quiet(lambda: nvml.nvmlInit() or True) is None:
         return None
     for find, name in (
-        ("nvmlDeviceGetHandleByUUID", uuid), ("nvmlDeviceGetHandleByPciBusId", pci_bus_id),
-    ):  # fmt: skip
+        ("nvmlDeviceGetHandleByUUID", uuid),
+        ("nvmlDeviceGetHandleByPciBusId", pci_bus_id),
+    ):
         handle = _handle(nvml, find, name)
         if handle is not None:
             return NvmlGpu(nvml, handle)

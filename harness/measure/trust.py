@@ -78,28 +78,35 @@ def _of_series(seen: Evidence, plan: MeasurementPlan, limits: Limits) -> Iterato
     scatter, moved = spread(seconds), drift(seconds)
     if scatter > limits.spread:
         yield Concern(
-            name="spread", seen=f"IQR {_percent(scatter)} of the median",
-            limit=_percent(limits.spread), fatal=True,
+            name="spread",
+            seen=f"IQR {_percent(scatter)} of the median",
+            limit=_percent(limits.spread),
+            fatal=True,
             advice="look for other load; measure more steps",
-        )  # fmt: skip
+        )
     if abs(moved) > limits.drift:
         yield Concern(
-            name="drift", seen=f"{moved * 100:+.1f} % over the window",
-            limit=_percent(limits.drift), fatal=True,
+            name="drift",
+            seen=f"{moved * 100:+.1f} % over the window",
+            limit=_percent(limits.drift),
+            fatal=True,
             advice="warm up longer (measure.min_warmup_steps); look at temperature and clocks",
-        )  # fmt: skip
+        )
     if len(seconds) < limits.least_steps:
         yield Concern(
-            name="few_steps", seen=f"{len(seconds)} steps", limit=str(limits.least_steps),
+            name="few_steps",
+            seen=f"{len(seconds)} steps",
+            limit=str(limits.least_steps),
             advice="raise measure.steps: the spread of so few tells little",
-        )  # fmt: skip
+        )
     warmup = seen.warmup_seconds
     if len(warmup) >= plan.max_warmup_steps and not settled(warmup, plan.warmup_tolerance):
         yield Concern(
-            name="warmup", seen=f"the last of {len(warmup)} warm-up steps do not agree",
+            name="warmup",
+            seen=f"the last of {len(warmup)} warm-up steps do not agree",
             limit=_percent(plan.warmup_tolerance),
             advice="raise measure.max_warmup_steps or measure.warmup_tolerance",
-        )  # fmt: skip
+        )
     yield from _of_clocks(seen, limits)
 
 
@@ -110,10 +117,11 @@ def _of_clocks(seen: Evidence, limits: Limits) -> Iterator[Concern]:
     difference = sum(seen.seconds) / total - 1
     if abs(difference) > limits.host_difference:
         yield Concern(
-            name="clocks_disagree", seen=f"events {difference * 100:+.1f} % beside the host clock",
+            name="clocks_disagree",
+            seen=f"events {difference * 100:+.1f} % beside the host clock",
             limit=_percent(limits.host_difference),
             advice="the window is short, or work runs on streams that the events do not see",
-        )  # fmt: skip
+        )
 
 
 def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
@@ -121,25 +129,35 @@ def _of_device(seen: Evidence, limits: Limits) -> Iterator[Concern]:
     clocks = [r.sm_clock_mhz for r in seen.readings if r.sm_clock_mhz]
     if clocks and (max(clocks) - min(clocks)) / max(clocks) > limits.clock_range:
         yield Concern(
-            name="clock_range", seen=f"SM clock {min(clocks)} to {max(clocks)} MHz",
-            limit=_percent(limits.clock_range), advice="warm up longer; lock the clocks",
-        )  # fmt: skip
+            name="clock_range",
+            seen=f"SM clock {min(clocks)} to {max(clocks)} MHz",
+            limit=_percent(limits.clock_range),
+            advice="warm up longer; lock the clocks",
+        )
     if seen.allocator_retries:
         yield Concern(
-            name="allocator_retries", seen=str(seen.allocator_retries), limit="0", fatal=True,
+            name="allocator_retries",
+            seen=str(seen.allocator_retries),
+            limit="0",
+            fatal=True,
             advice="memory is so tight that steps wait for the driver: save more, or set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )  # fmt: skip
+        )
     if seen.other_processes:
         yield Concern(
-            name="other_processes", seen=f"{seen.other_processes} on the same GPU", limit="0",
-            advice="measure on a GPU of your own", fatal=True,
-        )  # fmt: skip
+            name="other_processes",
+            seen=f"{seen.other_processes} on the same GPU",
+            limit="0",
+            advice="measure on a GPU of your own",
+            fatal=True,
+        )
     if seen.uncorrected_ecc_errors:
         yield Concern(
-            name="ecc_errors", seen=f"{seen.uncorrected_ecc_errors} uncorrected since boot",
-            limit="0", advice="have the GPU looked at",
-        )  # fmt: skip
+            name="ecc_errors",
+            seen=f"{seen.uncorrected_ecc_errors} uncorrected since boot",
+            limit="0",
+            advice="have the GPU looked at",
+        )
 
 
 def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
@@ -148,14 +166,19 @@ def _throttling(readings: Iterable[GpuReading]) -> Iterator[Concern]:
     damaging, mild = sorted(seen & _DAMAGING), sorted(seen - _DAMAGING - HARMLESS_REASONS)
     if damaging:
         yield Concern(
-            name="throttling", seen=", ".join(damaging), limit="none", fatal=True,
+            name="throttling",
+            seen=", ".join(damaging),
+            limit="none",
+            fatal=True,
             advice="cool the GPU, or look at its power supply; then measure again",
-        )  # fmt: skip
+        )
     if mild:
         yield Concern(
-            name="power_cap", seen=", ".join(mild), limit="none",
+            name="power_cap",
+            seen=", ".join(mild),
+            limit="none",
             advice="compare only with runs under the same power limit",
-        )  # fmt: skip
+        )
 
 
 def _percent(ratio: float) -> str:

@@ -55,9 +55,12 @@ class StageByStage:
             one = replace(one, peaks=replace(one.peaks, note=self._note(one.peaks)))
         else:
             one = self._rank.rehearse(
-                self._case, stage, workload.device, self._trial.measurement,
+                self._case,
+                stage,
+                workload.device,
+                self._trial.measurement,
                 workload.model.vocab_size,
-            )  # fmt: skip
+            )
         self._found.append(one)
         return 0.0
 
@@ -75,11 +78,14 @@ class StageByStage:
         stages = tuple(one.peaks for one in self._found)
         memory = tuple(
             MemoryPeak(
-                rank=self._case.rank_of_stage(peaks.stage), stage=peaks.stage,
-                allocated=peaks.peak, reserved=peaks.reserved, nvml_used=peaks.device_used,
+                rank=self._case.rank_of_stage(peaks.stage),
+                stage=peaks.stage,
+                allocated=peaks.peak,
+                reserved=peaks.reserved,
+                nvml_used=peaks.device_used,
             )
             for peaks in stages
-        )  # fmt: skip
+        )
         return Rehearsal(stages=stages, memory=memory, times=self._slowest())
 
     def _slowest(self) -> StepTimes | None:

@@ -24,8 +24,16 @@ _DEGREES: Final = {
 _PART: Final = re.compile(r"([a-z]+)(\d+)")
 _SETTING: Final = re.compile(r"[\"']?(none|selective|full|op:)")
 _OWN_KEYS: Final = (
-    "model", "gpus", "layout", "stage", "recompute", "device", "name", "runs", "steps",
-)  # fmt: skip
+    "model",
+    "gpus",
+    "layout",
+    "stage",
+    "recompute",
+    "device",
+    "name",
+    "runs",
+    "steps",
+)
 _GROUPS: Final = ("model.", "layout.", "job.")
 
 
@@ -56,22 +64,29 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
         elif key in _OWN_KEYS and found:
             given[key] = value
         else:
-            raise UserError(key, value or "(nothing)", "is not a known key",
-                            nearest_names(key, _OWN_KEYS))  # fmt: skip
+            raise UserError(
+                key, value or "(nothing)", "is not a known key", nearest_names(key, _OWN_KEYS)
+            )
     for key, example in (("model", "llama3_70b"), ("gpus", "32xH100")):
         if not given.get(key):
             raise UserError(key, "(none)", "is missing", f"write e.g. {key}={example}")
     request = Request(
-        model=given["model"], gpus=given["gpus"], overrides=tuple(overrides),
-        config_dir=config_dir, **parse_layout(given.get("layout", "")),
-    )  # fmt: skip
+        model=given["model"],
+        gpus=given["gpus"],
+        overrides=tuple(overrides),
+        config_dir=config_dir,
+        **parse_layout(given.get("layout", "")),
+    )
     return Asked(
         request=request,
         recompute=_settings(given.get("recompute", "none"), config_dir),
         stage=_stage(given.get("stage", "all")),
-        **{key: _convert(key, given[key]) for key in ("device", "name", "runs", "steps")
-           if key in given},
-    )  # fmt: skip
+        **{
+            key: _convert(key, given[key])
+            for key in ("device", "name", "runs", "steps")
+            if key in given
+        },
+    )
 
 
 def _convert(key: str, text: str) -> Any:
@@ -97,8 +112,12 @@ def parse_layout(text: str) -> dict[str, Any]:
         elif match and match[1] in _DEGREES and int(match[2]) > 0:
             found[_DEGREES[match[1]]] = int(match[2])
         else:
-            raise UserError("layout", text, f"{part or '(nothing)'} is no degree",
-                            "write e.g. tp4_pp4_vpp5_cp2_ep8_sp")  # fmt: skip
+            raise UserError(
+                "layout",
+                text,
+                f"{part or '(nothing)'} is no degree",
+                "write e.g. tp4_pp4_vpp5_cp2_ep8_sp",
+            )
     return found
 
 

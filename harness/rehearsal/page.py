@@ -12,9 +12,20 @@ from harness.result import StagePeaks, TrialResult
 from harness.trial import Device
 
 _TITLES: Final = (
-    "setting", "stage", "static", "reh.", "forward", "reh.", "backward", "reh.",
-    "optimizer", "reh.", "peak", "reh.", "error",
-)  # fmt: skip
+    "setting",
+    "stage",
+    "static",
+    "reh.",
+    "forward",
+    "reh.",
+    "backward",
+    "reh.",
+    "optimizer",
+    "reh.",
+    "peak",
+    "reh.",
+    "error",
+)
 _DASH: Final = "—"
 
 
@@ -65,8 +76,11 @@ def pairs(
 def _rows(setting: PlannedSetting, results: Mapping[str, TrialResult]) -> Iterator[list[str]]:
     for predicted, rehearsed in pairs(setting, results):
         error = difference(predicted, rehearsed)
-        cells = [gib(value) for both in zip(_phases(predicted), _phases(rehearsed), strict=True)
-                 for value in both]  # fmt: skip
+        cells = [
+            gib(value)
+            for both in zip(_phases(predicted), _phases(rehearsed), strict=True)
+            for value in both
+        ]
         shown = signed_percent(error) if abs(error) >= _VISIBLE else "0 %"
         yield [setting.spec, str(rehearsed.stage), *cells, shown]
 

@@ -37,8 +37,12 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
     if resolution.layout_fields:  # what a rehearsal's layout does not name is the preset's, or 1
         resolution = resolve(asked.request, borrow=False)
     if resolution.layout is None:
-        raise UserError("layout", "(none)", "there is no preset of this model on these GPUs",
-                        "write e.g. layout=tp4_pp4_vpp5")  # fmt: skip
+        raise UserError(
+            "layout",
+            "(none)",
+            "there is no preset of this model on these GPUs",
+            "write e.g. layout=tp4_pp4_vpp5",
+        )
     job, under = under_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")

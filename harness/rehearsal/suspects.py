@@ -35,24 +35,29 @@ def suspects(workload: Workload, case: MegatronCase) -> str:
         return ""
     experts = layout.expert_tensor_degree if model.num_moe_experts else 1
     shape = RankShape(
-        model=model, seq_length=workload.seq_length, micro_batch_size=workload.micro_batch_size,
+        model=model,
+        seq_length=workload.seq_length,
+        micro_batch_size=workload.micro_batch_size,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
         context_parallel_size=layout.context_parallel_size,
         expert_model_parallel_size=layout.expert_model_parallel_size,
         expert_tensor_parallel_size=experts,
-    )  # fmt: skip
+    )
     tensors = kept_tensors(transformer_layer(shape, kind), segment.runs)
     _, rows = saved_bytes_per_layer(_of_layer(case, kind))
     predicted = [(tensor.num_bytes, name) for name, tensor in tensors.items()]
-    rehearsed = [(row.nbytes, f"{row.dtype} {list(row.shape)} of {row.op} in {row.module}")
-                 for row in rows]  # fmt: skip
+    rehearsed = [
+        (row.nbytes, f"{row.dtype} {list(row.shape)} of {row.op} in {row.module}") for row in rows
+    ]
     said = [
         f"{side} alone: {', '.join(found)}"
-        for side, mine, other in (("predicted", predicted, rehearsed),
-                                  ("rehearsed", rehearsed, predicted))
+        for side, mine, other in (
+            ("predicted", predicted, rehearsed),
+            ("rehearsed", rehearsed, predicted),
+        )
         if (found := _unmatched(mine, other))
-    ]  # fmt: skip
+    ]
     return f"a layer keeps, {'; '.join(said)}" if said else "a layer keeps the same in both"
 
 
@@ -73,7 +78,11 @@ def _of_layer(case: MegatronCase, kind: LayerKind) -> MegatronCase:
     """The case with all layers of one kind, on one stage."""
     experts = case.experts and replace(case.experts, moe_layer_freq=1)
     return replace(
-        case, experts=experts if kind.feed_forward is FeedForward.MOE else None,
-        mtp_num_layers=None, pipeline_model_parallel_layout=None, window_attn_skip_freq=None,
-        account_for_embedding_in_pipeline_split=False, account_for_loss_in_pipeline_split=False,
-    )  # fmt: skip
+        case,
+        experts=experts if kind.feed_forward is FeedForward.MOE else None,
+        mtp_num_layers=None,
+        pipeline_model_parallel_layout=None,
+        window_attn_skip_freq=None,
+        account_for_embedding_in_pipeline_split=False,
+        account_for_loss_in_pipeline_split=False,
+    )

@@ -46,8 +46,11 @@ def main() -> int:
     answers = []
     for number, candidate in enumerate(candidates, start=1):
         spec, stage = candidate["recompute"], candidate["stage"]
-        print(f"advise: rehearsing {number}/{len(candidates)}  {spec}, stage {stage}",
-              file=sys.stderr, flush=True)  # fmt: skip
+        print(
+            f"advise: rehearsing {number}/{len(candidates)}  {spec}, stage {stage}",
+            file=sys.stderr,
+            flush=True,
+        )
         answers.append(answer(candidate, config_dir))
     json.dump({"candidates": answers}, sys.stdout)
     return 0

@@ -53,10 +53,14 @@ def waterfall(facts: Facts) -> Waterfall | None:
         if prediction is None or prediction.peak_memory_bytes is None:
             continue
         measured = over_repeats([numbers_of(one, None) for one in facts.of(setting)])
-        found.append(Waterfall(
-            spec=setting.spec, stage=prediction.peak_stage,
-            components=prediction.peak_memory_bytes, measured=measured,
-        ))  # fmt: skip
+        found.append(
+            Waterfall(
+                spec=setting.spec,
+                stage=prediction.peak_stage,
+                components=prediction.peak_memory_bytes,
+                measured=measured,
+            )
+        )
     return min(found, key=lambda one: one.measured.peak_allocated_bytes is None, default=None)
 
 
@@ -65,8 +69,10 @@ def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
     names = [field.name for field in fields(MemoryBreakdown)]
     sizes = [getattr(shown.components, name) for name in names]
     total = shown.components.total
-    lines = [(label, getattr(shown.measured, name), colour, style)
-             for label, name, colour, style in _MEASURED]  # fmt: skip
+    lines = [
+        (label, getattr(shown.measured, name), colour, style)
+        for label, name, colour, style in _MEASURED
+    ]
     lines = [line for line in lines if line[1] is not None]
     scale, unit = unit_of([total, *(line[1] for line in lines)])
     axes = figure.add_subplot()
@@ -76,8 +82,12 @@ def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
         start += size
     axes.barh(len(names), total / scale, color=FAINT, height=0.62)
     for label, size, colour, style in lines:
-        axes.axvline(size / scale, color=colour, linestyle=style,
-                     label=f"measured {label} {size / scale:.1f}")  # fmt: skip
+        axes.axvline(
+            size / scale,
+            color=colour,
+            linestyle=style,
+            label=f"measured {label} {size / scale:.1f}",
+        )
     ends = [f"{name}  {size / scale:.1f}" for name, size in zip(names, sizes, strict=True)]
     axes.set_yticks(range(len(names) + 1), [*ends, f"predicted peak  {total / scale:.1f}"])
     axes.invert_yaxis()
@@ -136,6 +146,11 @@ def _phases(axes: "Axes", step: Step) -> None:
     for point in step.points[1:]:
         if point.phase is begin.phase and point is not step.points[-1]:
             continue
-        axes.axvspan(begin.seconds * 1e3, point.seconds * 1e3, linewidth=0, alpha=0.25,
-                     color=_PHASES.get(begin.phase, FAINT))  # fmt: skip
+        axes.axvspan(
+            begin.seconds * 1e3,
+            point.seconds * 1e3,
+            linewidth=0,
+            alpha=0.25,
+            color=_PHASES.get(begin.phase, FAINT),
+        )
         begin = point

@@ -11,18 +11,28 @@ from harness.result import MemoryPeak, TrialResult
 from harness.runner import MEASURED
 
 _DASH: Final = "—"
-_FOUR: Final = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes",
-                "peak_nvml_used_bytes")  # fmt: skip
+_FOUR: Final = (
+    "peak_allocated_bytes",
+    "peak_active_bytes",
+    "peak_reserved_bytes",
+    "peak_nvml_used_bytes",
+)
 
 
 def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The four peaks of every setting: over all ranks, and those of each stage."""
-    rows = [row for setting in facts.plan.settings for row in _peaks(facts, setting.spec,
-            [peak for one in facts.of(setting) for peak in one.memory])]  # fmt: skip
+    rows = [
+        row
+        for setting in facts.plan.settings
+        for row in _peaks(
+            facts, setting.spec, [peak for one in facts.of(setting) for peak in one.memory]
+        )
+    ]
     table = Table(
         columns=("setting", "ranks", "allocated", "active", "reserved", "used by NVML"),
-        rows=tuple(rows), left=2,
-    )  # fmt: skip
+        rows=tuple(rows),
+        left=2,
+    )
     how = (
         "On the CPU allocated bytes are counted tensor by tensor; without a caching allocator "
         "nothing is active, reserved, or known to NVML."
@@ -52,14 +62,20 @@ def flops(facts: Facts) -> Section:
     rows = []
     for setting in facts.plan.settings:
         one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
-        rows.append((
-            setting.spec,
-            *(_tflops(value) for value in (one.model_tflops_per_gpu, one.hardware_tflops_per_gpu)),
-            *(_share(value) for value in (one.mfu, one.hfu)),
-        ))  # fmt: skip
+        rows.append(
+            (
+                setting.spec,
+                *(
+                    _tflops(value)
+                    for value in (one.model_tflops_per_gpu, one.hardware_tflops_per_gpu)
+                ),
+                *(_share(value) for value in (one.mfu, one.hfu)),
+            )
+        )
     unit = "TFLOP/s (CPU time)" if facts.on_cpu else "TFLOP/s/GPU"
-    table = Table(columns=("setting", f"model {unit}", f"hardware {unit}", "MFU", "HFU"),
-                  rows=tuple(rows))  # fmt: skip
+    table = Table(
+        columns=("setting", f"model {unit}", f"hardware {unit}", "MFU", "HFU"), rows=tuple(rows)
+    )
     return Section(
         title="FLOPs",
         prose=(
@@ -97,24 +113,38 @@ def trust(facts: Facts) -> Section:
         times = result.times
         spread = numbers_of(result, None).step_spread
         worst = [concern.name for concern in result.concerns if concern.fatal]
-        rows.append((
-            _who(result), name, str(result.status),
-            str(len(times.seconds)) if times else _DASH,
-            str(len(times.warmup_seconds)) if times else _DASH,
-            _DASH if spread is None else f"{spread * 100:.1f} %",
-            _clock(result),
-            ", ".join(worst) or (f"{len(result.concerns)} minor" if result.concerns else "none"),
-        ))  # fmt: skip
+        rows.append(
+            (
+                _who(result),
+                name,
+                str(result.status),
+                str(len(times.seconds)) if times else _DASH,
+                str(len(times.warmup_seconds)) if times else _DASH,
+                _DASH if spread is None else f"{spread * 100:.1f} %",
+                _clock(result),
+                ", ".join(worst)
+                or (f"{len(result.concerns)} minor" if result.concerns else "none"),
+            )
+        )
         doubts += [
             f"{name}  {'FATAL  ' if one.fatal else ''}{one.name}: {one.seen}, limit {one.limit}; "
             f"{one.advice}"
             for one in result.concerns
         ]
     table = Table(
-        columns=("setting", "trial", "status", "steps", "warm-up", "IQR / median", "clock",
-                 "concerns"),
-        rows=tuple(rows), left=3,
-    )  # fmt: skip
+        columns=(
+            "setting",
+            "trial",
+            "status",
+            "steps",
+            "warm-up",
+            "IQR / median",
+            "clock",
+            "concerns",
+        ),
+        rows=tuple(rows),
+        left=3,
+    )
     repeats = max((len(facts.of(setting)) for setting in facts.plan.settings), default=0)
     few = "; fewer than five make intervals wide" if repeats < 5 else ""
     prose = (f"Processes a setting: {repeats}{few}. Steps of one process are correlated.",)

@@ -20,12 +20,15 @@ def trial_rows(facts: Facts) -> list[dict[str, Any]]:
     rows = []
     for setting in facts.plan.settings:
         for result in facts.of(setting):
-            rows.append(_row(facts, result) | {
-                "advisor_rank": setting.rank,
-                "skipped_by": setting.skip or None,
-                **_predicted(setting.trial.prediction),
-                "command": facts.command(setting.trial),
-            })  # fmt: skip
+            rows.append(
+                _row(facts, result)
+                | {
+                    "advisor_rank": setting.rank,
+                    "skipped_by": setting.skip or None,
+                    **_predicted(setting.trial.prediction),
+                    "command": facts.command(setting.trial),
+                }
+            )
     return rows
 
 

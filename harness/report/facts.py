@@ -107,8 +107,12 @@ def _trial(result: TrialResult) -> Trial:
     """The trial that a result is of. Its name is made anew: fields that its workload did not have
     when it was measured have their defaults. UserError for a log's that is known in part only."""
     if "source" in result.environment and "precision" not in result.trial["workload"]:
-        raise UserError("RUN", result.name, "only its log tells its workload, and that in part",
-                        "harness ingest LOG experiment=NAME says which job ran")  # fmt: skip
+        raise UserError(
+            "RUN",
+            result.name,
+            "only its log tells its workload, and that in part",
+            "harness ingest LOG experiment=NAME says which job ran",
+        )
     return read_dataclass(Trial, result.trial, f"{result.name}: trial")
 
 

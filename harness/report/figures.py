@@ -41,20 +41,40 @@ def _drawings(facts: Facts) -> Iterator["Drawing"]:
     shown = points(facts)
     if shown:
         height = height_of(shown)
-        yield ("memory_and_time", f"Peak memory against step time of every setting{cpu}", height,
-               partial(paint_time, facts=facts))  # fmt: skip
-        yield ("memory_and_throughput", f"Pareto front of peak memory and throughput{cpu}", height,
-               partial(paint_throughput, facts=facts))  # fmt: skip
+        yield (
+            "memory_and_time",
+            f"Peak memory against step time of every setting{cpu}",
+            height,
+            partial(paint_time, facts=facts),
+        )
+        yield (
+            "memory_and_throughput",
+            f"Pareto front of peak memory and throughput{cpu}",
+            height,
+            partial(paint_throughput, facts=facts),
+        )
     compared = len(panels(facts))
     if compared:
         height = {1: 4.6, 2: 3.6, 3: 6.8}[compared]
-        yield ("predicted_and_measured", f"Predicted against measured{cpu}", height,
-               partial(paint_predicted, facts=facts))  # fmt: skip
+        yield (
+            "predicted_and_measured",
+            f"Predicted against measured{cpu}",
+            height,
+            partial(paint_predicted, facts=facts),
+        )
     memory = waterfall(facts)
     if memory is not None:
-        yield ("memory_waterfall", "Predicted memory by component, and the measured peaks", 4.0,
-               partial(paint_waterfall, shown=memory))  # fmt: skip
+        yield (
+            "memory_waterfall",
+            "Predicted memory by component, and the measured peaks",
+            4.0,
+            partial(paint_waterfall, shown=memory),
+        )
     timelines = steps(facts)
     if timelines:
-        yield ("timeline", f"Allocated bytes over one step{cpu}", 1.4 + 1.35 * len(timelines),
-               partial(paint_timeline, shown=timelines, on_cpu=facts.on_cpu))  # fmt: skip
+        yield (
+            "timeline",
+            f"Allocated bytes over one step{cpu}",
+            1.4 + 1.35 * len(timelines),
+            partial(paint_timeline, shown=timelines, on_cpu=facts.on_cpu),
+        )

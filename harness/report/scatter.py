@@ -41,11 +41,16 @@ def points(facts: Facts) -> tuple[Point, ...]:
         one = over_repeats([numbers_of(result, facts.gpu) for result in facts.of(setting)])
         memory = one.peak_bytes(facts.peak)
         if one.step_time_seconds and memory and one.tokens_per_second_per_gpu:
-            found.append(Point(
-                number=number, spec=setting.spec, memory_bytes=memory,
-                seconds=one.step_time_seconds, tokens_per_second=one.tokens_per_second_per_gpu,
-                stable=all(r.status is not TrialStatus.UNSTABLE for r in facts.of(setting)),
-            ))  # fmt: skip
+            found.append(
+                Point(
+                    number=number,
+                    spec=setting.spec,
+                    memory_bytes=memory,
+                    seconds=one.step_time_seconds,
+                    tokens_per_second=one.tokens_per_second_per_gpu,
+                    stable=all(r.status is not TrialStatus.UNSTABLE for r in facts.of(setting)),
+                )
+            )
     return tuple(found[:MOST])
 
 
@@ -98,8 +103,9 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
     best = front(shown)
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
     line = [at[one.number] for one in best]
-    axes.plot(*zip(*line, strict=True), color=SKY, zorder=1,
-              drawstyle="steps-post", label="Pareto front")  # fmt: skip
+    axes.plot(
+        *zip(*line, strict=True), color=SKY, zorder=1, drawstyle="steps-post", label="Pareto front"
+    )
     groups = (
         ("not beaten in both", "o", BLUE, [at[one.number] for one in best]),
         ("beaten by another", "s", FAINT, [at[o.number] for o in shown if o not in best]),
@@ -107,19 +113,35 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
     for label, marker, colour, places in groups:
         if places:
             x, y = zip(*places, strict=True)
-            axes.scatter(x, y, s=46, marker=marker, color=colour,
-                         edgecolors="white", linewidths=0.6, zorder=3, label=label)  # fmt: skip
+            axes.scatter(
+                x,
+                y,
+                s=46,
+                marker=marker,
+                color=colour,
+                edgecolors="white",
+                linewidths=0.6,
+                zorder=3,
+                label=label,
+            )
     doubtful = [at[one.number] for one in shown if not one.stable]
     if doubtful:
         x, y = zip(*doubtful, strict=True)
-        axes.scatter(x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2,
-                     label="unstable")  # fmt: skip
+        axes.scatter(
+            x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2, label="unstable"
+        )
     together: dict[tuple[float, float], list[str]] = {}
     for number, place in at.items():
         together.setdefault(place, []).append(str(number))
     for place, numbers in together.items():
-        axes.annotate(", ".join(numbers), place, xytext=(6, 6), textcoords="offset points",
-                      fontsize=9, fontweight="bold")  # fmt: skip
+        axes.annotate(
+            ", ".join(numbers),
+            place,
+            xytext=(6, 6),
+            textcoords="offset points",
+            fontsize=9,
+            fontweight="bold",
+        )
     axes.margins(0.12)
     soften(axes)
     axes.legend(loc="best")
@@ -130,8 +152,13 @@ def _key(figure: "Figure", shown: Sequence[Point]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle="none", label=f"{p.number}  {p.spec}") for p in shown]
-    figure.legend(handles=handles, loc="outside lower left", ncols=_columns(shown),
-                  handlelength=0, handletextpad=0)  # fmt: skip
+    figure.legend(
+        handles=handles,
+        loc="outside lower left",
+        ncols=_columns(shown),
+        handlelength=0,
+        handletextpad=0,
+    )
 
 
 def _columns(shown: Sequence[Point]) -> int:
@@ -163,17 +190,36 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
     peak = _pairs([outcome.peak_allocated for outcome in found])
     steps = _pairs([outcome.step_time for outcome in found])
     limit = METRICS[ALLOCATED].limit
-    bands = [one.step_time_error for name in calibration_names(facts)
-             if (one := find_calibration(name)) is not None]  # fmt: skip
+    bands = [
+        one.step_time_error
+        for name in calibration_names(facts)
+        if (one := find_calibration(name)) is not None
+    ]
     made = []
     for title, pairs in (("kept a layer", kept), ("peak allocated", peak)):
         if pairs:
             scale, unit = unit_of([number for pair in pairs for number in pair])
-            made.append(Panel(title=title, unit=unit, scale=scale, pairs=pairs, band=limit,
-                              whose="the gate's limit"))  # fmt: skip
+            made.append(
+                Panel(
+                    title=title,
+                    unit=unit,
+                    scale=scale,
+                    pairs=pairs,
+                    band=limit,
+                    whose="the gate's limit",
+                )
+            )
     if steps:
-        made.append(Panel(title="step time", unit="ms", scale=1e-3, pairs=steps,
-                          band=max(bands, default=None), whose="the calibration's"))  # fmt: skip
+        made.append(
+            Panel(
+                title="step time",
+                unit="ms",
+                scale=1e-3,
+                pairs=steps,
+                band=max(bands, default=None),
+                whose="the calibration's",
+            )
+        )
     return tuple(made)
 
 
@@ -206,10 +252,16 @@ def _identity(axes: "Axes", panel: Panel) -> None:
         below, above = ([end * (1 + sign * panel.band) for end in ends] for sign in (-1, 1))
         axes.fill_between(ends, below, above, color=GREEN, alpha=0.25, linewidth=0)
         title += f"\nband: ±{panel.band * 100:.0f} %, {panel.whose}"
-    axes.scatter(measured, predicted, s=40, color=VERMILION, edgecolors="white", linewidths=0.6,
-                 zorder=3)  # fmt: skip
-    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel=f"measured, {panel.unit}",
-             ylabel=f"predicted, {panel.unit}")  # fmt: skip
+    axes.scatter(
+        measured, predicted, s=40, color=VERMILION, edgecolors="white", linewidths=0.6, zorder=3
+    )
+    axes.set(
+        xlim=ends,
+        ylim=ends,
+        aspect="equal",
+        xlabel=f"measured, {panel.unit}",
+        ylabel=f"predicted, {panel.unit}",
+    )
     axes.set_title(title, fontsize=10)
     axes.locator_params(nbins=4)
     soften(axes)

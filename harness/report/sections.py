@@ -120,18 +120,28 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
         measured = sum(one.status in MEASURED for one in results)
         prediction = outcome.setting.trial.prediction
         fits = prediction.fit_probability if prediction else None
-        rows.append((
-            outcome.setting.spec,
-            _status(outcome, measured, len(results)),
-            DASH if outcome.setting.rank is None else str(outcome.setting.rank),
-            DASH if fits is None else probability(fits),
-            *_measured(numbers, facts.peak),
-        ))  # fmt: skip
+        rows.append(
+            (
+                outcome.setting.spec,
+                _status(outcome, measured, len(results)),
+                DASH if outcome.setting.rank is None else str(outcome.setting.rank),
+                DASH if fits is None else probability(fits),
+                *_measured(numbers, facts.peak),
+            )
+        )
     table = Table(
-        columns=("setting", "what became of it", "advisor's rank", "predicted to fit",
-                 timed("step time", facts), timed(facts.tokens_unit, facts), f"peak {facts.peak}"),
-        rows=tuple(rows), left=2,
-    )  # fmt: skip
+        columns=(
+            "setting",
+            "what became of it",
+            "advisor's rank",
+            "predicted to fit",
+            timed("step time", facts),
+            timed(facts.tokens_unit, facts),
+            f"peak {facts.peak}",
+        ),
+        rows=tuple(rows),
+        left=2,
+    )
     reasons = [f"{o.setting.spec}: {o.reason}" for o in facts.found if o.reason]
     prose = (_tally(facts), *reasons) if facts.judged else reasons  # else it is the outcome
     return Section(title="Settings", prose=tuple(prose), tables=(table,), pictures=pictures)

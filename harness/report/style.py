@@ -61,8 +61,18 @@ def soften(axes: "Axes") -> None:
 
 
 _STYLE: Final[dict[str, Any]] = {
-    "font.size": 10, "axes.titlesize": 11, "axes.titlelocation": "left", "legend.fontsize": 9,
-    "legend.frameon": False, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK,
-    "axes.titlecolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.facecolor": "none",
-    "svg.fonttype": "path", "lines.linewidth": 1.5,
-}  # fmt: skip
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.facecolor": "none",
+    "svg.fonttype": "path",
+    "lines.linewidth": 1.5,
+}

@@ -69,8 +69,12 @@ class Sweep:
         lock = Lock(self.folder.path / _LOCK)
         try:
             if not lock.take():
-                raise UserError("name", self.folder.path.name, "another sweep is at work there",
-                                "wait for it, or give name=ANOTHER")  # fmt: skip
+                raise UserError(
+                    "name",
+                    self.folder.path.name,
+                    "another sweep is at work there",
+                    "wait for it, or give name=ANOTHER",
+                )
             self._sweep()
         finally:
             lock.close()

@@ -49,8 +49,9 @@ class SweepOptions:
         if self.first < 0:
             raise UserError("sweep.first", self.first, "must not be negative")
         if not 0.0 <= self.min_fit_probability <= 1.0:
-            raise UserError("sweep.min_fit_probability", self.min_fit_probability,
-                            "must be between 0 and 1")  # fmt: skip
+            raise UserError(
+                "sweep.min_fit_probability", self.min_fit_probability, "must be between 0 and 1"
+            )
         if self.memory_budget:
             self.budget_bytes()
 

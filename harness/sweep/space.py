@@ -82,19 +82,24 @@ def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Sp
     revision = resolve_revision(target.job.config.framework, target.job.config.framework_version)
     found = dict(_Builder(config, machine, options, target, revision).points())
     if all(planned.skip for planned in found.values()):
-        raise UserError("sweep", config.experiment_name, "has no legal point",
-                        "sweep.micro_batch_sizes, sweep.layouts or recompute.settings")  # fmt: skip
+        raise UserError(
+            "sweep",
+            config.experiment_name,
+            "has no legal point",
+            "sweep.micro_batch_sizes, sweep.layouts or recompute.settings",
+        )
     return Space(found, target)
 
 
 def layout_name(layout: ParallelLayout) -> str:
     """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
     degrees = {
-        "tp": layout.tensor_model_parallel_size, "cp": layout.context_parallel_size,
+        "tp": layout.tensor_model_parallel_size,
+        "cp": layout.context_parallel_size,
         "pp": layout.pipeline_model_parallel_size,
         "vpp": layout.virtual_pipeline_model_parallel_size,
         "ep": layout.expert_model_parallel_size,
-    }  # fmt: skip
+    }
     words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
     return "-".join([*words, f"dp{layout.data_parallel_size}"])
 
@@ -150,10 +155,15 @@ class _Builder:
     def _resolution(self) -> Resolution:
         job = self._target.job
         return Resolution(
-            model=job.model, gpu=job.gpu, num_gpus=job.num_gpus, config=job.config,
-            layout=job.layout, layout_fields=self._config.layout, assumptions=(),
+            model=job.model,
+            gpu=job.gpu,
+            num_gpus=job.num_gpus,
+            config=job.config,
+            layout=job.layout,
+            layout_fields=self._config.layout,
+            assumptions=(),
             micro_batch_is_free=True,
-        )  # fmt: skip
+        )
 
     def _job(self, layout: ParallelLayout, size: int) -> Job | str:
         """The job of a layout and a micro batch, or why there is none."""

@@ -152,8 +152,12 @@ class Study:
             return self._load(storage)
         except (SQLAlchemyError, OptunaError, ImportError) as error:
             reason = str(error).split("\n")[0]
-            raise UserError("sweep.storage", storage, f"cannot be opened: {reason}",
-                            "write e.g. sqlite:///sweep.db") from None  # fmt: skip
+            raise UserError(
+                "sweep.storage",
+                storage,
+                f"cannot be opened: {reason}",
+                "write e.g. sqlite:///sweep.db",
+            ) from None
 
     def _journal(self, path: Path) -> "BaseStorage":
         from optuna.storages import JournalStorage
@@ -176,8 +180,12 @@ class Study:
         if known is None:
             study.set_user_attr("choices", self._choices)
         elif known != self._choices:
-            raise UserError("name", "(the folder)", "holds a sweep of another space",
-                            "give name=ANOTHER, or ask for the same space")  # fmt: skip
+            raise UserError(
+                "name",
+                "(the folder)",
+                "holds a sweep of another space",
+                "give name=ANOTHER, or ask for the same space",
+            )
         return study
 
     def _sampler(self) -> "BaseSampler":
@@ -222,8 +230,12 @@ def _prepare() -> None:
     try:
         import optuna
     except ImportError:
-        raise UserError("harness sweep", "optuna", "is not installed",
-                        "pip install 'recompute-advisor[harness,sweep]'") from None  # fmt: skip
+        raise UserError(
+            "harness sweep",
+            "optuna",
+            "is not installed",
+            "pip install 'recompute-advisor[harness,sweep]'",
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     # a sweep that was killed between a constraint and the values sets it again

@@ -39,8 +39,9 @@ def _linear() -> Iterator[Compared]:
 
 def _attention() -> Iterator[Compared]:
     q, k, v = _tensor(1024, 2, 16, 128), _tensor(1024, 2, 4, 128), _tensor(1024, 2, 4, 128)
-    layer = te.DotProductAttention(16, 128, num_gqa_groups=4, attn_mask_type="causal",
-                                   qkv_format="sbhd", attention_dropout=0.0)  # fmt: skip
+    layer = te.DotProductAttention(
+        16, 128, num_gqa_groups=4, attn_mask_type="causal", qkv_format="sbhd", attention_dropout=0.0
+    )
     ours = layer(q, k, v)
     by_head = (x.permute(1, 2, 0, 3) for x in (q, k, v))
     wanted = functional.scaled_dot_product_attention(*by_head, is_causal=True, enable_gqa=True)

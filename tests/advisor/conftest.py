@@ -33,26 +33,54 @@ from advisor.units import GIB
 
 BUDGET = 77 * GIB
 CALIBRATION = Calibration(
-    name="h100", provenance=Provenance.PUBLISHED, gemm_efficiency=0.6, fp8_gemm_efficiency=0.5,
-    attention_forward_efficiency=0.5, attention_backward_efficiency=0.4, bandwidth_efficiency=0.8,
-    nvlink_efficiency=0.7, internode_efficiency=0.8, hidden_fraction=0.5, kernel_seconds=4e-6,
-    collective_seconds=2e-5, step_seconds=0.01, step_time_error=0.08,
-)  # fmt: skip
+    name="h100",
+    provenance=Provenance.PUBLISHED,
+    gemm_efficiency=0.6,
+    fp8_gemm_efficiency=0.5,
+    attention_forward_efficiency=0.5,
+    attention_backward_efficiency=0.4,
+    bandwidth_efficiency=0.8,
+    nvlink_efficiency=0.7,
+    internode_efficiency=0.8,
+    hidden_fraction=0.5,
+    kernel_seconds=4e-6,
+    collective_seconds=2e-5,
+    step_seconds=0.01,
+    step_time_error=0.08,
+)
 GPU = Gpu(
-    name="H100-SXM-80GB", memory_bytes=80 * GIB, memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
-    nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9, calibration="h100",
-)  # fmt: skip
+    name="H100-SXM-80GB",
+    memory_bytes=80 * GIB,
+    memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12,
+    fp16_flops=989e12,
+    fp8_flops=1979e12,
+    sm_count=132,
+    compute_capability=9.0,
+    nvlink_bytes_per_second=450e9,
+    nvlink_domain_size=8,
+    internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9,
+    calibration="h100",
+)
 MODEL = ModelSpec(
-    name="llama3_70b", num_layers=80, hidden_size=8192, ffn_hidden_size=28672,
-    num_attention_heads=64, num_query_groups=8, kv_channels=128, vocab_size=128256,
+    name="llama3_70b",
+    num_layers=80,
+    hidden_size=8192,
+    ffn_hidden_size=28672,
+    num_attention_heads=64,
+    num_query_groups=8,
+    kv_channels=128,
+    vocab_size=128256,
     max_position_embeddings=8192,
-)  # fmt: skip
+)
 LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=4, sequence_parallel=True, pipeline_model_parallel_size=4,
-    virtual_pipeline_model_parallel_size=5, data_parallel_size=2,
-)  # fmt: skip
+    tensor_model_parallel_size=4,
+    sequence_parallel=True,
+    pipeline_model_parallel_size=4,
+    virtual_pipeline_model_parallel_size=5,
+    data_parallel_size=2,
+)
 CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=GPU, num_gpus=32)
 
@@ -61,42 +89,63 @@ MakeAdvice = Callable[..., Advice]
 
 
 def evaluation(
-    spec: str | RecomputeSetting, activations_gib: int, recompute_seconds: float = 0.0,
-    probability: float = 0.97, job: Job = JOB, saved: dict[LayerKind, int] | None = None,
-) -> Evaluation:  # fmt: skip
+    spec: str | RecomputeSetting,
+    activations_gib: int,
+    recompute_seconds: float = 0.0,
+    probability: float = 0.97,
+    job: Job = JOB,
+    saved: dict[LayerKind, int] | None = None,
+) -> Evaluation:
     """Weights 9, gradients 18, optimizer 13, transient 2, overhead 3 GiB, and the activations;
     stage s has 4 GiB less of them for each s. A step without recompute takes 8 s."""
     setting = parse_setting(spec) if isinstance(spec, str) else spec
     stages = tuple(_stage(s, max(activations_gib - 4 * s, 0)) for s in range(4))
     time = TimeBreakdown(
-        forward=2.5, backward=4.25, recompute=recompute_seconds, exposed_communication=0.5,
-        pipeline_bubble=0.5, optimizer=0.25,
-    )  # fmt: skip
+        forward=2.5,
+        backward=4.25,
+        recompute=recompute_seconds,
+        exposed_communication=0.5,
+        pipeline_bubble=0.5,
+        optimizer=0.25,
+    )
     model_flops = 8.0 * 400e12 * 32
     return Evaluation(
-        job=job, setting=setting, calibration=CALIBRATION,
-        peak_reserved_bytes=stages[0].peak_reserved_bytes, time_seconds=time,
-        step_time_low_seconds=time.total * 0.92, step_time_high_seconds=time.total * 1.08,
-        fit_probability=probability, budget_bytes=BUDGET,
+        job=job,
+        setting=setting,
+        calibration=CALIBRATION,
+        peak_reserved_bytes=stages[0].peak_reserved_bytes,
+        time_seconds=time,
+        step_time_low_seconds=time.total * 0.92,
+        step_time_high_seconds=time.total * 1.08,
+        fit_probability=probability,
+        budget_bytes=BUDGET,
         model_flops_per_step=model_flops,
         recompute_overhead=recompute_seconds / 8.0,
         look=lambda: EvaluationDetail(
-            stages=stages, saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
+            stages=stages,
+            saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
             hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
         ),
-    )  # fmt: skip
+    )
 
 
 def _stage(stage: int, activations_gib: int) -> StageMemory:
     memory = MemoryBreakdown(
-        weights=9 * GIB, gradients=18 * GIB, optimizer=13 * GIB, activations=activations_gib * GIB,
-        transient=2 * GIB, overhead=3 * GIB,
-    )  # fmt: skip
+        weights=9 * GIB,
+        gradients=18 * GIB,
+        optimizer=13 * GIB,
+        activations=activations_gib * GIB,
+        transient=2 * GIB,
+        overhead=3 * GIB,
+    )
     return StageMemory(
-        stage=stage, peak_allocated_bytes=memory.total - 3 * GIB,
-        peak_reserved_bytes=memory.total, memory_bytes=memory, in_flight_microbatches=4.6 - stage,
+        stage=stage,
+        peak_allocated_bytes=memory.total - 3 * GIB,
+        peak_reserved_bytes=memory.total,
+        memory_bytes=memory,
+        in_flight_microbatches=4.6 - stage,
         peak_phase="backward of microbatch 1",
-    )  # fmt: skip
+    )
 
 
 def advice(*evaluations: Evaluation, **changes: object) -> Advice:
@@ -106,24 +155,32 @@ def advice(*evaluations: Evaluation, **changes: object) -> Advice:
         for rank, item in enumerate(evaluations, start=1)
     )
     whole = Advice(
-        job=JOB, assumptions=("preset llama3_70b_32xh100", "flash attention", "dropout 0"),
+        job=JOB,
+        assumptions=("preset llama3_70b_32xh100", "flash attention", "dropout 0"),
         calibration=CalibrationNote(
             name="h100", provenance=Provenance.PUBLISHED, summary="step time ±8 %"
         ),
-        evaluated=64, candidates=candidates, rejected=(REJECTION,), remedies=(),
-    )  # fmt: skip
+        evaluated=64,
+        candidates=candidates,
+        rejected=(REJECTION,),
+        remedies=(),
+    )
     return replace(whole, **changes)  # type: ignore[arg-type]
 
 
 REJECTION = Rejection(
-    setting=parse_setting("selective:moe_act"), rule="moe_act_needs_experts",
+    setting=parse_setting("selective:moe_act"),
+    rule="moe_act_needs_experts",
     reason="moe_act acts on grouped experts, and the model has none",
-    fix="leave moe_act out.", source="megatron-core 0.19.2 transformer_config.py:1785",
-)  # fmt: skip
+    fix="leave moe_act out.",
+    source="megatron-core 0.19.2 transformer_config.py:1785",
+)
 VPP_REMEDY = Remedy(
-    change="VPP 10 instead of 5", effect_bytes=-3 * GIB // 2, effect_seconds=-0.08,
+    change="VPP 10 instead of 5",
+    effect_bytes=-3 * GIB // 2,
+    effect_seconds=-0.08,
     why="less warm-up in flight",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -175,9 +232,12 @@ def hopeless() -> Advice:
 def layouts() -> Advice:
     """A search over layouts, with a long setting and context parallelism."""
     other = ParallelLayout(
-        tensor_model_parallel_size=2, sequence_parallel=True, context_parallel_size=2,
-        pipeline_model_parallel_size=8, data_parallel_size=1,
-    )  # fmt: skip
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+        context_parallel_size=2,
+        pipeline_model_parallel_size=8,
+        data_parallel_size=1,
+    )
     long = "selective:core_attn,mlp,layernorm,moe_act+offload=core_attn,attn_proj"
     return advice(
         evaluation(NONE, 20),
@@ -218,6 +278,10 @@ def _line(
     component: str, name: str, shape: str, unit_bytes: int, count: float, source: str
 ) -> MemoryLine:
     return MemoryLine(
-        component=component, name=name, shape=shape, unit_bytes=unit_bytes, count=count,
+        component=component,
+        name=name,
+        shape=shape,
+        unit_bytes=unit_bytes,
+        count=count,
         source=source,
-    )  # fmt: skip
+    )

@@ -87,10 +87,12 @@ def test_flags_reshape_the_preset_and_data_parallelism_follows() -> None:
 def test_key_value_reaches_model_layout_and_job() -> None:
     advice = ask(
         overrides=(
-            "model.num_layers=40", "layout.use_distributed_optimizer=false",
-            "job.main_grads_dtype=fp32", "job.memory_budget_bytes=70GiB",
+            "model.num_layers=40",
+            "layout.use_distributed_optimizer=false",
+            "job.main_grads_dtype=fp32",
+            "job.memory_budget_bytes=70GiB",
         )
-    )  # fmt: skip
+    )
     assert advice.job.model.num_layers == 40
     assert not advice.job.layout.use_distributed_optimizer
     assert advice.job.config.main_grads_dtype.itemsize == 4
@@ -145,9 +147,12 @@ def test_degrees_that_nobody_says_are_searched_and_said() -> None:
 
 def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
     advice = ask(
-        "llama3_8b", "4xH200", tensor_model_parallel_size=2, pipeline_model_parallel_size=2,
+        "llama3_8b",
+        "4xH200",
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=1,
-    )  # fmt: skip
+    )
     assert advice.evaluated == len(advice.candidates)
     assert not any("chosen" in text for text in advice.assumptions)
 
@@ -158,9 +163,11 @@ def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
     assert layout is not None
     assert layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5L"
     before = replace(
-        wanted, pipeline_model_parallel_size=None, framework_version="0.12",
+        wanted,
+        pipeline_model_parallel_size=None,
+        framework_version="0.12",
         overrides=("job.optimizer=adam",),
-    )  # fmt: skip
+    )
     old = resolve(replace(before, framework="megatron_lm")).layout
     assert old is not None
     assert not old.pipeline_model_parallel_layout
@@ -169,28 +176,41 @@ def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
 
 def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_parallelism() -> None:
     advice = ask(
-        "mixtral_8x7b", "16xH100", tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
-        expert_model_parallel_size=1, recompute=("none", "full:uniform:1"),
-    )  # fmt: skip
+        "mixtral_8x7b",
+        "16xH100",
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        expert_model_parallel_size=1,
+        recompute=("none", "full:uniform:1"),
+    )
     assert not advice.fits
     first, *others = (remedy.change for remedy in advice.remedies)
     assert "legal layouts" in advice.remedies[0].why
     assert any(word.startswith("EP 8 instead of 1") for word in others)
-    named = dict(zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2],
-                     strict=False))  # fmt: skip
+    named = dict(
+        zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
+    )
     fits = ask(
-        "mixtral_8x7b", "16xH100", recompute=("none", "full:uniform:1"),
+        "mixtral_8x7b",
+        "16xH100",
+        recompute=("none", "full:uniform:1"),
         tensor_model_parallel_size=int(named.get("TP", 1)),
         pipeline_model_parallel_size=int(named.get("PP", 1)),
         virtual_pipeline_model_parallel_size=int(named.get("VPP", 1)),
-        expert_model_parallel_size=int(named.get("EP", 1)), expert_tensor_parallel_size=1,
-    )  # fmt: skip
+        expert_model_parallel_size=int(named.get("EP", 1)),
+        expert_tensor_parallel_size=1,
+    )
     assert fits.fits
 
 
 def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is_named() -> None:
-    advice = ask("kimi_k2", "256xH100", overrides=("job.optimizer=adam",),
-                 expert_model_parallel_size=64, recompute=("full:uniform:1",))  # fmt: skip
+    advice = ask(
+        "kimi_k2",
+        "256xH100",
+        overrides=("job.optimizer=adam",),
+        expert_model_parallel_size=64,
+        recompute=("full:uniform:1",),
+    )
     assert not advice.fits
     assert "legal layouts" in advice.remedies[0].why
     assert "EP 64" not in advice.remedies[0].change
@@ -199,10 +219,16 @@ def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is
 def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
     """27 layers on 2 stages, by a text that does not go with 4 stages or with VPP 2."""
     advice = ask(
-        "moonlight_16b_a3b", "8xH200", tensor_model_parallel_size=1, micro_batch_size=1,
-        pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=1,
-        expert_model_parallel_size=2, memory_budget="20GiB", recompute=("full:uniform:1",),
-    )  # fmt: skip
+        "moonlight_16b_a3b",
+        "8xH200",
+        tensor_model_parallel_size=1,
+        micro_batch_size=1,
+        pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=1,
+        expert_model_parallel_size=2,
+        memory_budget="20GiB",
+        recompute=("full:uniform:1",),
+    )
     assert advice.job.layout.pipeline_model_parallel_layout == "Et*14|t*13L"
     assert any(remedy.change.startswith("PP 4 and DP 2") for remedy in advice.remedies)
 

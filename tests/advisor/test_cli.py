@@ -59,25 +59,77 @@ def error_line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 def test_every_flag_reaches_its_field() -> None:
     options = parse(
         [
-            *JOB, "--seq-length", "8192", "--micro-batch-size", "2", "--global-batch-size", "64",
-            "--tp", "4", "--pp", "8", "--vpp", "2", "--cp", "1", "--ep", "1", "--etp", "1", "--sp",
-            "--precision", "BF16", "--framework", "megatron_bridge", "--framework-version", "0.5",
-            "--recompute", "none", "--recompute", "full:block:8", "--search", "layout",
-            "--memory-budget", "76GiB", "--top", "3", "--show-rejected", "--explain", "2",
-            "--plot", "out.svg", "--format", "json", "--config-dir", "configs",
-            "model.num_layers=12", "layout.use_distributed_optimizer=false",
+            *JOB,
+            "--seq-length",
+            "8192",
+            "--micro-batch-size",
+            "2",
+            "--global-batch-size",
+            "64",
+            "--tp",
+            "4",
+            "--pp",
+            "8",
+            "--vpp",
+            "2",
+            "--cp",
+            "1",
+            "--ep",
+            "1",
+            "--etp",
+            "1",
+            "--sp",
+            "--precision",
+            "BF16",
+            "--framework",
+            "megatron_bridge",
+            "--framework-version",
+            "0.5",
+            "--recompute",
+            "none",
+            "--recompute",
+            "full:block:8",
+            "--search",
+            "layout",
+            "--memory-budget",
+            "76GiB",
+            "--top",
+            "3",
+            "--show-rejected",
+            "--explain",
+            "2",
+            "--plot",
+            "out.svg",
+            "--format",
+            "json",
+            "--config-dir",
+            "configs",
+            "model.num_layers=12",
+            "layout.use_distributed_optimizer=false",
         ]
-    )  # fmt: skip
+    )
     assert options.request == Request(
-        model="llama3_70b", gpus="32xH100", seq_length=8192, micro_batch_size=2,
-        global_batch_size=64, tensor_model_parallel_size=4, pipeline_model_parallel_size=8,
-        virtual_pipeline_model_parallel_size=2, context_parallel_size=1,
-        expert_model_parallel_size=1, expert_tensor_parallel_size=1, sequence_parallel=True,
-        precision="bf16", framework="megatron_bridge", framework_version="0.5",
-        recompute=("none", "full:block:8"), search=SearchScope.LAYOUT, memory_budget="76GiB",
+        model="llama3_70b",
+        gpus="32xH100",
+        seq_length=8192,
+        micro_batch_size=2,
+        global_batch_size=64,
+        tensor_model_parallel_size=4,
+        pipeline_model_parallel_size=8,
+        virtual_pipeline_model_parallel_size=2,
+        context_parallel_size=1,
+        expert_model_parallel_size=1,
+        expert_tensor_parallel_size=1,
+        sequence_parallel=True,
+        precision="bf16",
+        framework="megatron_bridge",
+        framework_version="0.5",
+        recompute=("none", "full:block:8"),
+        search=SearchScope.LAYOUT,
+        memory_budget="76GiB",
         overrides=("model.num_layers=12", "layout.use_distributed_optimizer=false"),
         config_dir=Path("configs"),
-    )  # fmt: skip
+    )
     assert (options.output, options.top, options.explain) == (OutputFormat.JSON, 3, 2)
     assert (options.show_rejected, options.plot) == (True, Path("out.svg"))
 
@@ -97,8 +149,10 @@ def test_megatrons_long_names(short: str, long: str) -> None:
 
 
 def test_sequence_parallel_on_off_and_unset() -> None:
-    given = [parse([*JOB, *flag]).request.sequence_parallel
-             for flag in ([], ["--sp"], ["--sequence-parallel"], ["--no-sp"])]  # fmt: skip
+    given = [
+        parse([*JOB, *flag]).request.sequence_parallel
+        for flag in ([], ["--sp"], ["--sequence-parallel"], ["--no-sp"])
+    ]
     assert given == [None, True, True, False]
 
 
@@ -252,8 +306,10 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
     answer(chosen)
     tp = "--tensor-model-parallel-size 4"
     for args, given in (
-        ([], True), (["--tp", "4"], True), (["--tp", "4", "--search", "layout"], True),
-    ):  # fmt: skip
+        ([], True),
+        (["--tp", "4"], True),
+        (["--tp", "4", "--search", "layout"], True),
+    ):
         cli.main([*JOB, "--format", "flags", *args])
         assert (tp in capsys.readouterr().out) is given
         cli.main([*JOB, *args])
@@ -406,9 +462,14 @@ def process(*args: str, **options: object) -> subprocess.Popen[str]:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}  # type: ignore[dict-item]
     return subprocess.Popen(
-        [sys.executable, "-m", "advisor.cli", *args], env=environment, text=True, cwd="/",
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,  # type: ignore[call-overload]
-    )  # fmt: skip
+        [sys.executable, "-m", "advisor.cli", *args],
+        env=environment,
+        text=True,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,  # type: ignore[call-overload]
+    )
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -425,9 +486,12 @@ def test_a_full_disk_is_one_line() -> None:
     root = Path(__file__).parents[2]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "advisor.cli", "gpus"], stdout=full, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "PYTHONPATH": str(root)},
-        )  # fmt: skip
+            [sys.executable, "-m", "advisor.cli", "gpus"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
     assert done.returncode == 2
     assert done.stderr == "advise: stdout: cannot write the answer: No space left on device\n"
 
@@ -446,8 +510,11 @@ def top_level(code: str) -> set[str]:
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code + "; print(*sys.modules, file=sys.stderr)"],
-        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
     *timed, loaded = done.stderr.splitlines()
     names = [*loaded.split(), *(line.rpartition("|")[2].strip() for line in timed)]
     return {name.partition(".")[0] for name in names}

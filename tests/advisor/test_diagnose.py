@@ -170,9 +170,17 @@ def test_first_occurrence_and_all_ranks_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "rank"),
-    [("", None), ("[rank12]: ", 12), ("[default5]:", 5), ("[Rank 0] ", 0), ("7: ", 7),
-     ("1: [rank9]: ", 9), ("\x1b[31m[rank2]: ", 2), ("2026-01-15 10:20:31,123 ERROR ", None)],
-)  # fmt: skip
+    [
+        ("", None),
+        ("[rank12]: ", 12),
+        ("[default5]:", 5),
+        ("[Rank 0] ", 0),
+        ("7: ", 7),
+        ("1: [rank9]: ", 9),
+        ("\x1b[31m[rank2]: ", 2),
+        ("2026-01-15 10:20:31,123 ERROR ", None),
+    ],
+)
 def test_rank_prefixes(prefix: str, rank: int | None) -> None:
     assert one(prefix + OTHER).rank == rank
 

@@ -36,9 +36,14 @@ def evaluator(job: Job) -> Evaluator:
 
 
 SETTINGS = (
-    NONE, selective("core_attn"), selective("mlp"), selective("core_attn", "mlp"),
-    full(Method.UNIFORM, 1), full(Method.UNIFORM, 4), full(Method.BLOCK, 2),
-)  # fmt: skip
+    NONE,
+    selective("core_attn"),
+    selective("mlp"),
+    selective("core_attn", "mlp"),
+    full(Method.UNIFORM, 1),
+    full(Method.UNIFORM, 4),
+    full(Method.BLOCK, 2),
+)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.spec)

@@ -18,9 +18,12 @@ from advisor.units import parse_gpus
 def job_of(experiment: Experiment) -> Job:
     count, kind = parse_gpus(experiment.gpus)
     return Job(
-        model=experiment.configure(load_model(experiment.model)), layout=experiment.layout,
-        config=experiment.config, gpu=load_gpu(kind), num_gpus=count,
-    )  # fmt: skip
+        model=experiment.configure(load_model(experiment.model)),
+        layout=experiment.layout,
+        config=experiment.config,
+        gpu=load_gpu(kind),
+        num_gpus=count,
+    )
 
 
 @pytest.mark.parametrize("name", experiment_names())
@@ -46,9 +49,13 @@ def test_the_seventy_billion_case() -> None:
     assert experiment is not None
     assert experiment.name == "llama3_70b_32xh100"
     assert experiment.layout == ParallelLayout(
-        tensor_model_parallel_size=4, sequence_parallel=True, pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=5, data_parallel_size=2, tp_comm_overlap=True,
-    )  # fmt: skip
+        tensor_model_parallel_size=4,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=5,
+        data_parallel_size=2,
+        tp_comm_overlap=True,
+    )
     config = experiment.config
     assert (config.micro_batch_size, config.global_batch_size, config.seq_length) == (1, 32, 4096)
     assert config.precision is Precision.BF16

@@ -33,9 +33,13 @@ CALIBRATION = load_calibration(H100)
 MIXTRAL = load_model("mixtral_8x7b")
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2, sequence_parallel=True, pipeline_model_parallel_size=4,
-    expert_model_parallel_size=4, expert_tensor_parallel_size=1, data_parallel_size=4,
-)  # fmt: skip
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+    pipeline_model_parallel_size=4,
+    expert_model_parallel_size=4,
+    expert_tensor_parallel_size=1,
+    data_parallel_size=4,
+)
 
 
 def job(layout: ParallelLayout = LAYOUT, **config: Any) -> Job:
@@ -144,9 +148,12 @@ def test_imbalance_costs_memory_and_time() -> None:
 
 def test_model_flops_count_topk_experts_and_shared_ones() -> None:
     model = replace(
-        MIXTRAL, num_layers=2, moe_layer_freq=LayerPattern("[0,1]"),
-        moe_shared_expert_intermediate_size=1024, ffn_hidden_size=8192,
-    )  # fmt: skip
+        MIXTRAL,
+        num_layers=2,
+        moe_layer_freq=LayerPattern("[0,1]"),
+        moe_shared_expert_intermediate_size=1024,
+        ffn_hidden_size=8192,
+    )
     attention = 4096 * (4096 + 2 * 1024) + 4096 * 4096
     mlps = 3 * 4096 * (8192 + 2 * 14336 + 1024)
     linear = 6 * 4096 * (2 * attention + mlps + 4096 * 32000)
@@ -157,12 +164,14 @@ def test_model_flops_count_topk_experts_and_shared_ones() -> None:
 @pytest.mark.parametrize(
     ("spec", "modules"),
     [
-        ("selective:mlp", []), ("selective:moe", [Module.ROUTER]),
+        ("selective:mlp", []),
+        ("selective:moe", [Module.ROUTER]),
         ("selective:moe_act", [Module.EXPERT_ACTIVATION]),
-        ("selective:layernorm", [Module.PRE_MLP_LAYERNORM]), ("selective:shared_experts", []),
+        ("selective:layernorm", [Module.PRE_MLP_LAYERNORM]),
+        ("selective:shared_experts", []),
         ("selective:moe,moe_act", [Module.ROUTER]),
     ],
-)  # fmt: skip
+)
 def test_modules_that_act_on_a_moe_layer_under_transformer_engine(
     spec: str, modules: list[Module]
 ) -> None:
@@ -183,10 +192,21 @@ def test_modules_by_layer_kind_and_implementation() -> None:
 
 def test_flags_say_what_differs_from_megatron() -> None:
     assert list(expert_flags(MIXTRAL, LAYOUT)) == [
-        "--expert-model-parallel-size", "4", "--expert-tensor-parallel-size", "1",
-        "--num-experts", "8", "--moe-ffn-hidden-size", "14336", "--moe-aux-loss-coeff", "0.01",
-        "--moe-token-dispatcher-type", "alltoall", "--moe-permute-fusion", "--moe-grouped-gemm",
-    ]  # fmt: skip
+        "--expert-model-parallel-size",
+        "4",
+        "--expert-tensor-parallel-size",
+        "1",
+        "--num-experts",
+        "8",
+        "--moe-ffn-hidden-size",
+        "14336",
+        "--moe-aux-loss-coeff",
+        "0.01",
+        "--moe-token-dispatcher-type",
+        "alltoall",
+        "--moe-permute-fusion",
+        "--moe-grouped-gemm",
+    ]
     pattern = replace(MIXTRAL, moe_layer_freq=LayerPattern("([0]*2+[1]*30)"))
     assert "([0]*2+[1]*30)" in list(expert_flags(pattern, LAYOUT))
     assert not list(expert_flags(load_model("llama3_8b"), LAYOUT))
@@ -209,17 +229,26 @@ def test_a_search_tries_expert_parallelism() -> None:
         if layout.expert_model_parallel_size > 1
     }
     assert cut == {1}
-    fixed = advise(Request(
-        model="mixtral_8x7b", gpus="8xH200", search="layout", expert_model_parallel_size=4,
-    ))  # fmt: skip
+    fixed = advise(
+        Request(
+            model="mixtral_8x7b",
+            gpus="8xH200",
+            search="layout",
+            expert_model_parallel_size=4,
+        )
+    )
     assert {c.evaluation.job.layout.expert_model_parallel_size for c in fixed.candidates} == {4}
 
 
 def test_depth_and_pattern_are_given_together() -> None:
-    advice = advise(Request(
-        model="mixtral_8x7b", gpus="8xH200", tensor_model_parallel_size=1,
-        expert_model_parallel_size=8,
-        overrides=("model.num_layers=4", "model.moe_layer_freq=([0]*1+[1]*3)"),
-    ))  # fmt: skip
+    advice = advise(
+        Request(
+            model="mixtral_8x7b",
+            gpus="8xH200",
+            tensor_model_parallel_size=1,
+            expert_model_parallel_size=8,
+            overrides=("model.num_layers=4", "model.moe_layer_freq=([0]*1+[1]*3)"),
+        )
+    )
     assert advice.job.model.layer_kinds == (DENSE, MOE, MOE, MOE)
     assert "busiest expert rank 1 x the mean" in advice.assumptions

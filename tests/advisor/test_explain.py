@@ -42,8 +42,11 @@ def test_every_activation_names_the_backward_that_reads_it() -> None:
     found = next(
         c.evaluation for c in advise(Request(model="llama3_70b", gpus="32xH100")).candidates
     )
-    sources = {line.name: line.source for line in memory_lines(found)
-               if line.component == "activations" and line.shape}  # fmt: skip
+    sources = {
+        line.name: line.source
+        for line in memory_lines(found)
+        if line.component == "activations" and line.shape
+    }
     assert sources["fc1_out"].endswith("for the backward of mlp.activation")
     assert sources["input_layernorm_out"].endswith("of self_attention.linear_qkv")
     assert not any(source.endswith("of the layer") for source in sources.values())

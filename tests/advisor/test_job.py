@@ -18,17 +18,24 @@ def config(**fields: object) -> JobConfig:
         ({"use_precision_aware_optimizer": True}, 10),
         ({"use_precision_aware_optimizer": True, "main_params_dtype": DType.FP16}, 10),
         (
-            {"use_precision_aware_optimizer": True, "exp_avg_dtype": DType.BF16,
-             "exp_avg_sq_dtype": DType.BF16},
+            {
+                "use_precision_aware_optimizer": True,
+                "exp_avg_dtype": DType.BF16,
+                "exp_avg_sq_dtype": DType.BF16,
+            },
             6,
         ),
         (
-            {"use_precision_aware_optimizer": True, "precision": Precision.FP8_CURRENT,
-             "exp_avg_dtype": DType.BF16, "exp_avg_sq_dtype": DType.FLOAT8},
+            {
+                "use_precision_aware_optimizer": True,
+                "precision": Precision.FP8_CURRENT,
+                "exp_avg_dtype": DType.BF16,
+                "exp_avg_sq_dtype": DType.FLOAT8,
+            },
             7,
         ),
     ],
-)  # fmt: skip
+)
 def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: int) -> None:
     """Of an fp32 main parameter the optimizer keeps what its bf16 weight lacks, 2 bytes."""
     assert config(**fields).optimizer_bytes == num_bytes

@@ -19,11 +19,18 @@ LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}
 def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -> Advice:
     return advise(
         Request(
-            model="llama3_8b", gpus=f"{gpus}xH100", seq_length=length, micro_batch_size=1,
-            global_batch_size=gpus, tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
-            context_parallel_size=cp, overrides=overrides, **fields,
+            model="llama3_8b",
+            gpus=f"{gpus}xH100",
+            seq_length=length,
+            micro_batch_size=1,
+            global_batch_size=gpus,
+            tensor_model_parallel_size=1,
+            pipeline_model_parallel_size=1,
+            context_parallel_size=cp,
+            overrides=overrides,
+            **fields,
         )
-    )  # fmt: skip
+    )
 
 
 def _none(length: int, cp: int, *overrides: str) -> Evaluation:
@@ -74,12 +81,21 @@ def test_the_mask_of_all_pairs_is_what_does_not_fit_and_the_flag_says_so() -> No
 
 @pytest.mark.parametrize(
     ("framework", "packed", "loads"),
-    [(Framework.MEGATRON_LM, None, True), (Framework.MEGATRON_LM, 2048, False),
-     (Framework.MEGATRON_BRIDGE, None, False), (Framework.NEMO, None, False)],
-)  # fmt: skip
+    [
+        (Framework.MEGATRON_LM, None, True),
+        (Framework.MEGATRON_LM, 2048, False),
+        (Framework.MEGATRON_BRIDGE, None, False),
+        (Framework.NEMO, None, False),
+    ],
+)
 def test_who_loads_a_mask(framework: Framework, packed: int | None, loads: bool) -> None:
-    config = JobConfig(seq_length=8, micro_batch_size=1, global_batch_size=1, framework=framework,
-                       mean_packed_length=packed)  # fmt: skip
+    config = JobConfig(
+        seq_length=8,
+        micro_batch_size=1,
+        global_batch_size=1,
+        framework=framework,
+        mean_packed_length=packed,
+    )
     assert config.loads_attention_mask is loads
 
 

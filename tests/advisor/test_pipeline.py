@@ -23,8 +23,10 @@ def counts(num_layers: int, **layout: object) -> list[list[int]]:
 
 def pipeline(pp: int, vpp: int = 1, **fields: object) -> dict[str, object]:
     return {
-        "pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": vpp, **fields,
-    }  # fmt: skip
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": vpp,
+        **fields,
+    }
 
 
 def test_an_even_split() -> None:
@@ -64,8 +66,9 @@ def test_a_layout_spelt_out() -> None:
 def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
     stages = pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))  # type: ignore[arg-type]
     assert [[chunk.embedding for chunk in stage] for stage in stages] == [
-        [True, False], [False, False],
-    ]  # fmt: skip
+        [True, False],
+        [False, False],
+    ]
     assert [[chunk.head for chunk in stage] for stage in stages] == [[False, False], [False, True]]
 
 
@@ -100,8 +103,9 @@ def test_the_largest_chunk() -> None:
         (8, pipeline(2, account_for_loss_in_pipeline_split=True), "leaves 9 layers"),
         (
             8,
-            pipeline(2, num_layers_in_first_pipeline_stage=4,
-                     account_for_loss_in_pipeline_split=True),
+            pipeline(
+                2, num_layers_in_first_pipeline_stage=4, account_for_loss_in_pipeline_split=True
+            ),
             "excludes account_for",
         ),
         (8, pipeline(2, pipeline_model_parallel_layout="Etttt|tttt"), "end with its only L"),
@@ -110,12 +114,15 @@ def test_the_largest_chunk() -> None:
         (8, pipeline(2, pipeline_model_parallel_layout="Exttt|ttttL"), "has 'x'"),
         (
             8,
-            pipeline(2, pipeline_model_parallel_layout="Etttt|ttttL",
-                     account_for_loss_in_pipeline_split=True),
+            pipeline(
+                2,
+                pipeline_model_parallel_layout="Etttt|ttttL",
+                account_for_loss_in_pipeline_split=True,
+            ),
             "excludes every other",
         ),
     ],
-)  # fmt: skip
+)
 def test_splits_that_do_not_work(num_layers: int, layout: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         counts(num_layers, **layout)

@@ -15,9 +15,13 @@ from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
 def _like(evaluation: Evaluation, peak: int, seconds: float, probability: float) -> Evaluation:
     time = TimeBreakdown(
-        forward=seconds, backward=0, recompute=0, exposed_communication=0, pipeline_bubble=0,
+        forward=seconds,
+        backward=0,
+        recompute=0,
+        exposed_communication=0,
+        pipeline_bubble=0,
         optimizer=0,
-    )  # fmt: skip
+    )
     return replace(
         evaluation, peak_reserved_bytes=peak, time_seconds=time, fit_probability=probability
     )
@@ -30,8 +34,10 @@ def base(evaluator: Evaluator) -> Evaluation:  # noqa: F811
 
 def test_what_fits_comes_before_what_is_faster(base: Evaluation) -> None:
     slow, edge, fast = (
-        _like(base, 10, 5.0, 0.99), _like(base, 20, 2.0, 0.6), _like(base, 30, 1.0, 0.01),
-    )  # fmt: skip
+        _like(base, 10, 5.0, 0.99),
+        _like(base, 20, 2.0, 0.6),
+        _like(base, 30, 1.0, 0.01),
+    )
     ordered = [candidate.evaluation for candidate in rank([fast, edge, slow])]
     assert ordered == [slow, edge, fast]
     assert [tier(evaluation) for evaluation in ordered] == [0, 1, 2]

@@ -41,14 +41,25 @@ class Outer:
 
 def test_every_kind_of_field_is_read() -> None:
     values = {
-        "width": 3, "ratio": 2, "on": True, "label": "x", "shade": "light", "limit": None,
-        "names": ["a", "b"], "inner": {"depth": 4},
-    }  # fmt: skip
+        "width": 3,
+        "ratio": 2,
+        "on": True,
+        "label": "x",
+        "shade": "light",
+        "limit": None,
+        "names": ["a", "b"],
+        "inner": {"depth": 4},
+    }
     outer = read_dataclass(Outer, values, "f.yaml")
     assert outer == Outer(
-        width=3, ratio=2.0, on=True, label="x", shade=Shade.LIGHT, names=("a", "b"),
+        width=3,
+        ratio=2.0,
+        on=True,
+        label="x",
+        shade=Shade.LIGHT,
+        names=("a", "b"),
         inner=Inner(depth=4),
-    )  # fmt: skip
+    )
     assert isinstance(outer.ratio, float)
 
 
@@ -66,26 +77,34 @@ def test_defaults_stand_where_keys_are_absent() -> None:
         ({"width": True}, "f.yaml: width = True: must be an integer"),
         ({"width": None}, "f.yaml: width = None: must be an integer"),
         ({"width": [8]}, "f.yaml: width = [8]: must be an integer"),
-        ({"width": 1, "ratio": "1e9"},
-         "f.yaml: ratio = 1e9: must be a number; write 1000000000 without quotes"),
+        (
+            {"width": 1, "ratio": "1e9"},
+            "f.yaml: ratio = 1e9: must be a number; write 1000000000 without quotes",
+        ),
         ({"width": 1, "ratio": float("nan")}, "f.yaml: ratio = nan: must be finite"),
         ({"width": 1, "ratio": True}, "f.yaml: ratio = True: must be a number"),
         ({"width": 1, "on": 1}, "f.yaml: on = 1: must be true or false"),
         ({"width": 1, "label": 7}, "f.yaml: label = 7: must be text"),
         ({"width": 1, "names": "a"}, "f.yaml: names = a: must be a list; write [a]"),
         ({"width": 1, "names": [1]}, "f.yaml: names = 1: must be text"),
-        ({"width": 1, "shade": "lihgt"},
-         "f.yaml: shade = lihgt: must be one of dark-blue, Light; did you mean Light?"),
+        (
+            {"width": 1, "shade": "lihgt"},
+            "f.yaml: shade = lihgt: must be one of dark-blue, Light; did you mean Light?",
+        ),
         ({"width": 1, "shade": 3}, "f.yaml: shade = 3: must be one of dark-blue, Light"),
         ({"width": 1, "inner": 3}, "f.yaml: inner = 3: must be a mapping of keys to values"),
-        ({"width": 1, "inner": {"dept": 3}},
-         "f.yaml: inner.dept = 3: is not a known key; did you mean depth?"),
-        ({"width": 1, "inner": {"depth": "3"}},
-         "f.yaml: inner.depth = 3: must be an integer; write 3 without quotes"),
+        (
+            {"width": 1, "inner": {"dept": 3}},
+            "f.yaml: inner.dept = 3: is not a known key; did you mean depth?",
+        ),
+        (
+            {"width": 1, "inner": {"depth": "3"}},
+            "f.yaml: inner.depth = 3: must be an integer; write 3 without quotes",
+        ),
         ({"width": 1, "inner": {"depth": 0}}, "f.yaml: inner.depth = 0: must be at least 1"),
         ({"with": 1}, "f.yaml: with = 1: is not a known key; did you mean width"),
     ],
-)  # fmt: skip
+)
 def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
     with pytest.raises(UserError) as error:
         read_dataclass(Outer, values, "f.yaml")
@@ -105,13 +124,21 @@ def test_an_enum_is_named_by_value_or_by_member() -> None:
 @pytest.mark.parametrize(
     ("text", "annotation", "value"),
     [
-        ("12", int, 12), ("1e3", float, 1000.0), ("0.1", float, 0.1),
-        ("true", bool, True), ("OFF", bool, False), ("1", bool, True),
-        ("x y", str, "x y"), ("12", str, "12"), ("light", Shade, Shade.LIGHT),
-        ("none", int | None, None), ("7", int | None, 7),
-        ("a, b,", tuple[str, ...], ("a", "b")), ("", tuple[str, ...], ()),
+        ("12", int, 12),
+        ("1e3", float, 1000.0),
+        ("0.1", float, 0.1),
+        ("true", bool, True),
+        ("OFF", bool, False),
+        ("1", bool, True),
+        ("x y", str, "x y"),
+        ("12", str, "12"),
+        ("light", Shade, Shade.LIGHT),
+        ("none", int | None, None),
+        ("7", int | None, 7),
+        ("a, b,", tuple[str, ...], ("a", "b")),
+        ("", tuple[str, ...], ()),
     ],
-)  # fmt: skip
+)
 def test_parse_reads_what_a_command_line_spells(text: str, annotation: type, value: object) -> None:
     assert parse(text, annotation, "x") == value
 
@@ -155,9 +182,16 @@ def test_override_names_the_field(toy: ModelSpec, key: str, text: str, line: str
 @pytest.fixture
 def toy() -> ModelSpec:
     return ModelSpec(
-        name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4,
-        num_query_groups=2, kv_channels=16, vocab_size=100, max_position_embeddings=32,
-    )  # fmt: skip
+        name="toy",
+        num_layers=2,
+        hidden_size=64,
+        ffn_hidden_size=128,
+        num_attention_heads=4,
+        num_query_groups=2,
+        kv_channels=16,
+        vocab_size=100,
+        max_position_embeddings=32,
+    )
 
 
 @given(st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists))

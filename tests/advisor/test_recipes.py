@@ -47,9 +47,12 @@ ids = [recipe.name for recipe in MODELLED]
 def job_of(recipe: Recipe, preset: Experiment | None = None) -> Job:
     preset = preset or preset_of(recipe)
     return Job(
-        model=preset.configure(load_model(preset.model)), layout=preset.layout,
-        config=preset.config, gpu=load_gpu(recipe.gpu_types[0]), num_gpus=recipe.num_gpus,
-    )  # fmt: skip
+        model=preset.configure(load_model(preset.model)),
+        layout=preset.layout,
+        config=preset.config,
+        gpu=load_gpu(recipe.gpu_types[0]),
+        num_gpus=recipe.num_gpus,
+    )
 
 
 def test_there_are_many_and_their_names_are_unique() -> None:
@@ -58,8 +61,11 @@ def test_there_are_many_and_their_names_are_unique() -> None:
         recipe.model for recipe in RECIPES
     }
     assert {recipe.framework for recipe in RECIPES} == {
-        "megatron_bridge", "megatron_lm", "nemo1", "nemo2",
-    }  # fmt: skip
+        "megatron_bridge",
+        "megatron_lm",
+        "nemo1",
+        "nemo2",
+    }
     assert all(re.search(r"@[0-9a-f]{7,}|arXiv|@", recipe.source) for recipe in RECIPES)
 
 
@@ -89,21 +95,26 @@ def leaves_something_out(recipe: Recipe) -> bool:
 
 
 SPLITS = {
-    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
-    "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
     "pipeline_model_parallel_layout",
-}  # fmt: skip
+}
 INCOMPLETE = {
-    "launcher_mixtral_mixtral_8x22b", "gpt_oss_120b_sft_48gpu_h100_bf16_32k",
+    "launcher_mixtral_mixtral_8x22b",
+    "gpt_oss_120b_sft_48gpu_h100_bf16_32k",
     # 16 chunks on 8 stages, without the VPP
     "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev",
     "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev",
-}  # fmt: skip
+}
 # What Bridge's own check refuses of recipes that it ships (067f987): local graphs of layers.
 REFUSED = {
-    "gpt_oss_20b_pretrain_8gpu_b300_fp8mx", "gpt_oss_20b_pretrain_64gpu_b300_fp8mx",
-    "gpt_oss_20b_pretrain_512gpu_gb300_fp8mx", "gpt_oss_20b_pretrain_512gpu_gb200_fp8mx",
-}  # fmt: skip
+    "gpt_oss_20b_pretrain_8gpu_b300_fp8mx",
+    "gpt_oss_20b_pretrain_64gpu_b300_fp8mx",
+    "gpt_oss_20b_pretrain_512gpu_gb300_fp8mx",
+    "gpt_oss_20b_pretrain_512gpu_gb200_fp8mx",
+}
 
 
 @pytest.mark.parametrize("recipe", MODELLED, ids=ids)
@@ -229,8 +240,19 @@ def test_a_model_without_a_table_has_no_recipes() -> None:
     assert (packaged_configs() / Group.RECIPE).is_dir()
 
 
-EXPERTS = ("deepseek", "glm4.5", "gpt_oss", "kimi", "llama4", "mixtral", "moonlight",
-           "nemotron3_nano", "qwen3_235b", "qwen3_30b", "qwen3_next")  # fmt: skip
+EXPERTS = (
+    "deepseek",
+    "glm4.5",
+    "gpt_oss",
+    "kimi",
+    "llama4",
+    "mixtral",
+    "moonlight",
+    "nemotron3_nano",
+    "qwen3_235b",
+    "qwen3_30b",
+    "qwen3_next",
+)
 LATENT = ("deepseek", "kimi", "moonlight")
 FIELDS = field_types(RawSettings)
 
@@ -242,28 +264,40 @@ def raw_of(recipe: Recipe) -> RawSettings:
     experts, latent = (recipe.model.startswith(kind) for kind in (EXPERTS, LATENT))
     pattern = {"moe_layer_freq": "([0]*3+[1]*58)"} if latent else {}
     precision = preset_of(recipe).config.precision
-    return RawSettings(**{
-        "hidden_dropout": 0.0, "attention_dropout": 0.0, "moe_token_dispatcher_type": "alltoall",
-        "num_moe_experts": 128 if experts else None, "moe_grouped_gemm": experts, **pattern,
-        "moe_shared_expert_intermediate_size": 2048 if latent else None,
-        "multi_latent_attention": latent,
-        "fp8": "hybrid" if precision.is_fp8 else None, "fp8_recipe": FP8_RECIPES.get(precision),
-        "recompute_granularity": None if shipped.granularity == "none" else shipped.granularity,
-        "recompute_modules": shipped.modules, "recompute_method": shipped.method,
-        "recompute_num_layers": shipped.num_layers, "offload_modules": shipped.offload_modules,
-        "fine_grained_activation_offloading": bool(shipped.offload_modules),
-        "use_transformer_engine_op_fuser": "op_fuser" in recipe.notes,
-        **values,
-    })  # fmt: skip
+    return RawSettings(
+        **{
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "moe_token_dispatcher_type": "alltoall",
+            "num_moe_experts": 128 if experts else None,
+            "moe_grouped_gemm": experts,
+            **pattern,
+            "moe_shared_expert_intermediate_size": 2048 if latent else None,
+            "multi_latent_attention": latent,
+            "fp8": "hybrid" if precision.is_fp8 else None,
+            "fp8_recipe": FP8_RECIPES.get(precision),
+            "recompute_granularity": None if shipped.granularity == "none" else shipped.granularity,
+            "recompute_modules": shipped.modules,
+            "recompute_method": shipped.method,
+            "recompute_num_layers": shipped.num_layers,
+            "offload_modules": shipped.offload_modules,
+            "fine_grained_activation_offloading": bool(shipped.offload_modules),
+            "use_transformer_engine_op_fuser": "op_fuser" in recipe.notes,
+            **values,
+        }
+    )
 
 
 # The recipe functions set both overlaps of experts; Bridge's communication set-up takes the one of
 # shared experts back at run time, which the tables do not have.
 BOTH_OVERLAPS = frozenset(
-    {"deepseek_v3_pretrain_256gpu_b200_fp8mx", "deepseek_v3_pretrain_256gpu_b200_nvfp4",
-     "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev",
-     "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev"}
-)  # fmt: skip
+    {
+        "deepseek_v3_pretrain_256gpu_b200_fp8mx",
+        "deepseek_v3_pretrain_256gpu_b200_nvfp4",
+        "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev",
+        "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev",
+    }
+)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

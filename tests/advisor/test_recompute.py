@@ -47,9 +47,10 @@ def test_a_run_keeps_what_it_reads_from_outside() -> None:
 
 def test_a_discarded_output_is_dropped_where_its_reader_keeps_it() -> None:
     norm = ReplayRun(
-        frozenset({Module.INPUT_LAYERNORM}), discards_output=True,
+        frozenset({Module.INPUT_LAYERNORM}),
+        discards_output=True,
         replayed_before=Module.LINEAR_FC2,
-    )  # fmt: skip
+    )
     assert kept(norm) == {"a", "inner", "c", "d"}
 
 
@@ -188,9 +189,13 @@ def test_a_higher_tp_never_raises_activations_under_sequence_parallelism(
     peaks, kept_bytes = [], []
     for tp in (1, 2, 4):
         shape = toy_shape(
-            model, tensor_model_parallel_size=tp, sequence_parallel=tp > 1, transformer_impl=impl,  # type: ignore[arg-type]
-            attention_backend="flash", seq_length=64,
-        )  # fmt: skip
+            model,
+            tensor_model_parallel_size=tp,
+            sequence_parallel=tp > 1,
+            transformer_impl=impl,  # type: ignore[arg-type]
+            attention_backend="flash",
+            seq_length=64,
+        )
         plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * 2, shape.sequence_parallel)
         chunk = chunk_footprint(shape, plan, False, False)
         kept_bytes.append(chunk.kept)

@@ -139,8 +139,11 @@ def test_a_forward_lets_go_of_the_last_input_of_its_chunk() -> None:
     """Traced in megatron-core 0.16.1: PP 2, VPP 2, last stage, four microbatches. The third and
     fourth forward of its last chunk hold the sticky input with its gradient, and a sent one."""
     held = held_tensors(2, 2, 4, 1)
-    forwards = [n for step, n in zip(passes(2, 2, 4, 1), held, strict=True)
-                if not step.backward and step.chunk == 1]  # fmt: skip
+    forwards = [
+        n
+        for step, n in zip(passes(2, 2, 4, 1), held, strict=True)
+        if not step.backward and step.chunk == 1
+    ]
     assert forwards == [0, 2, 3, 3]
 
 

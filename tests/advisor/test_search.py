@@ -31,7 +31,7 @@ def resolution(model: str, gpus: str, **fields: Any) -> Resolution:
         # 27 layers and experts
         ("moonlight_16b_a3b", "8xH200", "60GiB", {"tensor_model_parallel_size": 1}),
     ],
-)  # fmt: skip
+)
 def test_the_short_search_finds_the_best_of_the_whole_one(
     model: str, gpus: str, budget: str, fixed: dict[str, int]
 ) -> None:
@@ -81,8 +81,13 @@ def stages(found: Resolution) -> dict[int, set[int]]:
 def test_a_prime_number_of_layers_gets_pipelines_too() -> None:
     found = resolution("kimi_k2", "256xH100")
     assert stages(found) == {
-        1: {1}, 2: {1, 31}, 4: {1, 2, 4, 8}, 8: {1, 2, 4}, 16: {1, 2}, 32: {1},
-    }  # fmt: skip
+        1: {1},
+        2: {1, 31},
+        4: {1, 2, 4, 8},
+        8: {1, 2, 4},
+        16: {1, 2},
+        32: {1},
+    }
     texts = {
         layout.pipeline_model_parallel_layout
         for layout in layouts(found)
@@ -94,9 +99,12 @@ def test_a_prime_number_of_layers_gets_pipelines_too() -> None:
 def test_a_number_of_layers_that_divides_is_searched_as_ever() -> None:
     found = resolution("llama3_70b", "64xH100")
     assert stages(found) == {
-        1: {1}, 2: {1, 2, 4, 5, 8, 10, 20, 40}, 4: {1, 2, 4, 5, 10, 20}, 8: {1, 2, 5, 10},
+        1: {1},
+        2: {1, 2, 4, 5, 8, 10, 20, 40},
+        4: {1, 2, 4, 5, 10, 20},
+        8: {1, 2, 5, 10},
         16: {1, 5},
-    }  # fmt: skip
+    }
     assert not any(getattr(layout, name) for layout in layouts(found) for name in UNEVEN)
 
 
@@ -104,8 +112,9 @@ def test_a_split_that_is_given_is_the_only_one() -> None:
     text = "Et*4|(t*4|)*14tL"
     given = (f"layout.pipeline_model_parallel_layout={text}",)
     found = resolution("kimi_k2", "256xH100", overrides=given)
-    splits = {(e.pipeline_model_parallel_size, e.pipeline_model_parallel_layout)
-              for e in layouts(found)}  # fmt: skip
+    splits = {
+        (e.pipeline_model_parallel_size, e.pipeline_model_parallel_layout) for e in layouts(found)
+    }
     assert splits == {(pp, text) for pp in (2, 4, 8, 16)}
 
 

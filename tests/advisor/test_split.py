@@ -35,13 +35,15 @@ def test_every_published_text_of_these_models_is_found_again() -> None:
 
 def test_two_layers_left_out_are_embedding_and_loss_counted_as_layers() -> None:
     """What the recipes of Llama 3.1 405B ask for: 126 layers as 128."""
-    model, layout = load_model("llama3.1_405b"), ParallelLayout(
-        pipeline_model_parallel_size=8, virtual_pipeline_model_parallel_size=8
-    )  # fmt: skip
+    model, layout = (
+        load_model("llama3.1_405b"),
+        ParallelLayout(pipeline_model_parallel_size=8, virtual_pipeline_model_parallel_size=8),
+    )
     counted = replace(
-        layout, account_for_embedding_in_pipeline_split=True,
+        layout,
+        account_for_embedding_in_pipeline_split=True,
         account_for_loss_in_pipeline_split=True,
-    )  # fmt: skip
+    )
     assert pipeline_stages(model, split_evenly(model, layout)) == pipeline_stages(model, counted)
 
 

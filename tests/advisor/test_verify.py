@@ -40,8 +40,13 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return answer
 
 
-SEEN = {"stage": 0, "predicted_bytes": 3 * 2**30, "rehearsed_bytes": 2 * 2**30,
-        "explanation": "activations", "differences": "run otherwise"}  # fmt: skip
+SEEN = {
+    "stage": 0,
+    "predicted_bytes": 3 * 2**30,
+    "rehearsed_bytes": 2 * 2**30,
+    "explanation": "activations",
+    "differences": "run otherwise",
+}
 REFUSED = "a reason that is told whole: " + " ".join(["words"] * 20)
 
 
@@ -65,8 +70,9 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Advice, answers: Any
     lines = plain_lines(page(verified))
     (row,) = (line for line in lines if "in the activations" in line)
     assert row.split()[2:6] == ["0", "3.00", "2.00", "+50.0"]
-    assert any(line.split()[1:3] == ["full:uniform:1", "0"] and "not rehearsed" in line
-               for line in lines)  # fmt: skip
+    assert any(
+        line.split()[1:3] == ["full:uniform:1", "0"] and "not rehearsed" in line for line in lines
+    )
     assert REFUSED in " ".join(lines)
     assert "run otherwise" in lines
     assert any("predicted is of the job as rehearsed" in line for line in lines)

@@ -21,18 +21,36 @@ from advisor.models.spec import (
 from advisor.pipeline import ModelChunk
 
 LLAMA = ModelSpec(
-    name="toy_llama", num_layers=8, hidden_size=64, ffn_hidden_size=128, num_attention_heads=8,
-    num_query_groups=4, kv_channels=8, vocab_size=1000, make_vocab_size_divisible_by=8,
-    max_position_embeddings=32, transformer_impl=TransformerImpl.LOCAL,
-    attention_backend=AttentionBackend.FLASH, gradient_accumulation_fusion=False,
-)  # fmt: skip
+    name="toy_llama",
+    num_layers=8,
+    hidden_size=64,
+    ffn_hidden_size=128,
+    num_attention_heads=8,
+    num_query_groups=4,
+    kv_channels=8,
+    vocab_size=1000,
+    make_vocab_size_divisible_by=8,
+    max_position_embeddings=32,
+    transformer_impl=TransformerImpl.LOCAL,
+    attention_backend=AttentionBackend.FLASH,
+    gradient_accumulation_fusion=False,
+)
 GPT = replace(
-    LLAMA, name="toy_gpt", num_query_groups=8, ffn_hidden_size=256, activation=Activation.GELU,
-    normalization=Normalization.LAYER_NORM, add_bias_linear=True, hidden_dropout=0.1,
-    attention_dropout=0.1, position_embedding_type=PositionEmbedding.LEARNED,
-    attention_backend=AttentionBackend.UNFUSED, attention_softmax_in_fp32=False,
-    masked_softmax_fusion=False, bias_dropout_fusion=False,
-)  # fmt: skip
+    LLAMA,
+    name="toy_gpt",
+    num_query_groups=8,
+    ffn_hidden_size=256,
+    activation=Activation.GELU,
+    normalization=Normalization.LAYER_NORM,
+    add_bias_linear=True,
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    position_embedding_type=PositionEmbedding.LEARNED,
+    attention_backend=AttentionBackend.UNFUSED,
+    attention_softmax_in_fp32=False,
+    masked_softmax_fusion=False,
+    bias_dropout_fusion=False,
+)
 
 # Bytes of the toy: seq 32, micro batch 2, hidden 64, TP 2 with sequence parallelism, 16 bit.
 HIDDEN = 32 * 2 * 64 * 2
@@ -46,11 +64,15 @@ RSTD = (32 // 2) * 2 * 4
 ACTIVATED = 32 * 2 * (128 // 2) * 2
 
 _ENUMS: dict[str, Callable[[Any], Any]] = {
-    "moe_router_dtype": RouterDType, "moe_token_dispatcher_type": TokenDispatcher,
-    "transformer_impl": TransformerImpl, "attention_backend": AttentionBackend,
-    "cross_entropy_fusion": CrossEntropyFusion, "activation": Activation,
-    "normalization": Normalization, "position_embedding_type": PositionEmbedding,
-}  # fmt: skip
+    "moe_router_dtype": RouterDType,
+    "moe_token_dispatcher_type": TokenDispatcher,
+    "transformer_impl": TransformerImpl,
+    "attention_backend": AttentionBackend,
+    "cross_entropy_fusion": CrossEntropyFusion,
+    "activation": Activation,
+    "normalization": Normalization,
+    "position_embedding_type": PositionEmbedding,
+}
 
 
 def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:
@@ -61,9 +83,11 @@ def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:
     mine = {name: _ENUMS.get(name, lambda x: x)(value) for name, value in mine.items()}
     model = replace(model, **mine)
     defaults: dict[str, Any] = {
-        "seq_length": 32, "micro_batch_size": 2, "tensor_model_parallel_size": 2,
+        "seq_length": 32,
+        "micro_batch_size": 2,
+        "tensor_model_parallel_size": 2,
         "sequence_parallel": True,
-    }  # fmt: skip
+    }
     return RankShape(model=model, **{**defaults, **changes})
 
 
@@ -82,9 +106,13 @@ def operator(
     """An operator of no special kind."""
     module = fields.pop("module", Module.ACTIVATION)
     return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs,
+        name=name,
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=inputs,
+        outputs=outputs,
         **fields,
-    )  # fmt: skip
+    )
 
 
 def held(

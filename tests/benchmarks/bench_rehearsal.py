@@ -10,9 +10,16 @@ import pytest
 pytest.importorskip("megatron.core")
 
 COMMAND = (
-    sys.executable, "-m", "harness.cli", "rehearse", "model=llama3_70b", "layout=tp4_pp4_vpp5",
-    "gpus=32xH100", "stage=1", "device=fake",
-)  # fmt: skip
+    sys.executable,
+    "-m",
+    "harness.cli",
+    "rehearse",
+    "model=llama3_70b",
+    "layout=tp4_pp4_vpp5",
+    "gpus=32xH100",
+    "stage=1",
+    "device=fake",
+)
 
 
 def test_a_stage_of_llama3_70b_on_32_gpus(benchmark: Any, tmp_path: Path) -> None:

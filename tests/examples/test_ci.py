@@ -106,10 +106,14 @@ class Shell:
         inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_STEP_SUMMARY")}
         path = os.pathsep.join([str(self.programs), os.environ.get("PATH", "")])
         return subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", line], cwd=self.folder, capture_output=True,
-            text=True, timeout=120, check=False,
+            ["bash", "-eo", "pipefail", "-c", line],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
             env=inherited | {"PATH": path, "PYTHONPATH": str(ROOT)} | dict(self.variables),
-        )  # fmt: skip
+        )
 
     def job(self, script: Script) -> Iterator[tuple[str, int]]:
         """Lines that ran, with their exit codes."""

@@ -29,9 +29,15 @@ from harness.backends.native.step import NativeStep, build_step  # noqa: E402
 from harness.trial import Device, Workload  # noqa: E402
 
 LATENT = replace(
-    LLAMA, multi_latent_attention=True, num_query_groups=4, qk_layernorm=True, kv_lora_rank=24,
-    qk_head_dim=128, qk_pos_emb_head_dim=64, v_head_dim=128,
-)  # fmt: skip
+    LLAMA,
+    multi_latent_attention=True,
+    num_query_groups=4,
+    qk_layernorm=True,
+    kv_lora_rank=24,
+    qk_head_dim=128,
+    qk_pos_emb_head_dim=64,
+    v_head_dim=128,
+)
 MODELS = {
     "llama": replace(LLAMA, hidden_dropout=0.1),
     "gpt": GPT,
@@ -39,19 +45,41 @@ MODELS = {
     "latent": LATENT,
 }
 SETTINGS = (
-    "none", "selective:core_attn", "selective:mlp", "selective:layernorm",
-    "selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:block:1",
-    "op:save_matmul", "op:save_attention", "op:torchtitan", "none+offload=core_attn,attn_proj",
-)  # fmt: skip
+    "none",
+    "selective:core_attn",
+    "selective:mlp",
+    "selective:layernorm",
+    "selective:core_attn,mlp,layernorm",
+    "full:uniform:1",
+    "full:uniform:2",
+    "full:block:1",
+    "op:save_matmul",
+    "op:save_attention",
+    "op:torchtitan",
+    "none+offload=core_attn,attn_proj",
+)
 CASES = (
     *(("llama", setting) for setting in SETTINGS),
-    *(("gpt", setting) for setting in SETTINGS if setting not in
-      ("op:save_attention", "op:torchtitan")),  # wrong gradients under attention's dropout: refused
-    *(("experts", setting) for setting in
-      ("none", "selective:moe", "selective:moe_act", "selective:layernorm", "full:uniform:1")),
-    *(("latent", setting) for setting in
-      ("none", "selective:mla_up_proj", "selective:core_attn", "full:uniform:1")),
-)  # fmt: skip
+    *(
+        ("gpt", setting)
+        for setting in SETTINGS
+        if setting not in ("op:save_attention", "op:torchtitan")
+    ),  # wrong gradients under attention's dropout: refused
+    *(
+        ("experts", setting)
+        for setting in (
+            "none",
+            "selective:moe",
+            "selective:moe_act",
+            "selective:layernorm",
+            "full:uniform:1",
+        )
+    ),
+    *(
+        ("latent", setting)
+        for setting in ("none", "selective:mla_up_proj", "selective:core_attn", "full:uniform:1")
+    ),
+)
 ROUNDING = 0.02
 """Of gradients in bf16 (2^-8 a value) whose attention adds in an order of its own every time."""
 

@@ -21,17 +21,35 @@ from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, W
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 MODEL = ModelSpec(
-    name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4,
-    num_query_groups=2, kv_channels=16, vocab_size=1000, max_position_embeddings=128,
-)  # fmt: skip
+    name="toy",
+    num_layers=2,
+    hidden_size=64,
+    ffn_hidden_size=128,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=1000,
+    max_position_embeddings=128,
+)
 WORKLOAD = Workload(
-    model=MODEL, layout=ParallelLayout(), seq_length=32, micro_batch_size=1, global_batch_size=2,
-    precision=Precision.BF16, recompute="none", backend=Backend.NATIVE, device=Device.CPU,
-)  # fmt: skip
+    model=MODEL,
+    layout=ParallelLayout(),
+    seq_length=32,
+    micro_batch_size=1,
+    global_batch_size=2,
+    precision=Precision.BF16,
+    recompute="none",
+    backend=Backend.NATIVE,
+    device=Device.CPU,
+)
 PREDICTION = Prediction(
-    step_time_seconds=0.012, peak_allocated_bytes=1000, peak_reserved_bytes=1200,
-    saved_bytes_per_layer=100, replayed_flops_per_layer=0, calibration="toy",
-)  # fmt: skip
+    step_time_seconds=0.012,
+    peak_allocated_bytes=1000,
+    peak_reserved_bytes=1200,
+    saved_bytes_per_layer=100,
+    replayed_flops_per_layer=0,
+    calibration="toy",
+)
 TRIAL = Trial(workload=WORKLOAD, measurement=MeasurementPlan(timeout_seconds=20.0))
 
 MakePlan = Callable[..., RunPlan]

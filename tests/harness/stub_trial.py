@@ -17,14 +17,25 @@ def result(folder: str, status: str, rank: int | None, evidence: object = None) 
     name = f"{os.path.basename(folder)}"
     seconds = 0.010 + 0.001 * (sum(name.encode()) % 10)
     values = {
-        "schema_version": 1, "name": name, "status": status, "trial": trial,
-        "environment": {"nonce": os.urandom(8).hex()}, "started_at": "2026-01-01T00:00:00+00:00",
-        "wall_seconds": 0.02, "evidence": evidence,
-        "memory": [{"rank": rank or 0, "stage": rank or 0, "allocated": 1000 + (rank or 0),
-                    "saved_bytes_per_layer": 100}],
+        "schema_version": 1,
+        "name": name,
+        "status": status,
+        "trial": trial,
+        "environment": {"nonce": os.urandom(8).hex()},
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "wall_seconds": 0.02,
+        "evidence": evidence,
+        "memory": [
+            {
+                "rank": rank or 0,
+                "stage": rank or 0,
+                "allocated": 1000 + (rank or 0),
+                "saved_bytes_per_layer": 100,
+            }
+        ],
         "times": {"seconds": [seconds] * 3, "warmup_seconds": [1.0], "clock": "host"},
         "loss": [3.0, 2.5, 2.0],
-    }  # fmt: skip
+    }
     target = f"{folder}/result.json" if rank is None else f"{folder}/rank{rank}.json"
     with open(f"{folder}/.stub.{os.getpid()}.tmp", "w") as file:
         json.dump(values, file)
@@ -70,15 +81,21 @@ def fail(fault: str, folder: str, rank: int | None) -> int:
         with open("/dev/full", "w") as file:  # the real thing: ENOSPC on the first flush
             file.write("x" * 100_000)
     if fault == "oom":
-        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
-              "total capacity of 139.80 GiB of which 512.00 MiB is free.")  # fmt: skip
+        print(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
+            "total capacity of 139.80 GiB of which 512.00 MiB is free."
+        )
         return 1
     if fault == "nccl":
         print("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2000")
         return 1
     if fault == "oom_result":
-        evidence = {"phase": "backward", "message": "CUDA out of memory", "over_bytes": 5,
-                    "rank": rank or 0}  # fmt: skip
+        evidence = {
+            "phase": "backward",
+            "message": "CUDA out of memory",
+            "over_bytes": 5,
+            "rank": rank or 0,
+        }
         result(folder, "oom", rank, evidence)
         return 1
     if fault == "late_crash":

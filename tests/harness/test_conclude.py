@@ -32,12 +32,17 @@ def attempt() -> Attempt:
 
 def result(rank: int = 0, **changes: object) -> TrialResult:
     whole = TrialResult(
-        name="x", status=TrialStatus.OK, trial={}, environment={}, started_at="", wall_seconds=1.0,
+        name="x",
+        status=TrialStatus.OK,
+        trial={},
+        environment={},
+        started_at="",
+        wall_seconds=1.0,
         times=StepTimes(seconds=(1.0, 2.0), warmup_seconds=(9.0,), clock="host"),
         memory=(MemoryPeak(rank=rank, stage=rank // 2, allocated=100 + rank),),
         timeline=(TimelinePoint(seconds=0.0, allocated=rank, phase=Phase.FORWARD),),
         loss=(float(rank),),
-    )  # fmt: skip
+    )
     return replace(whole, **changes)  # type: ignore[arg-type]
 
 
@@ -128,10 +133,13 @@ def test_ranks_of_unlike_length_give_the_slower_one() -> None:
 @pytest.mark.parametrize(
     ("statuses", "worst"),
     [
-        (["ok", "nccl_error", "oom"], "oom"), (["nccl_error", "failed"], "failed"),
-        (["ok", "unstable"], "unstable"), (["ok", "ok"], "ok"), (["nan", "nccl_error"], "nan"),
+        (["ok", "nccl_error", "oom"], "oom"),
+        (["nccl_error", "failed"], "failed"),
+        (["ok", "unstable"], "unstable"),
+        (["ok", "ok"], "ok"),
+        (["nan", "nccl_error"], "nan"),
     ],
-)  # fmt: skip
+)
 def test_causes_come_before_consequences(statuses: list[str], worst: str) -> None:
     ranks = {n: result(n, status=TrialStatus(status)) for n, status in enumerate(statuses)}
     assert merge(ranks).status == worst

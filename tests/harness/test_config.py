@@ -47,12 +47,21 @@ def test_presets_of_the_advisor_compose(name: str) -> None:
 
 
 def test_fields_in_the_advisor_s_names() -> None:
-    config = compose([
-        "model.num_layers=2", "layout.use_distributed_optimizer=false", "job.precision=fp16",
-        "measure.steps=4", "measure.warmup_tolerance=0.1", "recompute.top=7", "gpus=2xH200",
-        "recompute.settings=[none,selective:mlp,'selective:core_attn,mlp']", "name=x",
-        "model.activation=geglu", "job.memory_budget_bytes=null",
-    ])  # fmt: skip
+    config = compose(
+        [
+            "model.num_layers=2",
+            "layout.use_distributed_optimizer=false",
+            "job.precision=fp16",
+            "measure.steps=4",
+            "measure.warmup_tolerance=0.1",
+            "recompute.top=7",
+            "gpus=2xH200",
+            "recompute.settings=[none,selective:mlp,'selective:core_attn,mlp']",
+            "name=x",
+            "model.activation=geglu",
+            "job.memory_budget_bytes=null",
+        ]
+    )
     assert config.model["num_layers"] == 2
     assert config.layout == {"use_distributed_optimizer": False}
     assert config.job == {"precision": Precision.FP16}

@@ -17,10 +17,16 @@ TWO = ("NVIDIA H200", "NVIDIA A100")
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
-        (None, TWO), ("", ()), ("-1", ()), ("1", TWO[1:]), ("1,0", TWO[::-1]), ("0,7,1", TWO[:1]),
-        ("GPU-5ebe9f43", TWO[:1]), (" 0 , 1 ", TWO),
+        (None, TWO),
+        ("", ()),
+        ("-1", ()),
+        ("1", TWO[1:]),
+        ("1,0", TWO[::-1]),
+        ("0,7,1", TWO[:1]),
+        ("GPU-5ebe9f43", TWO[:1]),
+        (" 0 , 1 ", TWO),
     ],
-)  # fmt: skip
+)
 def test_what_cuda_visible_devices_leaves(mask: str | None, expected: tuple[str, ...]) -> None:
     assert visible(TWO, mask) == expected
     assert visible((), mask) == ()

@@ -40,14 +40,22 @@ def test_each_kind_has_its_runner(tmp_path: Path) -> None:
 
 
 def test_torchrun_over_machines_keeps_the_order_of_the_nodes(tmp_path: Path) -> None:
-    runner = runner_of(tmp_path, *NODES, "launcher.node_rank=1", "gpus=4xH100",
-                       "job.global_batch_size=4")  # fmt: skip
+    runner = runner_of(
+        tmp_path, *NODES, "launcher.node_rank=1", "gpus=4xH100", "job.global_batch_size=4"
+    )
     ((_, trial),) = runner.plan.trials()
     launcher = runner.launcher(trial)
     assert isinstance(launcher, TorchrunLauncher)
     words = command(trial, runner.folder.trial("x"), rendezvous=launcher._rendezvous)
-    for word in ("--nnodes=2", "--node-rank=1", "--nproc-per-node=2", "--rdzv-backend=static",
-                 "--master-addr=gpu1", "--master-port=29400", "--max-restarts=0"):  # fmt: skip
+    for word in (
+        "--nnodes=2",
+        "--node-rank=1",
+        "--nproc-per-node=2",
+        "--rdzv-backend=static",
+        "--master-addr=gpu1",
+        "--master-port=29400",
+        "--max-restarts=0",
+    ):
         assert word in words
     assert "--standalone" not in words
 

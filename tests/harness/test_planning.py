@@ -164,10 +164,15 @@ def test_predictions_are_for_the_gpu_at_hand() -> None:
 
 def test_what_is_laid_over_the_preset() -> None:
     made = plan(
-        "experiment=llama3_8b_8xh100", "model.num_layers=4", "job.seq_length=1024",
-        "layout.context_parallel_size=1", "layout.tensor_model_parallel_size=2",
-        "layout.sequence_parallel=true", "recompute=full_uniform_1", machine=EIGHT,
-    )  # fmt: skip
+        "experiment=llama3_8b_8xh100",
+        "model.num_layers=4",
+        "job.seq_length=1024",
+        "layout.context_parallel_size=1",
+        "layout.tensor_model_parallel_size=2",
+        "layout.sequence_parallel=true",
+        "recompute=full_uniform_1",
+        machine=EIGHT,
+    )
     workload = made.settings[0].trial.workload
     assert (workload.model.num_layers, workload.seq_length) == (4, 1024)
     assert workload.layout.tensor_model_parallel_size == 2

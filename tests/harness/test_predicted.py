@@ -24,14 +24,19 @@ MakePlan = Callable[..., RunPlan]
 def result(name: str, *steps: float, status: str = "ok", allocated: int = 2000) -> TrialResult:
     measured = status in ("ok", "unstable")
     return TrialResult(
-        name=name, status=TrialStatus(status), trial={}, environment={}, started_at="",
+        name=name,
+        status=TrialStatus(status),
+        trial={},
+        environment={},
+        started_at="",
         wall_seconds=1.0,
         times=StepTimes(seconds=steps, warmup_seconds=(), clock="host") if measured else None,
         memory=(MemoryPeak(rank=0, stage=0, allocated=allocated, saved_bytes_per_layer=100),)
-        if measured else (),
+        if measured
+        else (),
         flops=Flops(model=1.0, hardware=1.0, replayed_per_layer=0) if measured else None,
         evidence=None if measured else Evidence(phase=Phase.BACKWARD, message="too big"),
-    )  # fmt: skip
+    )
 
 
 def results(plan: RunPlan, *times: float | str) -> dict[str, TrialResult]:

@@ -24,9 +24,14 @@ class Terminal(StringIO):
 
 def result(status: str = "ok", evidence: Evidence | None = None) -> TrialResult:
     return TrialResult(
-        name="x", status=TrialStatus(status), trial={}, environment={}, started_at="",
-        wall_seconds=1.0, evidence=evidence,
-    )  # fmt: skip
+        name="x",
+        status=TrialStatus(status),
+        trial={},
+        environment={},
+        started_at="",
+        wall_seconds=1.0,
+        evidence=evidence,
+    )
 
 
 def test_plain_lines_off_a_terminal() -> None:
@@ -93,10 +98,15 @@ def test_a_broken_stream_ends_nothing() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"),
-        (200, "3 min 20 s"), (3900, "1 h 05 min"),
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (3900, "1 h 05 min"),
     ],
-)  # fmt: skip
+)
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 

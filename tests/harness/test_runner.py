@@ -28,12 +28,21 @@ from harness.trial import MeasurementPlan
 DRIVE = [sys.executable, str(Path(__file__).with_name("drive.py"))]
 ROOT = Path(__file__).parents[2]
 EXPECTED = {
-    "ok": TrialStatus.OK, "late_crash": TrialStatus.OK, "kill": TrialStatus.FAILED,
-    "segv": TrialStatus.FAILED, "hang": TrialStatus.TIMEOUT, "stubborn": TrialStatus.TIMEOUT,
-    "garbage": TrialStatus.FAILED, "half_result": TrialStatus.NO_DATA,
-    "silent": TrialStatus.NO_DATA, "full_disk": TrialStatus.FAILED, "oom": TrialStatus.OOM,
-    "oom_result": TrialStatus.OOM, "nccl": TrialStatus.NCCL_ERROR, "exit_7": TrialStatus.FAILED,
-}  # fmt: skip
+    "ok": TrialStatus.OK,
+    "late_crash": TrialStatus.OK,
+    "kill": TrialStatus.FAILED,
+    "segv": TrialStatus.FAILED,
+    "hang": TrialStatus.TIMEOUT,
+    "stubborn": TrialStatus.TIMEOUT,
+    "garbage": TrialStatus.FAILED,
+    "half_result": TrialStatus.NO_DATA,
+    "silent": TrialStatus.NO_DATA,
+    "full_disk": TrialStatus.FAILED,
+    "oom": TrialStatus.OOM,
+    "oom_result": TrialStatus.OOM,
+    "nccl": TrialStatus.NCCL_ERROR,
+    "exit_7": TrialStatus.FAILED,
+}
 MakePlan = Callable[..., RunPlan]
 MakeRunner = Callable[..., Runner]
 Faults = Callable[[Mapping[str, str]], None]
@@ -121,8 +130,10 @@ def test_a_worker_s_own_failure_gets_log_and_exit_code(
 ) -> None:
     evidence = evidence_of(make_plan, make_runner, faults, "oom_result")
     assert (evidence.message, evidence.over_bytes, evidence.exit_code) == (
-        "CUDA out of memory", 5, 1,
-    )  # fmt: skip
+        "CUDA out of memory",
+        5,
+        1,
+    )
 
 
 def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -> None:
@@ -130,9 +141,11 @@ def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -
     make_runner(make_plan(2, 2), stream).run()
     heads = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
     assert heads == [
-        "full:block:1 repeat 1/2", "full:block:2 repeat 1/2",
-        "full:block:1 repeat 2/2", "full:block:2 repeat 2/2",
-    ]  # fmt: skip
+        "full:block:1 repeat 1/2",
+        "full:block:2 repeat 1/2",
+        "full:block:1 repeat 2/2",
+        "full:block:2 repeat 2/2",
+    ]
 
 
 def test_a_skipped_setting_has_a_result_with_its_reason(
@@ -256,19 +269,30 @@ def test_a_stopped_trial_leaves_no_process(
 @pytest.mark.parametrize(
     ("statuses", "code"),
     [
-        (["ok"], 0), (["ok", "oom", "skipped"], 0), (["unstable"], 0), (["ok", "failed"], 4),
-        (["ok", "timeout"], 4), (["ok", "nan"], 4), (["ok", "no_data"], 4), (["oom"], 4),
-        (["skipped"], 4), ([], 4),
+        (["ok"], 0),
+        (["ok", "oom", "skipped"], 0),
+        (["unstable"], 0),
+        (["ok", "failed"], 4),
+        (["ok", "timeout"], 4),
+        (["ok", "nan"], 4),
+        (["ok", "no_data"], 4),
+        (["oom"], 4),
+        (["skipped"], 4),
+        ([], 4),
     ],
-)  # fmt: skip
+)
 def test_exit_codes(statuses: list[str], code: int) -> None:
     results = {
         str(number): TrialResult(
-            name="x", status=TrialStatus(status), trial={}, environment={}, started_at="",
+            name="x",
+            status=TrialStatus(status),
+            trial={},
+            environment={},
+            started_at="",
             wall_seconds=0.0,
         )
         for number, status in enumerate(statuses)
-    }  # fmt: skip
+    }
     assert exit_code(results) == code
 
 
@@ -280,16 +304,29 @@ def drive(tmp_path: Path, *overrides: str, faults: Mapping[str, str] | None = No
     path = tmp_path / "faults.json"
     path.write_text(json.dumps(faults or {}))
     environment = {
-        **os.environ, "STUB_FAULTS": str(path), "CUDA_VISIBLE_DEVICES": "",
+        **os.environ,
+        "STUB_FAULTS": str(path),
+        "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    }
     settings = "recompute.settings=[none,selective:mlp,full:uniform:1,full:block:1]"
     return subprocess.Popen(
-        [*DRIVE, settings, "measure.repeats=4", f"runs={tmp_path / 'runs'}", "name=x",
-         "--no-report", *overrides],
-        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [
+            *DRIVE,
+            settings,
+            "measure.repeats=4",
+            f"runs={tmp_path / 'runs'}",
+            "name=x",
+            "--no-report",
+            *overrides,
+        ],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def stored(tmp_path: Path) -> dict[str, Any]:

@@ -26,15 +26,20 @@ from harness.store import RunFolder, StateWriter, TrialFolder, TrialState, list_
 from harness.trial import Trial
 
 RESULT = TrialResult(
-    name="abc-r0", status=TrialStatus.OK, trial={"repeat": 0}, environment={"torch": "2.13"},
-    started_at="2026-01-01T00:00:00+00:00", wall_seconds=1.5,
+    name="abc-r0",
+    status=TrialStatus.OK,
+    trial={"repeat": 0},
+    environment={"torch": "2.13"},
+    started_at="2026-01-01T00:00:00+00:00",
+    wall_seconds=1.5,
     times=StepTimes(seconds=(0.1, 0.2), warmup_seconds=(1.0,), clock="host"),
     memory=(MemoryPeak(rank=0, stage=0, allocated=10, saved_bytes_per_layer=3),),
     timeline=(TimelinePoint(seconds=0.0, allocated=1, phase=Phase.FORWARD),),
-    flops=Flops(model=1e12, hardware=2e12, replayed_per_layer=7), loss=(1.0, 0.5),
+    flops=Flops(model=1e12, hardware=2e12, replayed_per_layer=7),
+    loss=(1.0, 0.5),
     concerns=(Concern(name="spread", seen="9 %", limit="5 %", advice="repeat", fatal=True),),
     evidence=Evidence(phase=Phase.BACKWARD, message="m", log_tail=("a", "b")),
-)  # fmt: skip
+)
 
 
 def test_a_result_comes_back_as_it_was() -> None:
@@ -68,13 +73,17 @@ def test_half_a_result_is_none(tmp_path: Path, cut: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[]", "null", "{}", "\x00" * 100, encode(RESULT).replace('"ok"', '"fine"'),
+        "[]",
+        "null",
+        "{}",
+        "\x00" * 100,
+        encode(RESULT).replace('"ok"', '"fine"'),
         encode(RESULT).replace('"schema_version": 1', '"schema_version": 2'),
         encode(RESULT).replace('"loss": [', '"loss": ["x", '),
         encode(RESULT).replace('"environment": {', '"environment": 3, "x": {'),
         '{"a":' * 5000,
     ],
-)  # fmt: skip
+)
 def test_another_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
     assert TrialFolder(tmp_path).result() is None

@@ -162,17 +162,29 @@ class OutOfMemoryError(RuntimeError):
 @pytest.mark.parametrize(
     ("error", "status", "over"),
     [
-        (OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
-                          "capacity of 79.15 GiB of which 8.00 MiB is free."), "oom", 12 * 2**20),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't "
-                      "allocate memory: you tried to allocate 9 bytes."), "oom", None),
+        (
+            OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+                "capacity of 79.15 GiB of which 8.00 MiB is free."
+            ),
+            "oom",
+            12 * 2**20,
+        ),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't "
+                "allocate memory: you tried to allocate 9 bytes."
+            ),
+            "oom",
+            None,
+        ),
         (MemoryError(), "oom", None),
         (RuntimeError("NCCL error in: x.cpp:1, unhandled system error"), "nccl_error", None),
         (UserError("recompute", "op:x", "is not known"), "skipped", None),
         (ValueError("out of memory of what happened"), "failed", None),
     ],
     ids=["cuda", "cpu", "python", "nccl", "user", "other"],
-)  # fmt: skip
+)
 def test_an_exception_is_a_status(
     run: Run, error: Exception, status: str, over: int | None
 ) -> None:
@@ -255,8 +267,11 @@ def test_the_worker_as_a_process(tmp_path: Path, trial: Trial) -> None:
     folder.create(replace(trial, workload=workload))
     done = subprocess.run(
         [sys.executable, "-m", "harness.worker", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     result = folder.result()
     assert result is not None, done.stderr
     assert result.status in (TrialStatus.SKIPPED, TrialStatus.FAILED)

@@ -9,27 +9,46 @@ from harness.backends.megatron_core.experts import Experts
 from .prediction import tensor_parallel
 
 MIXTRAL = OracleCase(
-    num_layers=4, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32,
-    num_query_groups=8, kv_channels=128, seq_length=4096, vocab_size=32000,
+    num_layers=4,
+    hidden_size=4096,
+    ffn_hidden_size=14336,
+    num_attention_heads=32,
+    num_query_groups=8,
+    kv_channels=128,
+    seq_length=4096,
+    vocab_size=32000,
     experts=Experts(
         num_moe_experts=8, moe_ffn_hidden_size=14336, moe_token_dispatcher_type="alltoall"
     ),
-)  # fmt: skip
+)
 QWEN3_MOE = OracleCase(
-    num_layers=4, hidden_size=2048, ffn_hidden_size=6144, num_attention_heads=32,
-    num_query_groups=4, kv_channels=128, qk_layernorm=True, seq_length=4096, vocab_size=151936,
+    num_layers=4,
+    hidden_size=2048,
+    ffn_hidden_size=6144,
+    num_attention_heads=32,
+    num_query_groups=4,
+    kv_channels=128,
+    qk_layernorm=True,
+    seq_length=4096,
+    vocab_size=151936,
     experts=Experts(
-        num_moe_experts=128, moe_ffn_hidden_size=768, moe_router_topk=8, moe_aux_loss_coeff=0.001,
-        moe_token_dispatcher_type="alltoall", expert_model_parallel_size=16,
+        num_moe_experts=128,
+        moe_ffn_hidden_size=768,
+        moe_router_topk=8,
+        moe_aux_loss_coeff=0.001,
+        moe_token_dispatcher_type="alltoall",
+        expert_model_parallel_size=16,
     ),
-)  # fmt: skip
+)
 TP = tensor_parallel(2, True)
 SHARED: dict[str, Any] = {
-    "moe_shared_expert_intermediate_size": 4096, "moe_shared_expert_gate": True,
-}  # fmt: skip
+    "moe_shared_expert_intermediate_size": 4096,
+    "moe_shared_expert_gate": True,
+}
 OVERLAP: dict[str, Any] = SHARED | {
-    "moe_shared_expert_overlap": True, "expert_model_parallel_size": 4,
-}  # fmt: skip
+    "moe_shared_expert_overlap": True,
+    "expert_model_parallel_size": 4,
+}
 
 
 def with_experts(case: OracleCase, **changes: Any) -> OracleCase:

@@ -29,9 +29,13 @@ GPT: Final = (NONE, ATTENTION, NORM, "selective:core_attn,layernorm", *FULL)
 LLAMA: Final = (NONE, ATTENTION, NORM, "selective:mlp", "selective:core_attn,layernorm,mlp", *FULL)
 MOE: Final = (NONE, ATTENTION, NORM, "selective:moe", "selective:core_attn,layernorm,moe", *FULL)
 MLA: Final = (
-    *MOE[:6], FULL[2], "selective:mlp", "selective:mla_up_proj", "selective:shared_experts",
+    *MOE[:6],
+    FULL[2],
+    "selective:mlp",
+    "selective:mla_up_proj",
+    "selective:shared_experts",
     "selective:layernorm,mla_up_proj,shared_experts",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +60,20 @@ class Case:
         depth = self.layers * self.pp * self.vpp
         pattern = LayerPattern("[0]" + f"+[1]*{depth - 1}" * (depth > 1))
         return job_of(
-            self.model, self.layers, seq_length=self.seq_length,
+            self.model,
+            self.layers,
+            seq_length=self.seq_length,
             micro_batch_size=self.micro_batch_size,
             options={"moe_layer_freq": pattern} if self.model == "deepseek_v3" else {},
-            tensor_model_parallel_size=self.tp, sequence_parallel=self.sp and self.tp > 1,
-            context_parallel_size=self.cp, pipeline_model_parallel_size=self.pp,
+            tensor_model_parallel_size=self.tp,
+            sequence_parallel=self.sp and self.tp > 1,
+            context_parallel_size=self.cp,
+            pipeline_model_parallel_size=self.pp,
             virtual_pipeline_model_parallel_size=self.vpp,
-            expert_model_parallel_size=self.ep, expert_tensor_parallel_size=self.etp,
+            expert_model_parallel_size=self.ep,
+            expert_tensor_parallel_size=self.etp,
             data_parallel_size=self.dp,
-        )  # fmt: skip
+        )
 
 
 def _of(model: str, seq_length: int, **common: Any) -> Any:
@@ -114,7 +123,7 @@ MATRIX: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] 
     (_OSS(2), MOE, None),
     (_OSS(2, tp=2, pp=4), (NONE, ATTENTION, "selective:moe", *FULL[:1]), (0, 1, 3)),
     (_OSS(2, pp=2, vpp=2), (NONE, "selective:moe", *FULL[:1]), None),
-)  # fmt: skip
+)
 
 
 FEW: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] = (
@@ -124,7 +133,7 @@ FEW: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] = (
     (_175B(1, tp=8), (ATTENTION,), None),
     (_MIXTRAL(1, tp=2, pp=2), (NONE, "selective:moe"), None),
     (_DEEPSEEK(1, pp=2), (NONE, "selective:mla_up_proj"), None),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +164,9 @@ def read(path: Path) -> list[Row]:
 def _row(cells: Mapping[str, str]) -> Row:
     def typed(cls: type) -> dict[str, Any]:
         kinds = {"model": str, "recompute": str, "sp": "True".__eq__}
-        return {f.name: kinds.get(f.name, int)(cells[f.name])
-                for f in fields(cls) if f.name in cells}  # fmt: skip
+        return {
+            f.name: kinds.get(f.name, int)(cells[f.name]) for f in fields(cls) if f.name in cells
+        }
 
     return Row(case=Case(**typed(Case)), **typed(Row))
 
@@ -174,8 +184,13 @@ def rehearsed(
     for case, settings, stages in matrix:
         for recompute in settings:
             for _, found in compared(case.job(), recompute, stages, rehearse):
-                yield Row(case=case, recompute=recompute, stage=found.stage,
-                          activations=found.activations, peak=found.peak)  # fmt: skip
+                yield Row(
+                    case=case,
+                    recompute=recompute,
+                    stage=found.stage,
+                    activations=found.activations,
+                    peak=found.peak,
+                )
 
 
 def main() -> None:

@@ -27,39 +27,89 @@ from .megatron import Activation as OracleActivation
 from .megatron import CoreAttention, OracleCase
 
 _GPT: dict[str, Any] = {
-    "activation": OracleActivation.GELU, "normalization": "LayerNorm", "add_bias_linear": True,
-    "position_embedding_type": "learned_absolute", "hidden_dropout": 0.1,
-    "attention_dropout": 0.1, "vocab_size": 51200, "seq_length": 2048, "num_layers": 4,
-}  # fmt: skip
+    "activation": OracleActivation.GELU,
+    "normalization": "LayerNorm",
+    "add_bias_linear": True,
+    "position_embedding_type": "learned_absolute",
+    "hidden_dropout": 0.1,
+    "attention_dropout": 0.1,
+    "vocab_size": 51200,
+    "seq_length": 2048,
+    "num_layers": 4,
+}
 LLAMA3_8B = OracleCase(
-    num_layers=4, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32,
-    num_query_groups=8, kv_channels=128, seq_length=8192, vocab_size=129024, micro_batch_size=2,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=4096,
+    ffn_hidden_size=14336,
+    num_attention_heads=32,
+    num_query_groups=8,
+    kv_channels=128,
+    seq_length=8192,
+    vocab_size=129024,
+    micro_batch_size=2,
+)
 LLAMA3_70B = OracleCase(
-    num_layers=4, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64,
-    num_query_groups=8, kv_channels=128, seq_length=4096, vocab_size=129024,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=8192,
+    ffn_hidden_size=28672,
+    num_attention_heads=64,
+    num_query_groups=8,
+    kv_channels=128,
+    seq_length=4096,
+    vocab_size=129024,
+)
 GPT_22B = OracleCase(
-    hidden_size=6144, ffn_hidden_size=24576, num_attention_heads=64, num_query_groups=64,
-    kv_channels=96, micro_batch_size=4, **_GPT,
-)  # fmt: skip
+    hidden_size=6144,
+    ffn_hidden_size=24576,
+    num_attention_heads=64,
+    num_query_groups=64,
+    kv_channels=96,
+    micro_batch_size=4,
+    **_GPT,
+)
 GPT_175B = OracleCase(
-    hidden_size=12288, ffn_hidden_size=49152, num_attention_heads=96, num_query_groups=96,
-    kv_channels=128, **_GPT,
-)  # fmt: skip
+    hidden_size=12288,
+    ffn_hidden_size=49152,
+    num_attention_heads=96,
+    num_query_groups=96,
+    kv_channels=128,
+    **_GPT,
+)
 QWEN3_32B = OracleCase(
-    num_layers=4, hidden_size=5120, ffn_hidden_size=25600, num_attention_heads=64,
-    num_query_groups=8, kv_channels=128, qk_layernorm=True, seq_length=4096, vocab_size=152064,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=5120,
+    ffn_hidden_size=25600,
+    num_attention_heads=64,
+    num_query_groups=8,
+    kv_channels=128,
+    qk_layernorm=True,
+    seq_length=4096,
+    vocab_size=152064,
+)
 QWEN25_7B = OracleCase(
-    num_layers=4, hidden_size=3584, ffn_hidden_size=18944, num_attention_heads=28,
-    num_query_groups=4, kv_channels=128, add_qkv_bias=True, seq_length=4096, vocab_size=152064,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=3584,
+    ffn_hidden_size=18944,
+    num_attention_heads=28,
+    num_query_groups=4,
+    kv_channels=128,
+    add_qkv_bias=True,
+    seq_length=4096,
+    vocab_size=152064,
+)
 NEMOTRON4_15B = OracleCase(
-    num_layers=4, hidden_size=6144, ffn_hidden_size=24576, num_attention_heads=48,
-    num_query_groups=8, kv_channels=128, activation=OracleActivation.SQUARED_RELU,
-    bias_activation_fusion=False, normalization="LayerNorm", seq_length=4096, vocab_size=256000,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=6144,
+    ffn_hidden_size=24576,
+    num_attention_heads=48,
+    num_query_groups=8,
+    kv_channels=128,
+    activation=OracleActivation.SQUARED_RELU,
+    bias_activation_fusion=False,
+    normalization="LayerNorm",
+    seq_length=4096,
+    vocab_size=256000,
+)
 
 
 def selective(*modules: str) -> dict[str, Any]:
@@ -70,9 +120,10 @@ def selective(*modules: str) -> dict[str, Any]:
 def full(method: str, num_layers: int) -> dict[str, Any]:
     """Fields of a case with full recompute."""
     return {
-        "recompute_granularity": "full", "recompute_method": method,
+        "recompute_granularity": "full",
+        "recompute_method": method,
         "recompute_num_layers": num_layers,
-    }  # fmt: skip
+    }
 
 
 def tensor_parallel(size: int, sequence_parallel: bool) -> dict[str, Any]:

@@ -56,10 +56,9 @@ def readable(value: Any) -> str:
         told = (
             f"{field.name}={readable(getattr(value, field.name))}"
             for field in fields(value)
-            if field.init and (
-                field.default is MISSING or getattr(value, field.name) != field.default
-            )
-        )  # fmt: skip
+            if field.init
+            and (field.default is MISSING or getattr(value, field.name) != field.default)
+        )
         return f"{type(value).__name__}({', '.join(told)})"
     if isinstance(value, tuple | list):
         return f"({' '.join(map(readable, value))})"
@@ -88,8 +87,10 @@ def read() -> tuple[str, list[Row]]:
     """The packages in the head of the file, and its rows."""
     with TABLE.open(newline="") as stream:
         head = stream.readline().removeprefix("#").strip()
-        return head, [Row(file, key, question, tuple(map(int, figures.split())))
-                      for file, key, question, figures in csv.reader(stream)]  # fmt: skip
+        return head, [
+            Row(file, key, question, tuple(map(int, figures.split())))
+            for file, key, question, figures in csv.reader(stream)
+        ]
 
 
 @cache

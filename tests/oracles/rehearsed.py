@@ -33,9 +33,15 @@ FIGURES = ("weights", "gradients", "optimizer", "forward", "backward", "optimize
 
 
 def job_of(
-    model: str, layers_per_chunk: int, *, seq_length: int = 2048, micro_batch_size: int = 1,
-    grads: DType = DType.FP32, options: dict[str, Any] | None = None, **layout: Any,
-) -> Job:  # fmt: skip
+    model: str,
+    layers_per_chunk: int,
+    *,
+    seq_length: int = 2048,
+    micro_batch_size: int = 1,
+    grads: DType = DType.FP32,
+    options: dict[str, Any] | None = None,
+    **layout: Any,
+) -> Job:
     """A preset cut to so many layers a chunk, on as many GPUs as its degrees make."""
     degrees = {"sequence_parallel": layout.get("tensor_model_parallel_size", 1) > 1} | layout
     spread = ParallelLayout(**degrees)
@@ -68,9 +74,11 @@ def recall(case: MegatronCase, stage: int) -> StagePeaks:
 
 
 def compared(
-    job: Job, spec: str, stages: Iterable[int] | None = None,
+    job: Job,
+    spec: str,
+    stages: Iterable[int] | None = None,
     peaks: Callable[[MegatronCase, int], StagePeaks] = recall,
-) -> Iterator[tuple[StagePeaks, StagePeaks]]:  # fmt: skip
+) -> Iterator[tuple[StagePeaks, StagePeaks]]:
     """Predicted and rehearsed, of every stage or of those given."""
     wanted = tuple(range(job.layout.pipeline_model_parallel_size) if stages is None else stages)
     case = megatron_case(workload_of(job, spec, Device.FAKE))

@@ -102,11 +102,19 @@ def test_microbatch_counts(pp: int, microbatches: int) -> None:
 @pytest.mark.parametrize(
     ("pp", "vpp", "rounds", "recompute"),
     [
-        (2, 2, 1, {}), (2, 2, 3, {}), (2, 2, 2, MLP), (2, 2, 2, full("block", 1)),
-        (2, 5, 1, {}), (2, 5, 2, {}), (2, 5, 2, full("uniform", 1)),
-        (4, 2, 1, {}), (4, 2, 2, {}), (4, 2, 3, MLP), (4, 5, 1, MLP),
+        (2, 2, 1, {}),
+        (2, 2, 3, {}),
+        (2, 2, 2, MLP),
+        (2, 2, 2, full("block", 1)),
+        (2, 5, 1, {}),
+        (2, 5, 2, {}),
+        (2, 5, 2, full("uniform", 1)),
+        (4, 2, 1, {}),
+        (4, 2, 2, {}),
+        (4, 2, 3, MLP),
+        (4, 5, 1, MLP),
     ],
-)  # fmt: skip
+)
 def test_virtual_stages(pp: int, vpp: int, rounds: int, recompute: dict[str, Any]) -> None:
     stages = {(4, 5): (0, 2), (4, 2): (1, 3)}.get((pp, vpp), range(pp))
     assert_peaks(replace(LLAMA_SP, **pipeline(pp, vpp, rounds * pp), **recompute), stages)
@@ -154,9 +162,7 @@ VARIANTS: dict[str, OracleCase] = {
     ),
     "no_dropout": replace(GPT_TP, hidden_dropout=0.0, attention_dropout=0.0),
     "tp1_micro_batch_2": LLAMA3_8B,
-    "tp1_micro_batch_2_all": replace(
-        LLAMA3_8B, **selective("core_attn", "mlp", "layernorm")
-    ),
+    "tp1_micro_batch_2_all": replace(LLAMA3_8B, **selective("core_attn", "mlp", "layernorm")),
     "tp1_gpt": replace(GPT_22B, micro_batch_size=1),
     "squared_relu": replace(NEMOTRON4_15B, **tensor_parallel(8, True)),
     "squared_relu_mlp": replace(NEMOTRON4_15B, **tensor_parallel(8, True), **MLP),
@@ -171,7 +177,7 @@ VARIANTS: dict[str, OracleCase] = {
     "cp2": replace(LLAMA3_8B, context_parallel_size=2),
     "cp2_mlp": replace(LLAMA3_8B, context_parallel_size=2, **tensor_parallel(2, True), **MLP),
     "native_wgrad_fusion": replace(LLAMA_SP, gradient_accumulation_fusion=True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -185,19 +191,25 @@ UNEVEN: dict[str, dict[str, Any]] = {
     "first": {**pipeline(3, 1, 4), "num_layers": 5, "num_layers_in_first_pipeline_stage": 1},
     "last": {**pipeline(3, 1, 4), "num_layers": 5, "num_layers_in_last_pipeline_stage": 1},
     "both_vpp": {
-        **pipeline(3, 2, 6), "num_layers": 10, "num_layers_in_first_pipeline_stage": 2,
+        **pipeline(3, 2, 6),
+        "num_layers": 10,
+        "num_layers_in_first_pipeline_stage": 2,
         "num_layers_in_last_pipeline_stage": 4,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("split", "recompute"),
     [
-        ("first", {}), ("first", full("block", 1)), ("last", MLP), ("last", full("uniform", 1)),
-        ("both_vpp", {}), ("both_vpp", full("block", 1)),
+        ("first", {}),
+        ("first", full("block", 1)),
+        ("last", MLP),
+        ("last", full("uniform", 1)),
+        ("both_vpp", {}),
+        ("both_vpp", full("block", 1)),
     ],
-)  # fmt: skip
+)
 def test_uneven_pipelines(split: str, recompute: dict[str, Any]) -> None:
     """block N counts the layers of each chunk, however many it has."""
     assert_peaks(replace(LLAMA_SP, **UNEVEN[split], **recompute))

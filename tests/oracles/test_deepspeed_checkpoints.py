@@ -33,18 +33,24 @@ from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
 
 BLOCKS = 3
 TOY = replace(
-    LLAMA3_8B, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4, num_query_groups=2,
+    LLAMA3_8B,
+    hidden_size=64,
+    ffn_hidden_size=128,
+    num_attention_heads=4,
+    num_query_groups=2,
     kv_channels=16,
-)  # fmt: skip
+)
 SHAPE = shape_of(TOY, TransformerImpl.TORCH, seq=128)
 HIDDEN = 2 * 128 * 64 * 2
 SMALL = BLOCKS * 64
 """Of each block an emptied input (2 bytes), the shapes of its two arguments (40, on the host) and
 the index of a contiguous buffer's pages (24) are kept, which are not ours to count."""
 WITHOUT_STREAMS = Semantics(
-    use_reentrant=True, hooked=Checkpoint.NON_REENTRANT, newest_stay=1,
+    use_reentrant=True,
+    hooked=Checkpoint.NON_REENTRANT,
+    newest_stay=1,
     offload=InputStorage(offloaded=True, overlapped=True, beside=1),
-)  # fmt: skip
+)
 """On a GPU one input more waits, for the stream that copies it."""
 
 
@@ -118,10 +124,15 @@ def _predicted(setting: TorchSetting) -> ChunkFootprint:
     return chunk_footprint(SHAPE, plan, False, False)
 
 
-@pytest.mark.parametrize("spec", [
-    "full", "full+no_reentrant", "full+partition_activations",
-    "full+partition_activations+contiguous_memory_optimization",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "full",
+        "full+no_reentrant",
+        "full+partition_activations",
+        "full+partition_activations+contiguous_memory_optimization",
+    ],
+)
 def test_on_the_device(spec: str) -> None:
     """One rank: parts are whole inputs, and cost a copy while the block runs forward. The backward
     of several blocks holds all their weight gradients here, and not there."""

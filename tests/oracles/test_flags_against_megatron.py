@@ -26,15 +26,31 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 GPU = Gpu(
-    name="H100-SXM-80GB", memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=10.0,
-    nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9, calibration="h100",
-)  # fmt: skip
+    name="H100-SXM-80GB",
+    memory_bytes=80 * 2**30,
+    memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12,
+    fp16_flops=989e12,
+    fp8_flops=1979e12,
+    sm_count=132,
+    compute_capability=10.0,
+    nvlink_bytes_per_second=450e9,
+    nvlink_domain_size=8,
+    internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9,
+    calibration="h100",
+)
 MODEL = ModelSpec(
-    name="toy", num_layers=12, hidden_size=64, ffn_hidden_size=256, num_attention_heads=8,
-    num_query_groups=8, kv_channels=8, vocab_size=512, max_position_embeddings=4096,
-)  # fmt: skip
+    name="toy",
+    num_layers=12,
+    hidden_size=64,
+    ffn_hidden_size=256,
+    num_attention_heads=8,
+    num_query_groups=8,
+    kv_channels=8,
+    vocab_size=512,
+    max_position_embeddings=4096,
+)
 DEFINITIONS = (
     Path(__file__).parents[1] / "advisor" / "frameworks" / "megatron" / "megatron_arguments.py"
 )
@@ -77,9 +93,13 @@ def construct(flags: str, definitions: ModuleType, model: ModelSpec = MODEL) -> 
     args = {RENAMED.get(name, name): value for name, value in args.items()}
     values = {name: value for name, value in args.items() if name in known and value is not None}
     return TransformerConfig(
-        num_layers=model.num_layers, hidden_size=MODEL.hidden_size, num_attention_heads=8,
-        params_dtype=torch.bfloat16, pipeline_dtype=torch.bfloat16, **values,
-    )  # fmt: skip
+        num_layers=model.num_layers,
+        hidden_size=MODEL.hidden_size,
+        num_attention_heads=8,
+        params_dtype=torch.bfloat16,
+        pipeline_dtype=torch.bfloat16,
+        **values,
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,9 +142,10 @@ def test_an_uneven_split_arrives_in_the_configuration(
     from megatron.core.transformer.enums import LayerType
 
     model = replace(MODEL, num_layers=layers, mtp_num_layers=mtp)
-    layout = split_evenly(model, ParallelLayout(
-        pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
-    ))  # fmt: skip
+    layout = split_evenly(
+        model,
+        ParallelLayout(pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp),
+    )
     config = construct(layout_flags(_job(layout, model=model), REVISION), definitions, model)
     assert (config.virtual_pipeline_model_parallel_size or 1) == vpp
     counted = [
@@ -142,9 +163,11 @@ def test_numbers_of_layers_of_the_ends_are_accepted(
     layers: int, pp: int, vpp: int, definitions: ModuleType
 ) -> None:
     model = replace(MODEL, num_layers=layers)
-    layout = split_evenly(model, ParallelLayout(
-        pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
-    ), as_text=False)  # fmt: skip
+    layout = split_evenly(
+        model,
+        ParallelLayout(pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp),
+        as_text=False,
+    )
     config = construct(layout_flags(_job(layout, model=model), REVISION), definitions, model)
     first = [sum(chunk.num_layers for chunk in stage) for stage in pipeline_stages(model, layout)]
     ends = config.num_layers_in_first_pipeline_stage, config.num_layers_in_last_pipeline_stage

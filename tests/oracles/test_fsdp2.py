@@ -52,17 +52,29 @@ def _apply(mode: str) -> Callable[[nn.Module], None]:
 
 def step_of(shape: RankShape, mode: str, options: dict[str, bool]) -> Step:
     """Of stacks.fsdp, or as it was recorded."""
-    return Step(*measured(
-        "titan_step", shape, mode, options,
-        by=lambda: astuple(titan_step(shape, _apply(mode), **options)),
-    ))  # fmt: skip
+    return Step(
+        *measured(
+            "titan_step",
+            shape,
+            mode,
+            options,
+            by=lambda: astuple(titan_step(shape, _apply(mode), **options)),
+        )
+    )
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"reshards": False}, {"root_holds_ends": True},
-], ids=["titan", "never", "root"])  # fmt: skip
-@pytest.mark.parametrize("model", [SMALL_HEAD, replace(LLAMA3_8B, num_layers=LAYERS)],
-                         ids=["layers", "head"])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reshards": False},
+        {"root_holds_ends": True},
+    ],
+    ids=["titan", "never", "root"],
+)
+@pytest.mark.parametrize(
+    "model", [SMALL_HEAD, replace(LLAMA3_8B, num_layers=LAYERS)], ids=["layers", "head"]
+)
 @pytest.mark.parametrize("mode", PLANS)
 def test_peak_of_a_step(mode: str, model: Any, options: dict[str, bool]) -> None:
     shape = shape_of(model, TransformerImpl.TORCH, seq=2048)
@@ -98,15 +110,26 @@ def test_peak_of_a_step_under_expert_parallelism(mode: str) -> None:
     which one figure stands: found within 3.3 % too little or too much (forward 5.1 %) in this toy,
     of which experts are nearly all; a larger group has smaller shards, and less to miss."""
     model = replace(
-        QWEN3_30B_A3B, num_moe_experts=8, num_layers=LAYERS, vocab_size=512, hidden_size=512,
-        num_attention_heads=8, kv_channels=64, moe_ffn_hidden_size=1024, moe_router_topk=2,
-    )  # fmt: skip
+        QWEN3_30B_A3B,
+        num_moe_experts=8,
+        num_layers=LAYERS,
+        vocab_size=512,
+        hidden_size=512,
+        num_attention_heads=8,
+        kv_channels=64,
+        moe_ffn_hidden_size=1024,
+        moe_router_topk=2,
+    )
     shape = shape_of(model, TransformerImpl.TORCH, seq=256, mbs=1)
     shape = replace(shape, expert_model_parallel_size=4)
-    step = Step(*measured(
-        "expert_parallel_step", shape, mode,
-        by=lambda: astuple(expert_parallel_step(shape, _apply(mode))),
-    ))  # fmt: skip
+    step = Step(
+        *measured(
+            "expert_parallel_step",
+            shape,
+            mode,
+            by=lambda: astuple(expert_parallel_step(shape, _apply(mode))),
+        )
+    )
     plan = RecomputePlan((replace(PLANS[mode], layers=shape.model.layer_kinds[:1]),))
     sharding = Sharding(ranks=RANKS, expert_ranks=RANKS // 4)
     working_set = fsdp_working_set(shape, sharding)
@@ -127,5 +150,5 @@ def test_torchs_own_tracker_sees_the_same_peak(mode: str) -> None:
     working_set = fsdp_working_set(shape, sharding)
     predicted = chunk_footprint(
         shape, RecomputePlan((PLANS[mode],)), True, True, working_set=working_set
-    ).backward.num_bytes  # fmt: skip
+    ).backward.num_bytes
     assert predicted + static.weights + frequencies == pytest.approx(tracked, rel=TOLERANCE)

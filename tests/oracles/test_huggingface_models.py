@@ -22,9 +22,13 @@ from advisor.models.presets import load_model  # noqa: E402
 
 def _shape(layers: int, hidden: int, ffn: int, heads: int, groups: int, **more: Any) -> Any:
     return {
-        "num_hidden_layers": layers, "hidden_size": hidden, "intermediate_size": ffn,
-        "num_attention_heads": heads, "num_key_value_heads": groups, **more,
-    }  # fmt: skip
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        **more,
+    }
 
 
 def _gpt2(layers: int, hidden: int, heads: int) -> tuple[str, dict[str, Any]]:
@@ -36,7 +40,8 @@ _MISTRAL = _shape(32, 4096, 14336, 32, 8, vocab_size=32000, max_position_embeddi
 PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2_9b": ("Gemma2", _shape(42, 3584, 14336, 16, 8)),
     "gemma2_27b": (
-        "Gemma2", _shape(46, 4608, 36864, 32, 16, head_dim=128, query_pre_attn_scalar=144),
+        "Gemma2",
+        _shape(46, 4608, 36864, 32, 16, head_dim=128, query_pre_attn_scalar=144),
     ),
     "gemma3_27b": (
         "Gemma3Text",
@@ -48,14 +53,20 @@ PUBLIC: dict[str, tuple[str, dict[str, Any]]] = {
         {**_LLAMA4, "num_local_experts": 128, "interleave_moe_layer_step": 2, "use_qk_norm": False},
     ),
     "olmo2_32b": (
-        "Olmo2", _shape(64, 5120, 27648, 40, 8, vocab_size=100352, max_position_embeddings=4096),
+        "Olmo2",
+        _shape(64, 5120, 27648, 40, 8, vocab_size=100352, max_position_embeddings=4096),
     ),
-    "gpt2_small": _gpt2(12, 768, 12), "gpt2_medium": _gpt2(24, 1024, 16),
-    "gpt2_large": _gpt2(36, 1280, 20), "gpt2_xl": _gpt2(48, 1600, 25),
+    "gpt2_small": _gpt2(12, 768, 12),
+    "gpt2_medium": _gpt2(24, 1024, 16),
+    "gpt2_large": _gpt2(36, 1280, 20),
+    "gpt2_xl": _gpt2(48, 1600, 25),
     "mistral_7b_v0.1": ("Mistral", _MISTRAL),
-}  # fmt: skip
-MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Llama4Text": "Llama4ForCausalLM",
-          "GPT2": "GPT2LMHeadModel"}  # fmt: skip
+}
+MODELS = {
+    "Gemma3Text": "Gemma3ForCausalLM",
+    "Llama4Text": "Llama4ForCausalLM",
+    "GPT2": "GPT2LMHeadModel",
+}
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -71,8 +82,9 @@ def test_config_and_parameters(name: str, tmp_path: Path) -> None:
     assert sum(p.numel() for p in model.parameters()) == count_parameters(spec)
 
 
-@pytest.mark.parametrize(("family", "preset"), [("Gemma3", "gemma3_27b"),
-                                               ("Llama4", "llama4_scout_17b_16e")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "preset"), [("Gemma3", "gemma3_27b"), ("Llama4", "llama4_scout_17b_16e")]
+)
 def test_the_language_model_of_one_that_sees(family: str, preset: str, tmp_path: Path) -> None:
     text = getattr(transformers, PUBLIC[preset][0] + "Config")(**PUBLIC[preset][1])
     config = getattr(transformers, f"{family}Config")(text_config=text.to_dict())

@@ -25,18 +25,30 @@ from .prediction import (  # noqa: E402
 )
 
 DEEPSEEK_V3 = OracleCase(
-    num_layers=4, hidden_size=7168, ffn_hidden_size=18432, num_attention_heads=128,
-    seq_length=2048, vocab_size=129280, multi_latent_attention=True, q_lora_rank=1536,
+    num_layers=4,
+    hidden_size=7168,
+    ffn_hidden_size=18432,
+    num_attention_heads=128,
+    seq_length=2048,
+    vocab_size=129280,
+    multi_latent_attention=True,
+    q_lora_rank=1536,
     qk_layernorm=True,
-)  # fmt: skip
+)
 DEEPSEEK_V2_LITE = replace(
-    DEEPSEEK_V3, hidden_size=2048, ffn_hidden_size=10944, num_attention_heads=16,
-    q_lora_rank=None, vocab_size=102400, micro_batch_size=2,
-)  # fmt: skip
+    DEEPSEEK_V3,
+    hidden_size=2048,
+    ffn_hidden_size=10944,
+    num_attention_heads=16,
+    q_lora_rank=None,
+    vocab_size=102400,
+    micro_batch_size=2,
+)
 MODELS = {
-    "deepseek_v3": DEEPSEEK_V3, "deepseek_v2_lite": DEEPSEEK_V2_LITE,
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v2_lite": DEEPSEEK_V2_LITE,
     "rope": replace(DEEPSEEK_V2_LITE, rope_type="rope", qk_layernorm=False),
-}  # fmt: skip
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "core_attn": selective("core_attn"),
@@ -48,9 +60,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "full": full("uniform", 1),
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp1": {}, "tp4": tensor_parallel(4, False), "tp4_sp": tensor_parallel(4, True),
+    "tp1": {},
+    "tp4": tensor_parallel(4, False),
+    "tp4_sp": tensor_parallel(4, True),
     "tp2_sp_cp2": {**tensor_parallel(2, True), "context_parallel_size": 2},
-}  # fmt: skip
+}
 SCALARS_BYTES = 64
 """Token counts and losses of the schedule: see test_activation_peaks."""
 

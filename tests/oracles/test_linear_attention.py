@@ -65,7 +65,7 @@ GATED = replace(QWEN3_32B, attention_output_gate=True)
 @pytest.mark.parametrize(
     "changes",
     [{}, selective("core_attn"), tensor_parallel(4, True), {"num_query_groups": 1}],
-)  # fmt: skip
+)
 def test_a_layer_with_gated_attention(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,8 +95,11 @@ def test_what_torch_compile_keeps_of_the_gates(monkeypatch: pytest.MonkeyPatch) 
     plain = SelfAttention._apply_output_gate._torchdynamo_orig_callable
     assert _kept(partial(plain, None), x, gate) == [(x.shape, x.dtype)] * 2
     norm = gated_delta_net.GatedDeltaNet._apply_gated_norm._torchdynamo_orig_callable
-    net = type("Net", (), {"out_norm": staticmethod(lambda y: y), "act_fn": staticmethod(
-        torch.nn.functional.silu)})  # fmt: skip
+    net = type(
+        "Net",
+        (),
+        {"out_norm": staticmethod(lambda y: y), "act_fn": staticmethod(torch.nn.functional.silu)},
+    )
     kept = _kept(partial(norm, net), x, gate)
     assert [(torch.Size(shape).numel(), dtype) for shape, dtype in kept] == [(48, x.dtype)] * 2
 
@@ -171,9 +174,14 @@ def _all_saved(output: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 QWEN3_NEXT = OracleCase(
-    num_layers=4, hidden_size=2048, ffn_hidden_size=512, num_attention_heads=16,
-    num_query_groups=2, kv_channels=256, seq_length=256,
-)  # fmt: skip
+    num_layers=4,
+    hidden_size=2048,
+    ffn_hidden_size=512,
+    num_attention_heads=16,
+    num_query_groups=2,
+    kv_channels=256,
+    seq_length=256,
+)
 LAYOUTS = [{}, {"micro_batch_size": 2}, tensor_parallel(2, True)]
 
 
@@ -181,10 +189,11 @@ def _predicted(case: OracleCase) -> tuple[int, int]:
     preset = load_model("qwen3_next_80b_a3b")
     shape = RankShape(
         model=replace(preset, transformer_impl=TransformerImpl.LOCAL),
-        seq_length=case.seq_length, micro_batch_size=case.micro_batch_size,
+        seq_length=case.seq_length,
+        micro_batch_size=case.micro_batch_size,
         tensor_model_parallel_size=case.tensor_model_parallel_size,
         sequence_parallel=case.sequence_parallel,
-    )  # fmt: skip
+    )
     operators = gated_delta_net_operators(shape, shape.hidden("x"))
     kept = sum(tensor.num_bytes for tensor in kept_tensors(operators, ()).values())
     return kept, sum(num_elements(operator.weights) for operator in operators)
@@ -195,9 +204,11 @@ def test_gated_delta_net(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     """0.16.1 computes its gates uncompiled: two fp32 numbers a token and head in place of a 16-bit
     one, and two 16-bit ones a head."""
     for name, value in (
-        ("HAVE_FLA", True), ("l2norm", L2Norm.apply), ("chunk_gated_delta_rule", _rule),
+        ("HAVE_FLA", True),
+        ("l2norm", L2Norm.apply),
+        ("chunk_gated_delta_rule", _rule),
         ("causal_conv1d_fn", _convolve),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(gated_delta_net, name, value, raising=False)
     monkeypatch.setattr(gated_delta_net.GatedDeltaNet, "_apply_gated_norm", _normed)
     case = replace(QWEN3_NEXT, **changes)

@@ -47,19 +47,22 @@ def _found(shape: RankShape, kernel: AttentionKernel | None) -> tuple[int, ...]:
     return measured("under_budgets", shape, BUDGETS, kernel or "cpu", by=live)
 
 
-@pytest.mark.parametrize(("shape", "kernel"), [
-    (shape_of(LLAMA, TITAN, seq=8192, mbs=1), FLASH),
-    (shape_of(replace(LLAMA, num_query_groups=4), TITAN, seq=2048, mbs=4), CUDNN),
-    (shape_of(QWEN, TITAN), FLASH),
-    (shape_of(GPT, TITAN), FLASH),  # with dropout
-    (shape_of(LLAMA, FACE), FLASH),
-    (shape_of(replace(LLAMA, num_query_groups=32), FACE, seq=8192, mbs=4), CUDNN),
-    (shape_of(replace(GPT, hidden_dropout=0.0), FACE, seq=1024, mbs=4), FLASH),
-    (shape_of(GEMMA2, FACE), FLASH),
-    (shape_of(GEMMA3, FACE), FLASH),
-    (shape_of(GEMMA3, FACE), CUDNN),  # with a mask
-    (shape_of(OLMO2, FACE), FLASH),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        (shape_of(LLAMA, TITAN, seq=8192, mbs=1), FLASH),
+        (shape_of(replace(LLAMA, num_query_groups=4), TITAN, seq=2048, mbs=4), CUDNN),
+        (shape_of(QWEN, TITAN), FLASH),
+        (shape_of(GPT, TITAN), FLASH),  # with dropout
+        (shape_of(LLAMA, FACE), FLASH),
+        (shape_of(replace(LLAMA, num_query_groups=32), FACE, seq=8192, mbs=4), CUDNN),
+        (shape_of(replace(GPT, hidden_dropout=0.0), FACE, seq=1024, mbs=4), FLASH),
+        (shape_of(GEMMA2, FACE), FLASH),
+        (shape_of(GEMMA3, FACE), FLASH),
+        (shape_of(GEMMA3, FACE), CUDNN),  # with a mask
+        (shape_of(OLMO2, FACE), FLASH),
+    ],
+)
 def test_what_stays_and_what_is_computed_again(shape: RankShape, kernel: AttentionKernel) -> None:
     assert _predicted(shape, kernel) == _found(shape, kernel)
 

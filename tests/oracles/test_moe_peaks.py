@@ -27,9 +27,11 @@ FP32: dict[str, Any] = {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01}
 
 def pipeline(pp: int, layers: int, microbatches: int, vpp: int | None = None) -> dict[str, Any]:
     return {
-        "pipeline_model_parallel_size": pp, "num_layers": layers,
-        "num_microbatches": microbatches, "virtual_pipeline_model_parallel_size": vpp,
-    }  # fmt: skip
+        "pipeline_model_parallel_size": pp,
+        "num_layers": layers,
+        "num_microbatches": microbatches,
+        "virtual_pipeline_model_parallel_size": vpp,
+    }
 
 
 def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:
@@ -40,16 +42,22 @@ def assert_peaks(case: OracleCase, tolerance: float = PLAIN) -> None:
 
 MODELS = {"mixtral": EP4, "etp2": ETP2, "allgather": ALLGATHER, "qwen3": QWEN3_MOE}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "none": {}, "moe": selective("moe"), "layernorm": selective("layernorm"),
+    "none": {},
+    "moe": selective("moe"),
+    "layernorm": selective("layernorm"),
     "full": full("uniform", 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("name", "setting"),
-    [(name, setting) for name in MODELS for setting in SETTINGS
-     if name != "qwen3" or setting in ("none", "full")],
-)  # fmt: skip
+    [
+        (name, setting)
+        for name in MODELS
+        for setting in SETTINGS
+        if name != "qwen3" or setting in ("none", "full")
+    ],
+)
 def test_every_setting(name: str, setting: str) -> None:
     model, recompute = MODELS[name], SETTINGS[setting]
     assert_peaks(replace(model, **pipeline(2, 4, 3), **recompute))
@@ -88,7 +96,7 @@ VARIANTS: dict[str, OracleCase] = {
     "three_modules": replace(
         EP4, **TP, **pipeline(2, 4, 3), **selective("core_attn", "layernorm", "moe")
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)

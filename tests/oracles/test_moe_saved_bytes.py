@@ -17,13 +17,17 @@ from .moe_cases import MIXTRAL, OVERLAP, QWEN3_MOE, SHARED, TP, with_experts  # 
 from .prediction import full, predicted_saved_bytes, selective  # noqa: E402
 
 LLAMA4: dict[str, Any] = {
-    "moe_router_topk": 1, "moe_router_score_function": "sigmoid", "moe_apply_probs_on_input": True,
-}  # fmt: skip
+    "moe_router_topk": 1,
+    "moe_router_score_function": "sigmoid",
+    "moe_apply_probs_on_input": True,
+}
 HOST_NUMBERS_BYTES = 16
 SIGMOID: dict[str, Any] = {
-    "moe_router_score_function": "sigmoid", "moe_aux_loss_coeff": 0.01,
-    "moe_router_num_groups": 4, "moe_router_group_topk": 2,
-}  # fmt: skip
+    "moe_router_score_function": "sigmoid",
+    "moe_aux_loss_coeff": 0.01,
+    "moe_router_num_groups": 4,
+    "moe_router_group_topk": 2,
+}
 
 
 def assert_saved(case: OracleCase) -> None:
@@ -35,11 +39,13 @@ def assert_saved(case: OracleCase) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {}, {"expert_model_parallel_size": 4}, {"expert_model_parallel_size": 8},
+        {},
+        {"expert_model_parallel_size": 4},
+        {"expert_model_parallel_size": 8},
         {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01},
         {"moe_expert_capacity_factor": 1.5},
     ],
-)  # fmt: skip
+)
 def test_dispatchers(dispatcher: str, changes: dict[str, Any]) -> None:
     assert_saved(with_experts(MIXTRAL, moe_token_dispatcher_type=dispatcher, **changes))
 
@@ -55,10 +61,14 @@ def test_tensor_parallelism(dispatcher: str, etp: int) -> None:
 @pytest.mark.parametrize(
     "recompute",
     [
-        selective("moe"), selective("layernorm"), selective("moe", "layernorm"), selective("mlp"),
-        selective("core_attn"), full("uniform", 1),
+        selective("moe"),
+        selective("layernorm"),
+        selective("moe", "layernorm"),
+        selective("mlp"),
+        selective("core_attn"),
+        full("uniform", 1),
     ],
-)  # fmt: skip
+)
 def test_recompute(recompute: dict[str, Any]) -> None:
     assert_saved(replace(MIXTRAL, **recompute))
 
@@ -66,22 +76,28 @@ def test_recompute(recompute: dict[str, Any]) -> None:
 ROUTERS: dict[str, dict[str, Any]] = {
     "aux_and_z": {"moe_aux_loss_coeff": 0.01, "moe_z_loss_coeff": 0.001},
     "seq_aux": {
-        "moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "seq_aux_loss",
+        "moe_aux_loss_coeff": 0.01,
+        "moe_router_load_balancing_type": "seq_aux_loss",
     },
     "global_aux": {
-        "moe_aux_loss_coeff": 0.01, "moe_router_load_balancing_type": "global_aux_loss",
+        "moe_aux_loss_coeff": 0.01,
+        "moe_router_load_balancing_type": "global_aux_loss",
     },
     "sigmoid_groups": SIGMOID,
     "sigmoid_bias": SIGMOID | {"moe_router_enable_expert_bias": True},
     "sigmoid_bias_fp32": SIGMOID
     | {"moe_router_enable_expert_bias": True, "moe_router_dtype": "fp32"},
     "pre_softmax": {
-        "moe_router_pre_softmax": True, "moe_router_num_groups": 4, "moe_router_group_topk": 2,
+        "moe_router_pre_softmax": True,
+        "moe_router_num_groups": 4,
+        "moe_router_group_topk": 2,
     },
     "probs_on_input": {
-        "moe_router_topk": 1, "moe_router_pre_softmax": True, "moe_apply_probs_on_input": True,
+        "moe_router_topk": 1,
+        "moe_router_pre_softmax": True,
+        "moe_apply_probs_on_input": True,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -104,7 +120,7 @@ VARIANTS: dict[str, OracleCase] = {
     "cp2": replace(MIXTRAL, context_parallel_size=2),
     "qwen3": QWEN3_MOE,
     "llama4": with_experts(MIXTRAL, **{**OVERLAP, "moe_shared_expert_gate": False}, **LLAMA4),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)

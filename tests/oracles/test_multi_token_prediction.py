@@ -21,12 +21,17 @@ from .test_latent_attention import DEEPSEEK_V2_LITE  # noqa: E402
 
 LLAMA = replace(LLAMA3_70B, num_layers=2, seq_length=2048, vocab_size=32768)
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp1": {}, "tp4": tensor_parallel(4, False), "tp4_sp": tensor_parallel(4, True),
-}  # fmt: skip
+    "tp1": {},
+    "tp4": tensor_parallel(4, False),
+    "tp4_sp": tensor_parallel(4, True),
+}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "none": {}, "mlp": selective("mlp"), "layernorm": selective("layernorm"),
-    "uniform": full("uniform", 1), "block": full("block", 1),
-}  # fmt: skip
+    "none": {},
+    "mlp": selective("mlp"),
+    "layernorm": selective("layernorm"),
+    "uniform": full("uniform", 1),
+    "block": full("block", 1),
+}
 SCALARS_BYTES = 64
 """Token counts and losses of the schedule: see test_activation_peaks. Each depth keeps its count of
 tokens and the two factors of its loss: 12 bytes."""

@@ -42,32 +42,48 @@ class _MuonTraining(MegatronTraining):
 
     def _optimizer(self) -> Any:
         options = OptimizerConfig(
-            optimizer="dist_muon", lr=1e-3, bf16=True, params_dtype=torch.bfloat16,
+            optimizer="dist_muon",
+            lr=1e-3,
+            bf16=True,
+            params_dtype=torch.bfloat16,
             use_distributed_optimizer=False,
-        )  # fmt: skip
+        )
         with (
             mock.patch.object(muon, "HAVE_EMERGING_OPTIMIZERS", True),
             mock.patch.object(muon, "TensorParallelMuon", _torch_muon),
         ):
             return muon.get_megatron_muon_optimizer(
-                options, self.model, use_gloo_process_groups=False,
+                options,
+                self.model,
+                use_gloo_process_groups=False,
                 layer_wise_distributed_optimizer=True,
-            )  # fmt: skip
+            )
 
 
 EXPERTS = replace(
-    with_experts(MIXTRAL, expert_model_parallel_size=2), pipeline_model_parallel_size=2,
-    data_parallel_size=4, use_distributed_optimizer=False, **tensor_parallel(2, True),
-)  # fmt: skip
+    with_experts(MIXTRAL, expert_model_parallel_size=2),
+    pipeline_model_parallel_size=2,
+    data_parallel_size=4,
+    use_distributed_optimizer=False,
+    **tensor_parallel(2, True),
+)
 DENSE = replace(GPT_22B, data_parallel_size=3, use_distributed_optimizer=False)
 LAYOUT = ParallelLayout(use_distributed_optimizer=False, data_parallel_size=3)
 CASES = [
     (DENSE, LAYOUT),
-    (EXPERTS, replace(
-        LAYOUT, tensor_model_parallel_size=2, sequence_parallel=True, data_parallel_size=4,
-        pipeline_model_parallel_size=2, expert_model_parallel_size=2, expert_tensor_parallel_size=1,
-    )),
-]  # fmt: skip
+    (
+        EXPERTS,
+        replace(
+            LAYOUT,
+            tensor_model_parallel_size=2,
+            sequence_parallel=True,
+            data_parallel_size=4,
+            pipeline_model_parallel_size=2,
+            expert_model_parallel_size=2,
+            expert_tensor_parallel_size=1,
+        ),
+    ),
+]
 
 
 @pytest.mark.parametrize(("case", "layout"), CASES, ids=["dense", "experts"])
@@ -109,12 +125,14 @@ def _numbers(lists: list[list[torch.Tensor]] | None) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "raises"),
     [
-        ({"use_precision_aware_optimizer": True, "use_distributed_optimizer": True},
-         "--use-precision-aware-optimizer only supported with adam"),
+        (
+            {"use_precision_aware_optimizer": True, "use_distributed_optimizer": True},
+            "--use-precision-aware-optimizer only supported with adam",
+        ),
         ({"use_distributed_optimizer": True}, "muon with dist optimizer is not supported."),
         ({"fp16": True}, "muon with fp16 is not supported."),
     ],
-)  # fmt: skip
+)
 def test_megatron_refuses_what_we_refuse(options: dict[str, bool], raises: str) -> None:
     with (
         mock.patch.object(muon, "HAVE_EMERGING_OPTIMIZERS", True),

@@ -18,23 +18,46 @@ from .megatron import (  # noqa: E402
 )
 
 LLAMA3_70B = OracleCase(
-    num_layers=80, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64,
-    num_query_groups=8, seq_length=8192, vocab_size=128256, tensor_model_parallel_size=4,
+    num_layers=80,
+    hidden_size=8192,
+    ffn_hidden_size=28672,
+    num_attention_heads=64,
+    num_query_groups=8,
+    seq_length=8192,
+    vocab_size=128256,
+    tensor_model_parallel_size=4,
     sequence_parallel=True,
-)  # fmt: skip
+)
 # the 22B model of arXiv 2205.05198, table 3: softmax in bf16 and unfused attention
 GPT_22B = OracleCase(
-    num_layers=48, hidden_size=6144, ffn_hidden_size=24576, num_attention_heads=64,
-    seq_length=2048, vocab_size=51200, tensor_model_parallel_size=8, sequence_parallel=True,
-    activation=Activation.GELU, normalization="LayerNorm", add_bias_linear=True,
-    position_embedding_type="learned_absolute", hidden_dropout=0.1, attention_dropout=0.1,
-    attention=CoreAttention.UNFUSED, attention_softmax_in_fp32=False,
-)  # fmt: skip
-TOY = OracleCase(
-    num_layers=4, hidden_size=256, ffn_hidden_size=512, num_attention_heads=8,
-    num_query_groups=4, seq_length=128, vocab_size=1024, tensor_model_parallel_size=2,
+    num_layers=48,
+    hidden_size=6144,
+    ffn_hidden_size=24576,
+    num_attention_heads=64,
+    seq_length=2048,
+    vocab_size=51200,
+    tensor_model_parallel_size=8,
     sequence_parallel=True,
-)  # fmt: skip
+    activation=Activation.GELU,
+    normalization="LayerNorm",
+    add_bias_linear=True,
+    position_embedding_type="learned_absolute",
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
+    attention=CoreAttention.UNFUSED,
+    attention_softmax_in_fp32=False,
+)
+TOY = OracleCase(
+    num_layers=4,
+    hidden_size=256,
+    ffn_hidden_size=512,
+    num_attention_heads=8,
+    num_query_groups=4,
+    seq_length=128,
+    vocab_size=1024,
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+)
 
 
 def selective(*modules: str) -> dict[str, Any]:
@@ -119,9 +142,12 @@ def test_1f1b_stage_holds_as_many_microbatches_as_the_schedule_says(pp_rank: int
 def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
     """Stage 0 of 2, two microbatches in flight; at fc1's weight gradient in the last layer."""
     case = replace(
-        LLAMA3_70B, num_layers=8, seq_length=4096, pipeline_model_parallel_size=2,
+        LLAMA3_70B,
+        num_layers=8,
+        seq_length=4096,
+        pipeline_model_parallel_size=2,
         num_microbatches=4,
-    )  # fmt: skip
+    )
     layer, _ = saved_bytes_per_layer(case)
     shard, hidden = 1024 * 8192 * 2, 4096 * 8192 * 2
     fc2_input, fc1_output = 4096 * 7168 * 2, 4096 * 14336 * 2
@@ -180,9 +206,11 @@ def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(
     num_microbatches: int,
 ) -> None:
     case = replace(
-        TOY, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2,
+        TOY,
+        pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=2,
         num_microbatches=num_microbatches,
-    )  # fmt: skip
+    )
     with pytest.raises((ValueError, RuntimeError), match="micro-batch"):
         activation_peak(case)
 

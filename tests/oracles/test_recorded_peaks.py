@@ -59,17 +59,33 @@ def shown(error: float) -> str:
 
 def test_the_matrix_is_what_was_rehearsed_and_holds_what_was_asked_for() -> None:
     rows = read(WHOLE)
-    asked = [(case, spec, stage) for case, settings, stages in MATRIX for spec in settings
-             for stage in (range(case.pp) if stages is None else stages)]  # fmt: skip
+    asked = [
+        (case, spec, stage)
+        for case, settings, stages in MATRIX
+        for spec in settings
+        for stage in (range(case.pp) if stages is None else stages)
+    ]
     assert [(row.case, row.recompute, row.stage) for row in rows] == asked
     assert {row.case.model for row in rows} == {
-        "llama3_8b", "llama3_70b", "llama3_405b", "gpt3_175b", "mixtral_8x7b", "qwen3_30b_a3b",
-        "deepseek_v3", "qwen3_8b", "gpt_oss_20b",
-    }  # fmt: skip
+        "llama3_8b",
+        "llama3_70b",
+        "llama3_405b",
+        "gpt3_175b",
+        "mixtral_8x7b",
+        "qwen3_30b_a3b",
+        "deepseek_v3",
+        "qwen3_8b",
+        "gpt_oss_20b",
+    }
     assert {row.case.pp for row in rows} == {1, 2, 4, 8, 16}
     assert {row.case.vpp for row in rows} > {1, 2, 3}
     settings = [parse_setting(row.recompute) for row in rows]
     assert {name for setting in settings for name in setting.effective_modules} == {
-        "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts",
-    }  # fmt: skip
+        "core_attn",
+        "layernorm",
+        "mla_up_proj",
+        "mlp",
+        "moe",
+        "shared_experts",
+    }
     assert {setting.method for setting in settings} == {None, "uniform", "block"}

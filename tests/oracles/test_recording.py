@@ -20,8 +20,10 @@ from .recorded import Measured, digest, measured, read, readable, sampled  # noq
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[recorded.Row]]:
     """Twelve cases of one file and one of another, as if they were the recording."""
-    made = [recorded.Row(file, digest(f"peak {n}"), f"peak {n}", (n,))
-            for n, file in enumerate(["a.py"] * 12 + ["b.py"])]  # fmt: skip
+    made = [
+        recorded.Row(file, digest(f"peak {n}"), f"peak {n}", (n,))
+        for n, file in enumerate(["a.py"] * 12 + ["b.py"])
+    ]
     monkeypatch.delenv("ORACLES", raising=False)
     monkeypatch.setattr(recorded, "recordings", lambda: {row.question: row for row in made})
     recorded.sample.cache_clear()

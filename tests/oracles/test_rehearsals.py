@@ -52,10 +52,16 @@ def assert_alike(pairs: list[tuple[StagePeaks, StagePeaks]]) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "none", "selective:core_attn", "selective:mlp", "selective:layernorm",
-        "selective:core_attn,mlp,layernorm", "full:uniform:1", "full:uniform:2", "full:block:1",
+        "none",
+        "selective:core_attn",
+        "selective:mlp",
+        "selective:layernorm",
+        "selective:core_attn,mlp,layernorm",
+        "full:uniform:1",
+        "full:uniform:2",
+        "full:block:1",
     ],
-)  # fmt: skip
+)
 def test_every_setting_of_llama3_8b(spec: str) -> None:
     job = job_of("llama3_8b", 2, **tp(2), **pp(2), data_parallel_size=4)
     assert_alike(list(compared(job, spec)))
@@ -93,9 +99,13 @@ def test_large_models(
 def test_sixteen_bit_gradients(sharded: bool) -> None:
     """The optimizer's fp32 copies of them can be what decides."""
     job = job_of(
-        "llama3_8b", 2, seq_length=512, grads=DType.BF16, data_parallel_size=2,
+        "llama3_8b",
+        2,
+        seq_length=512,
+        grads=DType.BF16,
+        data_parallel_size=2,
         use_distributed_optimizer=sharded,
-    )  # fmt: skip
+    )
     pairs = list(compared(job, "full:uniform:1"))
     assert_alike(pairs)
     ((predicted, rehearsed),) = pairs

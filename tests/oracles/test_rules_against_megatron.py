@@ -174,9 +174,11 @@ _SETTINGS = st.lists(st.sampled_from(sorted(_VALUES)), unique=True, max_size=14)
 
 
 @settings(
-    max_examples=1500, deadline=None, derandomize=True,
+    max_examples=1500,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+)
 @given(values=_SETTINGS)
 def test_random_settings_agree(values: dict[str, Any]) -> None:
     assert_same(RawSettings(**{**BASE, **values}))

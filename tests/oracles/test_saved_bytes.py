@@ -33,9 +33,14 @@ from .prediction import (  # noqa: E402
 )
 
 MODELS = {
-    "llama3_8b": LLAMA3_8B, "llama3_70b": LLAMA3_70B, "gpt3_22b": GPT_22B, "gpt3_175b": GPT_175B,
-    "qwen3_32b": QWEN3_32B, "qwen2.5_7b": QWEN25_7B, "nemotron4_15b": NEMOTRON4_15B,
-}  # fmt: skip
+    "llama3_8b": LLAMA3_8B,
+    "llama3_70b": LLAMA3_70B,
+    "gpt3_22b": GPT_22B,
+    "gpt3_175b": GPT_175B,
+    "qwen3_32b": QWEN3_32B,
+    "qwen2.5_7b": QWEN25_7B,
+    "nemotron4_15b": NEMOTRON4_15B,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
     "core_attn": selective("core_attn"),

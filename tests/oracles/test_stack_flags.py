@@ -73,9 +73,11 @@ def test_torchtitan_reads_tensor_and_expert_parallelism(tmp_path: Path) -> None:
     from .stacks.titan import import_titan
 
     manager = import_titan("config.manager").ConfigManager
-    for layout, etp in (({"expert_model_parallel_size": 8}, 1), ({}, 1), (
-        {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}, 2
-    )):  # fmt: skip
+    for layout, etp in (
+        ({"expert_model_parallel_size": 8}, 1),
+        ({}, 1),
+        ({"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 2}, 2),
+    ):
         stack, job = stack_job(
             "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=2, **layout
         )
@@ -86,13 +88,23 @@ def test_torchtitan_reads_tensor_and_expert_parallelism(tmp_path: Path) -> None:
         file.write_text(stack.config_file(FULL, job))
         written = manager().parse_args([f"--job.config_file={file}"])
         for read in (config.parallelism, written.parallelism):
-            degrees = (read.data_parallel_shard_degree, read.tensor_parallel_degree,
-                       read.expert_parallel_degree, read.expert_tensor_parallel_degree)  # fmt: skip
+            degrees = (
+                read.data_parallel_shard_degree,
+                read.tensor_parallel_degree,
+                read.expert_parallel_degree,
+                read.expert_tensor_parallel_degree,
+            )
             assert degrees == (4, 2, ep, etp)
             import_titan("distributed.parallel_dims").ParallelDims(
-                dp_replicate=1, dp_shard=degrees[0], cp=1, tp=degrees[1], pp=1, ep=ep, etp=etp,
+                dp_replicate=1,
+                dp_shard=degrees[0],
+                cp=1,
+                tp=degrees[1],
+                pp=1,
+                ep=ep,
+                etp=etp,
                 world_size=8,
-            )  # fmt: skip
+            )
 
 
 def test_torchtitan_0_3_has_subcommands() -> None:
@@ -172,8 +184,11 @@ def test_deepspeed_reads_options_and_offloading() -> None:
     pytest.importorskip("deepspeed")
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    offload = ("job.optimizer_cpu_offload=true", "job.param_cpu_offload=true",
-               "job.optimizer_offload_fraction=0.25")  # fmt: skip
+    offload = (
+        "job.optimizer_cpu_offload=true",
+        "job.param_cpu_offload=true",
+        "job.optimizer_offload_fraction=0.25",
+    )
     stack, job = stack_job("deepspeed", gpus="1xH200", overrides=offload)
     names = [option for option in Option if option is not Option.OFFLOAD]
     setting = with_options(FULL, *names)
@@ -198,9 +213,20 @@ def test_trainer_reads_a_deepspeed_file() -> None:
     parser = transformers.HfArgumentParser(transformers.TrainingArguments)
     with pytest.warns(FutureWarning):  # the old name, which 4.x and 5.x both read
         (read,) = parser.parse_args_into_dataclasses(
-            [*words, "--output_dir", "out", "--use_cpu", "True", "--bf16", "True",
-             "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "8"]
-        )  # fmt: skip
+            [
+                *words,
+                "--output_dir",
+                "out",
+                "--use_cpu",
+                "True",
+                "--bf16",
+                "True",
+                "--per_device_train_batch_size",
+                "2",
+                "--gradient_accumulation_steps",
+                "8",
+            ]
+        )
     assert read.activation_checkpointing
     assert read.activation_checkpointing_kwargs == {"use_reentrant": False}
     assert read.hf_deepspeed_config.get_value("zero_optimization.stage") == 3
@@ -242,8 +268,9 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
     for setting, stack, job in _settings("huggingface", gpus=gpus):
         words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(setting, job)}")
         parser = transformers.HfArgumentParser(transformers.TrainingArguments)
-        (read,) = parser.parse_args_into_dataclasses([*words, "--output_dir", "out",
-                                                      "--use_cpu", "True"])  # fmt: skip
+        (read,) = parser.parse_args_into_dataclasses(
+            [*words, "--output_dir", "out", "--use_cpu", "True"]
+        )
         assert read.bf16
         assert read.per_device_train_batch_size == 2
         assert read.gradient_accumulation_steps * 2 * job.num_gpus == 16
@@ -268,15 +295,19 @@ def test_the_python_runs() -> None:
         model = nn.Module()
         model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
         names = {
-            "torch": torch, "model": model, "blocks": list(model.layers), "partial": partial,
-            "fully_shard": fully_shard, "MixedPrecisionPolicy": MixedPrecisionPolicy,
+            "torch": torch,
+            "model": model,
+            "blocks": list(model.layers),
+            "partial": partial,
+            "fully_shard": fully_shard,
+            "MixedPrecisionPolicy": MixedPrecisionPolicy,
             "checkpoint_wrapper": wrappers.checkpoint_wrapper,
             "offload_wrapper": wrappers.offload_wrapper,
             "CheckpointImpl": wrappers.CheckpointImpl,
             "apply_activation_checkpointing": wrappers.apply_activation_checkpointing,
             "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
             "checkpoint_sequential": checkpoint_sequential,
-        }  # fmt: skip
+        }
         with fake_ranks():
             exec(stack.setting_flags(setting, job), names)
         kind = wrappers.OffloadWrapper if setting.offloads else wrappers.CheckpointWrapper

@@ -30,17 +30,24 @@ from .test_stack_layers import PEAK_TOLERANCE, wrapped  # noqa: E402
 from .test_stack_policies import titan_policy  # noqa: E402
 
 HOW = Semantics(
-    hooked=Checkpoint.NON_REENTRANT, counts_addmm=False,
+    hooked=Checkpoint.NON_REENTRANT,
+    counts_addmm=False,
     saved_collectives=frozenset({CollectiveKind.REDUCE_SCATTER}),
-)  # fmt: skip
+)
 DEEPSEEK_DENSE = replace(
-    DEEPSEEK_V3, name="deepseek_v3_dense", moe_layer_freq=LayerPattern("[0]*1+[1]*3"),
+    DEEPSEEK_V3,
+    name="deepseek_v3_dense",
+    moe_layer_freq=LayerPattern("[0]*1+[1]*3"),
     q_lora_rank=None,
-)  # fmt: skip
+)
 SCORED_BEFORE = replace(
-    QWEN3_30B_A3B, name="scored_before", moe_router_score_function=ScoreFunction.SIGMOID,
-    moe_router_topk=1, moe_apply_probs_on_input=True, moe_shared_expert_intermediate_size=768,
-)  # fmt: skip
+    QWEN3_30B_A3B,
+    name="scored_before",
+    moe_router_score_function=ScoreFunction.SIGMOID,
+    moe_router_topk=1,
+    moe_apply_probs_on_input=True,
+    moe_shared_expert_intermediate_size=768,
+)
 """As Llama 4 has it: one expert of each token, whose score its input is multiplied by."""
 SELECTIVE = op(OpPolicy.TORCHTITAN)
 CASES = [  # model, TP, EP, ETP, sequences, settings
@@ -72,18 +79,25 @@ def _wrap(made: nn.Module, setting: TorchSetting, package: str) -> Any:
 @pytest.mark.parametrize(
     ("model", "tp", "ep", "etp", "sequences", "setting"),
     [
-        pytest.param(*case[:-1], setting,
-                     id=f"{case[0].name}-tp{case[1]}-ep{case[2]}-etp{case[3]}-{setting.spec}")
-        for case in CASES for setting in case[-1]
+        pytest.param(
+            *case[:-1],
+            setting,
+            id=f"{case[0].name}-tp{case[1]}-ep{case[2]}-etp{case[3]}-{setting.spec}",
+        )
+        for case in CASES
+        for setting in case[-1]
     ],
-)  # fmt: skip
+)
 def test_a_rank_of_a_block(
     model: Any, tp: int, ep: int, etp: int, sequences: int, setting: TorchSetting
 ) -> None:
     shape = replace(
-        shape_of(model, TransformerImpl.TORCH, mbs=sequences), tensor_model_parallel_size=tp,
-        sequence_parallel=tp > 1, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
-    )  # fmt: skip
+        shape_of(model, TransformerImpl.TORCH, mbs=sequences),
+        tensor_model_parallel_size=tp,
+        sequence_parallel=tp > 1,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+    )
     package = "qwen3" if model.qk_layernorm else "llama3"
     measured = measure_cut(shape, partial(_wrap, setting=setting, package=package))
     plan = chunk_plan(setting, shape, shape.model.layer_kinds[:1], HOW)
@@ -95,8 +109,11 @@ def test_a_rank_of_a_block(
 
 def test_ends_of_a_rank() -> None:
     """Vocabulary cut by TP, sequence cut outside the embedding and the head, loss parallel."""
-    shape = replace(shape_of(LLAMA3_8B, TransformerImpl.TORCH), tensor_model_parallel_size=2,
-                    sequence_parallel=True)  # fmt: skip
+    shape = replace(
+        shape_of(LLAMA3_8B, TransformerImpl.TORCH),
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+    )
     kept, forward = measure_ends(shape)
     predicted = chunk_footprint(shape, RecomputePlan(()), True, True)
     scalars = 16

@@ -24,8 +24,11 @@ from .stacks.kernels import GpuKernels  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, VARIANTS, shape_of  # noqa: E402
 
-_CLASSES = {"gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
-            "olmo2": "Olmo2ForCausalLM"}  # fmt: skip
+_CLASSES = {
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+}
 LAYERS = 6
 TOLERANCE = 0.005
 """Bar of the project for memory: 0.5 %."""
@@ -47,13 +50,23 @@ def _model(shape: RankShape, spec_text: str) -> Any:
         config = variant_config(spec)
         cls = getattr(transformers, _CLASSES[config.model_type])
     else:
-        cls, config = LlamaForCausalLM, LlamaConfig(
-            hidden_size=spec.hidden_size, intermediate_size=spec.ffn_hidden_size,
-            num_attention_heads=spec.num_attention_heads, num_key_value_heads=spec.num_query_groups,
-            head_dim=spec.kv_channels, num_hidden_layers=spec.num_layers,
-            vocab_size=spec.vocab_size, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-            use_cache=False, attn_implementation="sdpa",
-        )  # fmt: skip
+        cls, config = (
+            LlamaForCausalLM,
+            LlamaConfig(
+                hidden_size=spec.hidden_size,
+                intermediate_size=spec.ffn_hidden_size,
+                num_attention_heads=spec.num_attention_heads,
+                num_key_value_heads=spec.num_query_groups,
+                head_dim=spec.kv_channels,
+                num_hidden_layers=spec.num_layers,
+                vocab_size=spec.vocab_size,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                use_cache=False,
+                attn_implementation="sdpa",
+            ),
+        )
     model = cls._from_config(config, dtype=torch.bfloat16).train()
     kwargs = KWARGS[spec_text]
     if kwargs is not None:  # as Trainer calls it, which takes every_n_layers out of the kwargs

@@ -19,12 +19,25 @@ SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
     ("model_type", "changes"),
     [
         ("qwen3_next", {"num_hidden_layers": 5, "num_experts": 16}),
-        ("qwen3_next", {"num_hidden_layers": 4, "num_experts": 16, "mlp_only_layers": [1],
-                        "tie_word_embeddings": True, "linear_num_value_heads": 16}),
-        ("nemotron_h", {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
-                        "n_routed_experts": 16}),
+        (
+            "qwen3_next",
+            {
+                "num_hidden_layers": 4,
+                "num_experts": 16,
+                "mlp_only_layers": [1],
+                "tie_word_embeddings": True,
+                "linear_num_value_heads": 16,
+            },
+        ),
+        (
+            "nemotron_h",
+            {
+                "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+                "n_routed_experts": 16,
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_as_many_as_transformers_makes(
     tmp_path: Path, model_type: str, changes: dict[str, Any]
 ) -> None:

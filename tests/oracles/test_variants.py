@@ -45,47 +45,76 @@ from .variants import (  # noqa: E402
 )
 
 GEMMA2_9B = OracleCase(
-    num_layers=2, hidden_size=3584, ffn_hidden_size=14336, num_attention_heads=16,
-    num_query_groups=8, kv_channels=256, seq_length=2048, micro_batch_size=2,
-    activation=Activation.GEGLU, bias_activation_fusion=False, attention=CoreAttention.UNFUSED,
+    num_layers=2,
+    hidden_size=3584,
+    ffn_hidden_size=14336,
+    num_attention_heads=16,
+    num_query_groups=8,
+    kv_channels=256,
+    seq_length=2048,
+    micro_batch_size=2,
+    activation=Activation.GEGLU,
+    bias_activation_fusion=False,
+    attention=CoreAttention.UNFUSED,
     attention_softmax_in_fp32=False,
-)  # fmt: skip
+)
 GEMMA3_27B = replace(
-    GEMMA2_9B, hidden_size=5376, ffn_hidden_size=21504, num_attention_heads=32,
-    num_query_groups=16, kv_channels=128, qk_layernorm=True, attention=CoreAttention.FLASH,
-)  # fmt: skip
+    GEMMA2_9B,
+    hidden_size=5376,
+    ffn_hidden_size=21504,
+    num_attention_heads=32,
+    num_query_groups=16,
+    kv_channels=128,
+    qk_layernorm=True,
+    attention=CoreAttention.FLASH,
+)
 LLAMA4 = OracleCase(
-    num_layers=2, hidden_size=5120, ffn_hidden_size=16384, num_attention_heads=40,
-    num_query_groups=8, kv_channels=128, seq_length=2048, micro_batch_size=2, qk_layernorm=True,
-)  # fmt: skip
+    num_layers=2,
+    hidden_size=5120,
+    ffn_hidden_size=16384,
+    num_attention_heads=40,
+    num_query_groups=8,
+    kv_channels=128,
+    seq_length=2048,
+    micro_batch_size=2,
+    qk_layernorm=True,
+)
 L2_NORM = {"qk_layernorm": False, "qk_l2_norm": True}
 POST: dict[str, Any] = {"norm_placement": NormPlacement.PRE_AND_POST}
 CAPPED = {**POST, "attn_logit_softcapping": 50.0}
 MODELS: dict[str, tuple[OracleCase, Any, dict[str, Any]]] = {
     "gemma2": (GEMMA2_9B, chunks_of(CappedAttention, post_norms=True), CAPPED),
     "gemma2, window": (
-        GEMMA2_9B, chunks_of(WindowedCappedAttention, post_norms=True),
+        GEMMA2_9B,
+        chunks_of(WindowedCappedAttention, post_norms=True),
         {**CAPPED, "window_size": WINDOW},
     ),
     "gemma3": (GEMMA3_27B, chunks_of(FlashLikeAttention, post_norms=True), POST),
     "llama4": (LLAMA4, chunks_of(FlashLikeAttention), L2_NORM),
     "llama4, chunks": (
-        LLAMA4, chunks_of(ChunkedAttention), {**L2_NORM, "attention_chunk_size": CHUNK},
+        LLAMA4,
+        chunks_of(ChunkedAttention),
+        {**L2_NORM, "attention_chunk_size": CHUNK},
     ),
     "llama4, no rotary": (
-        replace(LLAMA4, qk_layernorm=False), chunks_of(FlashLikeAttention, no_rope_freq=1),
+        replace(LLAMA4, qk_layernorm=False),
+        chunks_of(FlashLikeAttention, no_rope_freq=1),
         {**L2_NORM, "no_rope_freq": LayerPattern("1"), "attention_chunk_size": CHUNK},
     ),
-}  # fmt: skip
+}
 # Bridge cuts chunks outside of what core_attn replays, the stand-in inside.
 SETTINGS = {
-    "none": {}, "mlp,layernorm": selective("mlp", "layernorm"), "core_attn": selective("core_attn"),
-}  # fmt: skip
+    "none": {},
+    "mlp,layernorm": selective("mlp", "layernorm"),
+    "core_attn": selective("core_attn"),
+}
 SCALARS_BYTES = 64  # as in test_activation_peaks
 CASES = [
     *((name, "none") for name in MODELS),
-    ("gemma2, window", "core_attn"), ("gemma3", "mlp,layernorm"), ("llama4", "mlp,layernorm"),
-]  # fmt: skip
+    ("gemma2, window", "core_attn"),
+    ("gemma3", "mlp,layernorm"),
+    ("llama4", "mlp,layernorm"),
+]
 
 
 def assert_equal(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:

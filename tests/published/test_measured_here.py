@@ -113,14 +113,19 @@ def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, floa
         )
         workload = trial.workload
         job = Job(
-            model=workload.model, layout=workload.layout, gpu=load_gpu("H100"),
+            model=workload.model,
+            layout=workload.layout,
+            gpu=load_gpu("H100"),
             num_gpus=workload.layout.world_size,
             config=JobConfig(
-                seq_length=workload.seq_length, micro_batch_size=workload.micro_batch_size,
-                global_batch_size=workload.global_batch_size, precision=workload.precision,
-                main_grads_dtype=workload.main_grads_dtype, framework_version="0.16",
+                seq_length=workload.seq_length,
+                micro_batch_size=workload.micro_batch_size,
+                global_batch_size=workload.global_batch_size,
+                precision=workload.precision,
+                main_grads_dtype=workload.main_grads_dtype,
+                framework_version="0.16",
             ),
-        )  # fmt: skip
+        )
         run = as_run(job, workload)
         evaluator = Evaluator(run, load_calibration(run.gpu))
         peaks = predicted_stages(evaluator, workload.recompute, trial.stages, Device.CUDA)

@@ -21,9 +21,12 @@ from harness.calibrate.targets import Quantity, Target, predict, relative_error
 from tests.published.rows import dgxc_benchmarking, korthikanti2022, simumax_b200
 
 TABLE_4_OVERHEADS = [
-    ("none", False, 0.0), ("none", True, -3.0), ("full", False, 39.0), ("selective", False, 7.0),
+    ("none", False, 0.0),
+    ("none", True, -3.0),
+    ("full", False, 39.0),
+    ("selective", False, 7.0),
     ("selective", True, 4.0),
-]  # fmt: skip
+]
 
 
 def _calibration(gpu: str) -> Calibration:
@@ -121,10 +124,12 @@ def _llama3_70b(setting: RecomputeSetting) -> Evaluation:
 @pytest.mark.parametrize(
     ("modules", "tflops", "drop"),
     [
-        ((), 709.93, 0.0), (("core_attn",), 704.0, 0.8), (("mlp",), 593.6, 16.4),
+        ((), 709.93, 0.0),
+        (("core_attn",), 704.0, 0.8),
+        (("mlp",), 593.6, 16.4),
         (("mlp", "core_attn"), 586.8, 17.3),
     ],
-)  # fmt: skip
+)
 def test_llama3_70b_with_recomputed_modules(
     modules: tuple[str, ...], tflops: float, drop: float
 ) -> None:

@@ -36,10 +36,13 @@ def _rows(gpu: str) -> list[TorchtitanRow]:
 
 def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evaluation]:
     stack, job = stack_job(
-        "torchtitan", gpus=f"{row.num_gpus}x{gpu}", framework_version="0.2",
-        seq_length=row.seq_length, micro_batch_size=row.micro_batch_size,
+        "torchtitan",
+        gpus=f"{row.num_gpus}x{gpu}",
+        framework_version="0.2",
+        seq_length=row.seq_length,
+        micro_batch_size=row.micro_batch_size,
         global_batch_size=row.global_batch_size,
-    )  # fmt: skip
+    )
     evaluator = Evaluator(job, load_calibration(job.gpu))
     return evaluator, evaluator.evaluate(stack.parse(spec))
 

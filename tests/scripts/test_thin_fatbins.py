@@ -120,8 +120,10 @@ def test_the_command_says_what_went(tmp_path: Path) -> None:
     source.chmod(0o755)
     run = subprocess.run(
         [sys.executable, str(SCRIPT), str(source), str(out), "--arch", "90"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith("lib.so: 2 containers, 3 entries kept (")
     assert ", 5 dropped (" in run.stdout

@@ -22,10 +22,16 @@ _TP = 8  # of the jobs below: a layer's bytes over all its ranks
 def llama(overrides: tuple[str, ...] = ()) -> Advice:
     """The guide's 64 x A100, in a layout that fits."""
     return advice(
-        "llama3_70b", "64xA100", tensor_model_parallel_size=_TP, pipeline_model_parallel_size=4,
+        "llama3_70b",
+        "64xA100",
+        tensor_model_parallel_size=_TP,
+        pipeline_model_parallel_size=4,
         virtual_pipeline_model_parallel_size=1,
-        seq_length=2048, micro_batch_size=1, global_batch_size=64, overrides=overrides,
-    )  # fmt: skip
+        seq_length=2048,
+        micro_batch_size=1,
+        global_batch_size=64,
+        overrides=overrides,
+    )
 
 
 def gpt(overrides: tuple[str, ...] = ()) -> Advice:
@@ -63,9 +69,14 @@ def gib(num_bytes: int) -> str:
 
 def context(seq_length: int) -> int:
     found = advice(
-        "llama3_8b", "64xH100", seq_length=seq_length, micro_batch_size=1, global_batch_size=64,
-        context_parallel_size=4, overrides=("model.max_position_embeddings=131072",),
-    )  # fmt: skip
+        "llama3_8b",
+        "64xH100",
+        seq_length=seq_length,
+        micro_batch_size=1,
+        global_batch_size=64,
+        context_parallel_size=4,
+        overrides=("model.max_position_embeddings=131072",),
+    )
     return layer_bytes(found, "none")
 
 
@@ -92,9 +103,11 @@ def _layernorm() -> str:
 
 def _distributed() -> str:
     said = remarks_by_bridge(
-        recompute_granularity="selective", recompute_modules=("mlp",),
-        distribute_saved_activations=True, tensor_model_parallel_size=4,
-    )  # fmt: skip
+        recompute_granularity="selective",
+        recompute_modules=("mlp",),
+        distribute_saved_activations=True,
+        tensor_model_parallel_size=4,
+    )
     return "ignored" if "distribute_ignored" in said else "obeyed"
 
 
@@ -116,7 +129,8 @@ NUMBERS: dict[str, Callable[[], tuple[str, ...]]] = {
     "core_attn_mlp_overhead": lambda: (overhead(llama(), BOTH),),
     "full_overhead": lambda: (overhead(llama(), FULL),),
     "uniform_four": lambda: (
-        percent(saved_share(h100(), "full:uniform:4")), overhead(h100(), "full:uniform:4"),
+        percent(saved_share(h100(), "full:uniform:4")),
+        overhead(h100(), "full:uniform:4"),
         overhead(h100(), FULL),
     ),
     "full_factor": lambda: (reduction(h100(), FULL),),
@@ -130,5 +144,5 @@ NUMBERS: dict[str, Callable[[], tuple[str, ...]]] = {
     "shorthand": lambda: (
         "refused" if "stray_word" in refused("--recompute-activations selective") else "accepted",
     ),
-}  # fmt: skip
+}
 """By the id of the claim: what must stand in its third column."""

@@ -19,9 +19,11 @@ from tests.seeds.walk import (
 
 SELECTIVE = {"recompute_granularity": "selective"}
 EXPERTS = {
-    "num_moe_experts": 8, "expert_model_parallel_size": 2, "moe_grouped_gemm": True,
+    "num_moe_experts": 8,
+    "expert_model_parallel_size": 2,
+    "moe_grouped_gemm": True,
     "moe_token_dispatcher_type": "alltoall",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("method", ["uniform", "block"])
@@ -37,17 +39,22 @@ def test_block_counts_layers_of_a_virtual_stage() -> None:
     model = load_model("llama3_8b")
     plan = chunk_plan(parse_setting("full:block:1"), model, (DENSE, DENSE), False)
     assert [(segment.num_layers, segment.whole) for segment in plan.segments] == [
-        (1, True), (1, False),
-    ]  # fmt: skip
+        (1, True),
+        (1, False),
+    ]
     uniform = chunk_plan(parse_setting("full:uniform:8"), model, (DENSE,) * 16, False)
     assert sum(segment.copies for segment in uniform.segments) == 2
 
 
 MODULES = {
-    "core_attn": CheckpointKind.PLAIN, "mlp": CheckpointKind.PLAIN, "moe": CheckpointKind.PLAIN,
-    "shared_experts": CheckpointKind.PLAIN, "layernorm": CheckpointKind.OUTPUT_DISCARDING,
-    "moe_act": CheckpointKind.OUTPUT_DISCARDING, "mla_up_proj": CheckpointKind.OUTPUT_DISCARDING,
-}  # fmt: skip
+    "core_attn": CheckpointKind.PLAIN,
+    "mlp": CheckpointKind.PLAIN,
+    "moe": CheckpointKind.PLAIN,
+    "shared_experts": CheckpointKind.PLAIN,
+    "layernorm": CheckpointKind.OUTPUT_DISCARDING,
+    "moe_act": CheckpointKind.OUTPUT_DISCARDING,
+    "mla_up_proj": CheckpointKind.OUTPUT_DISCARDING,
+}
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -94,8 +101,10 @@ def test_its_example_of_experts() -> None:
 def test_graphs_of_transformer_engine_go_with_selective_and_not_with_full() -> None:
     graphs = {"cuda_graph_impl": "transformer_engine", "cuda_graph_modules": ("attn",)}
     full = {
-        "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2,
-    }  # fmt: skip
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": 2,
+    }
     assert refused_by_bridge(**full, **graphs) == ["cuda_graph_full_recompute"]
     assert refused_by_bridge(**full, cuda_graph_impl="full_iteration") == []
     assert refused_by_bridge(**SELECTIVE, recompute_modules=("mlp",), **graphs) == []
@@ -104,8 +113,10 @@ def test_graphs_of_transformer_engine_go_with_selective_and_not_with_full() -> N
 def test_overlap_of_experts_wants_something_smaller_than_full() -> None:
     overlap = {**EXPERTS, "overlap_moe_expert_parallel_comm": True}
     full = {
-        "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
-    }  # fmt: skip
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+    }
     assert refused_by_bridge(**overlap, **full) == ["expert_overlap_full_recompute"]
     moe_act = {**SELECTIVE, "recompute_modules": ("moe_act",)}
     assert refused_by_bridge(**overlap, **moe_act) == []
@@ -123,10 +134,14 @@ def test_selective_before_full_is_what_the_ranking_says() -> None:
 def test_attention_internals_cost_more_the_longer_the_context() -> None:
     def overhead(seq_length: int) -> float:
         found = advice(
-            "llama3_8b", "64xH100", seq_length=seq_length, context_parallel_size=4,
-            global_batch_size=64, micro_batch_size=1,
+            "llama3_8b",
+            "64xH100",
+            seq_length=seq_length,
+            context_parallel_size=4,
+            global_batch_size=64,
+            micro_batch_size=1,
             overrides=("model.max_position_embeddings=131072",),
-        )  # fmt: skip
+        )
         return evaluation(found, "selective:core_attn").recompute_overhead
 
     assert overhead(32768) > 2 * overhead(8192)

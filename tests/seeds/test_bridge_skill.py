@@ -22,8 +22,10 @@ def test_its_quick_decision_is_understood() -> None:
     assert refused_by_bridge(**core) == []
     assert "core_attn_under_flash" in remarks_by_bridge(**core)
     full = {
-        "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 4,
-    }  # fmt: skip
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 4,
+    }
     assert refused_by_bridge(**full) == []
 
 
@@ -36,8 +38,9 @@ def test_its_performance_command_is_read() -> None:
 
 def test_full_needs_its_two_fields() -> None:
     assert refused_by_bridge(recompute_granularity="full") == [
-        "full_needs_method", "full_needs_num_layers",
-    ]  # fmt: skip
+        "full_needs_method",
+        "full_needs_num_layers",
+    ]
 
 
 @pytest.mark.parametrize("module", ["attn", "mlp", "attn,mlp"])
@@ -52,9 +55,12 @@ def test_graphs_of_transformer_engine_refuse_layers(module: str) -> None:
 
 def test_distributed_activations_exclude_sequence_parallelism() -> None:
     fields = {
-        "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1,
-        "distribute_saved_activations": True, "tensor_model_parallel_size": 4,
-    }  # fmt: skip
+        "recompute_granularity": "full",
+        "recompute_method": "uniform",
+        "recompute_num_layers": 1,
+        "distribute_saved_activations": True,
+        "tensor_model_parallel_size": 4,
+    }
     assert refused_by_bridge(**fields) == []
     assert refused_by_bridge(**fields, sequence_parallel=True) == [
         "distribute_with_sequence_parallel"
@@ -117,12 +123,17 @@ def test_fragmentation_is_ruled_out_first() -> None:
 @pytest.mark.parametrize(
     ("symptom", "failure"),
     [
-        ("AssertionError: full recompute is only supported with full iteration CUDA graph.",
-         "megatron_graph_full_recompute"),
-        ("ValueError: Currently there is no support for Pipeline parallelism with CPU offloading",
-         "megatron_offload_refuses_pipeline"),
+        (
+            "AssertionError: full recompute is only supported with full iteration CUDA graph.",
+            "megatron_graph_full_recompute",
+        ),
+        (
+            "ValueError: Currently there is no support for Pipeline parallelism "
+            "with CPU offloading",
+            "megatron_offload_refuses_pipeline",
+        ),
     ],
-)  # fmt: skip
+)
 def test_its_failure_table_is_diagnosed(symptom: str, failure: str) -> None:
     assert failures(symptom) == [failure]
 

@@ -23,8 +23,10 @@ MOE = "--num-experts 8 --moe-grouped-gemm"
 @pytest.mark.parametrize(
     ("flags", "rules"),
     [
-        ("--recompute-activations",
-         ["promoted_core_attn", "core_attn_under_flash", "recompute_activations"]),
+        (
+            "--recompute-activations",
+            ["promoted_core_attn", "core_attn_under_flash", "recompute_activations"],
+        ),
         (f"{SELECTIVE} core_attn", ["core_attn_under_flash"]),
         (f"{FULL} uniform --recompute-num-layers 1", []),
         (f"{FULL} uniform --recompute-num-layers 4", []),
@@ -38,13 +40,17 @@ MOE = "--num-experts 8 --moe-grouped-gemm"
         (f"{SELECTIVE} mla_up_proj --multi-latent-attention", []),
         (f"{SELECTIVE} core_attn mlp", ["core_attn_under_flash"]),
         (f"{SELECTIVE} core_attn moe_act {MOE}", ["core_attn_under_flash"]),
-        (f"{SELECTIVE} core_attn --fp8-format hybrid --transformer-impl transformer_engine",
-         ["core_attn_under_flash"]),
-        (f"{SELECTIVE} core_attn --use-distributed-optimizer --overlap-grad-reduce "
-         "--overlap-param-gather --fp8-format hybrid --fp8-amax-history-len 1024",
-         ["core_attn_under_flash"]),
+        (
+            f"{SELECTIVE} core_attn --fp8-format hybrid --transformer-impl transformer_engine",
+            ["core_attn_under_flash"],
+        ),
+        (
+            f"{SELECTIVE} core_attn --use-distributed-optimizer --overlap-grad-reduce "
+            "--overlap-param-gather --fp8-format hybrid --fp8-amax-history-len 1024",
+            ["core_attn_under_flash"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_command_line_is_understood(flags: str, rules: list[str]) -> None:
     assert lint(flags, V16) == rules
 
@@ -59,8 +65,9 @@ def test_the_deepseek_example_needs_grouped_gemm_and_another_fp8_recipe() -> Non
     recipe is delayed scaling, which excludes moe_act."""
     example = f"{SELECTIVE} core_attn mla_up_proj moe_act --num-experts 256 --fp8-format hybrid "
     assert refused(f"{example} --multi-latent-attention", V16) == [
-        "moe_act_needs_grouped_gemm", "fp8_layernorm_recompute",
-    ]  # fmt: skip
+        "moe_act_needs_grouped_gemm",
+        "fp8_layernorm_recompute",
+    ]
     repaired = f"{example} --multi-latent-attention --moe-grouped-gemm --fp8-recipe blockwise"
     assert refused(repaired, V16) == []
     assert refused(f"{example} --moe-grouped-gemm --fp8-recipe blockwise", V16) == [
@@ -76,10 +83,17 @@ def test_the_mixtral_example_needs_grouped_gemm() -> None:
 
 def test_the_modules_and_their_kinds_of_checkpoint() -> None:
     assert CORE.recompute_modules == (
-        "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts",
-    )  # fmt: skip
-    discarding = {m for m in CORE.recompute_modules
-                  if checkpoint_kind(m) is CheckpointKind.OUTPUT_DISCARDING}  # fmt: skip
+        "core_attn",
+        "moe_act",
+        "layernorm",
+        "mla_up_proj",
+        "mlp",
+        "moe",
+        "shared_experts",
+    )
+    discarding = {
+        m for m in CORE.recompute_modules if checkpoint_kind(m) is CheckpointKind.OUTPUT_DISCARDING
+    }
     assert discarding == {"moe_act", "layernorm", "mla_up_proj"}
 
 
@@ -99,14 +113,21 @@ def test_block_eight_of_eight_layers_a_stage_checkpoints_all() -> None:
 @pytest.mark.parametrize(
     ("text", "failure"),
     [
-        ("AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
-         "megatron_graph_full_recompute"),
-        ("AssertionError: recompute method is not yet supported for selective activation "
-         "checkpointing", "megatron_selective_with_method"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-         "cuda_out_of_memory"),
+        (
+            "AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
+            "megatron_graph_full_recompute",
+        ),
+        (
+            "AssertionError: recompute method is not yet supported for selective activation "
+            "checkpointing",
+            "megatron_selective_with_method",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            "cuda_out_of_memory",
+        ),
     ],
-)  # fmt: skip
+)
 def test_its_failures_are_diagnosed(text: str, failure: str) -> None:
     assert failures(text) == [failure]
 
@@ -150,21 +171,30 @@ def test_gpt3_175b_on_128_gpus_is_answered() -> None:
 
 def test_long_sequences_with_context_parallelism_are_answered() -> None:
     found = advice(
-        "llama3_8b", "64xH100", seq_length=32768, micro_batch_size=1, global_batch_size=64,
-        context_parallel_size=4, overrides=("model.max_position_embeddings=131072",),
-    )  # fmt: skip
+        "llama3_8b",
+        "64xH100",
+        seq_length=32768,
+        micro_batch_size=1,
+        global_batch_size=64,
+        context_parallel_size=4,
+        overrides=("model.max_position_embeddings=131072",),
+    )
     assert found.fits
-    note = next(c.note for c in found.candidates
-                if c.evaluation.setting.spec == "selective:core_attn")  # fmt: skip
+    note = next(
+        c.note for c in found.candidates if c.evaluation.setting.spec == "selective:core_attn"
+    )
     assert note.startswith("buys nothing")
 
 
 def test_remedies_it_names_are_among_ours() -> None:
     """Sharding the optimizer, a smaller micro batch, more recompute."""
     unsharded = advice(
-        "llama3_8b", "8xA100", tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
+        "llama3_8b",
+        "8xA100",
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
         overrides=("layout.use_distributed_optimizer=false",),
-    )  # fmt: skip
+    )
     assert not unsharded.fits
     assert any("distributed optimizer" in remedy.change for remedy in unsharded.remedies)
 

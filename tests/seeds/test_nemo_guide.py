@@ -22,8 +22,9 @@ def test_layers_by_both_methods(method: str, number: int) -> None:
     assert report.revision is NEMO_1
     assert not report.illegal
     assert (report.settings.recompute_method, report.settings.recompute_num_layers) == (
-        method, number,
-    )  # fmt: skip
+        method,
+        number,
+    )
     job = advice("llama3_70b", "32xH100").job
     assert nemo_overrides(parse_setting(f"full:{method}:{number}"), job, NEMO_1) == text
 
@@ -46,9 +47,14 @@ def test_block_of_all_layers_checkpoints_the_input_of_every_layer() -> None:
 
 def test_larger_blocks_keep_less_and_need_a_larger_working_set() -> None:
     found = advice(
-        "llama3_70b", "64xH100", pipeline_model_parallel_size=1, tensor_model_parallel_size=8,
-        seq_length=32768, context_parallel_size=1, recompute=("full:uniform:1", "full:uniform:4"),
-    )  # fmt: skip
+        "llama3_70b",
+        "64xH100",
+        pipeline_model_parallel_size=1,
+        tensor_model_parallel_size=8,
+        seq_length=32768,
+        context_parallel_size=1,
+        recompute=("full:uniform:1", "full:uniform:4"),
+    )
     one, four = (evaluation(found, f"full:uniform:{n}").peak.memory_bytes for n in (1, 4))
     assert four.activations < one.activations
     assert four.transient > one.transient

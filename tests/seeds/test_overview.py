@@ -42,9 +42,12 @@ def test_megatron_s_switch_takes_no_value() -> None:
 
 def test_it_composes_with_every_parallelism() -> None:
     found = advice(
-        "llama3_70b", "64xH100", tensor_model_parallel_size=4, pipeline_model_parallel_size=4,
+        "llama3_70b",
+        "64xH100",
+        tensor_model_parallel_size=4,
+        pipeline_model_parallel_size=4,
         context_parallel_size=2,
-    )  # fmt: skip
+    )
     specs = {c.evaluation.setting.spec for c in found.candidates}
     assert {"none", "selective:mlp", "full:uniform:1", "full:block:1"} <= specs
 

@@ -53,9 +53,7 @@ def advice(model: str, gpus: str, **fields: object) -> Advice:
 
 def evaluation(found: Advice, spec: str) -> Evaluation:
     """The row of one setting."""
-    return next(
-        c.evaluation for c in found.candidates if c.evaluation.setting.spec == spec
-    )  # fmt: skip
+    return next(c.evaluation for c in found.candidates if c.evaluation.setting.spec == spec)
 
 
 def layer_bytes(found: Advice, spec: str) -> int:

@@ -13,9 +13,11 @@ from advisor.layout import DataParallelSharding
 from advisor.models.spec import TransformerImpl
 
 STAGES: Final = {
-    DataParallelSharding.NONE: 0, DataParallelSharding.OPTIMIZER: 1,
-    DataParallelSharding.GRADIENTS: 2, DataParallelSharding.FULL: 3,
-}  # fmt: skip
+    DataParallelSharding.NONE: 0,
+    DataParallelSharding.OPTIMIZER: 1,
+    DataParallelSharding.GRADIENTS: 2,
+    DataParallelSharding.FULL: 3,
+}
 
 
 def deepspeed_config(setting: TorchSetting, job: Job) -> str:

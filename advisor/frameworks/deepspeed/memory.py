@@ -27,7 +27,7 @@ _WORDS: Final = StaticWords(
     weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
     gradients=("bf16 gradients, whole or a shard (from stage 2)", "DeepSpeed runtime/zero"),
     optimizer=("fp32 master weights and moments", "12 bytes a parameter, from stage 1 over ranks"),
-)  # fmt: skip
+)
 
 
 def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> FixedMemory:
@@ -96,9 +96,12 @@ def _accumulation_buffer(
     weights = (w for kind in kinds for o in transformer_layer(shape, kind) for w in o.weights)
     largest = max(ends, *(weight.num_elements for weight in weights))
     return (
-        NamedBytes("gradient on its way", largest * DType.BF16.itemsize,
-                   "DeepSpeed temp_grad_buffer_for_gpu_offload"),
-    )  # fmt: skip
+        NamedBytes(
+            "gradient on its way",
+            largest * DType.BF16.itemsize,
+            "DeepSpeed temp_grad_buffer_for_gpu_offload",
+        ),
+    )
 
 
 def _shard(num_bytes: int, ranks: int, *, cut: bool) -> int:

@@ -24,8 +24,9 @@ def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem(
             rule="activation_checkpointing.contiguous_memory_optimization",
             reason="Contiguous Checkpointing is only available with partitioned activations",
-            fix="add +partition_activations", source=f"{_CHECKPOINTING} configure",
-        )  # fmt: skip
+            fix="add +partition_activations",
+            source=f"{_CHECKPOINTING} configure",
+        )
     foreign = setting.options or setting.granularity is Granularity.UNIFORM
     if foreign and not calls_deepspeed(job):
         yield Problem(
@@ -34,7 +35,7 @@ def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
             "it the section activation_checkpointing, is never reached",
             fix="full, or --framework huggingface with full+offload",
             source="transformers modeling_utils.py",
-        )  # fmt: skip
+        )
 
 
 def offload_problems(job: Job) -> Iterator[Problem]:
@@ -45,16 +46,20 @@ def offload_problems(job: Job) -> Iterator[Problem]:
         yield Problem(
             rule="offload_optimizer.stage",
             reason="offload_optimizer is valid with stage 1, 2 and 3: stage 0 keeps all states",
-            fix="layout.data_parallel_sharding=optimizer", source=f"{_ZERO}/offload_config.py",
-        )  # fmt: skip
+            fix="layout.data_parallel_sharding=optimizer",
+            source=f"{_ZERO}/offload_config.py",
+        )
     if config.optimizer_cpu_offload and config.optimizer_offload_fraction != 1.0 and not full:
         yield Problem(
             rule="offload_optimizer.ratio",
             reason="Partial offloading only supported for ZeRO Stage 3",
-            fix="job.optimizer_offload_fraction=1", source=f"{_ZERO}/config.py",
-        )  # fmt: skip
+            fix="job.optimizer_offload_fraction=1",
+            source=f"{_ZERO}/config.py",
+        )
     if config.param_cpu_offload and not full:
         yield Problem(
-            rule="offload_param.stage", reason="offload_param is valid only with stage 3",
-            fix="layout.data_parallel_sharding=full", source=f"{_ZERO}/offload_config.py",
-        )  # fmt: skip
+            rule="offload_param.stage",
+            reason="offload_param is valid only with stage 3",
+            fix="layout.data_parallel_sharding=full",
+            source=f"{_ZERO}/offload_config.py",
+        )

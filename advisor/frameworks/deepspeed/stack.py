@@ -52,9 +52,11 @@ class DeepSpeed(TorchStack):
     label = "DeepSpeed"
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.UNIFORM)
     shardings = (
-        DataParallelSharding.FULL, DataParallelSharding.GRADIENTS, DataParallelSharding.OPTIMIZER,
+        DataParallelSharding.FULL,
+        DataParallelSharding.GRADIENTS,
+        DataParallelSharding.OPTIMIZER,
         DataParallelSharding.NONE,
-    )  # fmt: skip
+    )
     options = tuple(option for option in Option if option is not Option.OFFLOAD)
     source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
 
@@ -67,9 +69,11 @@ class DeepSpeed(TorchStack):
         asynchronous = job.config.framework_version == _DEVICE_ENGINE
         kept = 2 if asynchronous else 0
         return Semantics(
-            use_reentrant=True, hooked=Checkpoint.NON_REENTRANT, newest_stay=kept,
+            use_reentrant=True,
+            hooked=Checkpoint.NON_REENTRANT,
+            newest_stay=kept,
             offload=InputStorage(offloaded=True, overlapped=asynchronous, beside=kept),
-        )  # fmt: skip
+        )
 
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
@@ -84,7 +88,7 @@ class DeepSpeed(TorchStack):
                 "a PipelineModule gets",
                 fix="layout.data_parallel_sharding=optimizer",
                 source="DeepSpeed runtime/pipe/engine.py",
-            )  # fmt: skip
+            )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Who turns the checkpoints on, what an option does not do, and what the host must hold."""

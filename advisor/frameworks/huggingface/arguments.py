@@ -43,26 +43,35 @@ def job_arguments(job: Job) -> Iterator[str]:
         yield from ("--accelerator_config", json.dumps(accumulation))
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
-        fsdp = {"version": 2, "reshard_after_forward": reshards,
-                "auto_wrap_policy": _DECODER_LAYERS}  # fmt: skip
+        fsdp = {
+            "version": 2,
+            "reshard_after_forward": reshards,
+            "auto_wrap_policy": _DECODER_LAYERS,
+        }
         yield from ("--fsdp", "full_shard auto_wrap", "--fsdp_config", json.dumps(fsdp))
 
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
     """YAML of Accelerate: the processes, bf16, FSDP2 and its checkpoints of wrapped layers."""
     lines = [
-        "compute_environment: LOCAL_MACHINE", "mixed_precision: bf16",
-        f"num_processes: {job.num_gpus}", "distributed_type: FSDP", "fsdp_config:",
-    ]  # fmt: skip
+        "compute_environment: LOCAL_MACHINE",
+        "mixed_precision: bf16",
+        f"num_processes: {job.num_gpus}",
+        "distributed_type: FSDP",
+        "fsdp_config:",
+    ]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
     values = {
-        "fsdp_version": 2, "fsdp_reshard_after_forward": full,
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": full,
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,
-    }  # fmt: skip
-    lines += [f"  {key}: {str(value).lower() if isinstance(value, bool) else value}"
-              for key, value in values.items()]  # fmt: skip
+    }
+    lines += [
+        f"  {key}: {str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in values.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

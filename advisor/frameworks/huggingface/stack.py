@@ -63,22 +63,24 @@ class HuggingFace(TorchStack):
         if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
             yield Problem(
                 rule="gradient_checkpointing_kwargs.every_n_layers",
-                reason="4.x checkpoints every layer", fix="full, or --framework-version 5",
+                reason="4.x checkpoints every layer",
+                fix="full, or --framework-version 5",
                 source="transformers 5.23.0 modeling_utils.py",
-            )  # fmt: skip
+            )
         if job.config.sync_each_batch and job.config.framework_version == "4":
             yield Problem(
                 rule="accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
                 reason="Trainer calls no_sync for all microbatches but the last one",
-                fix="--framework-version 5", source="transformers 5.23.0 trainer.py",
-            )  # fmt: skip
+                fix="--framework-version 5",
+                source="transformers 5.23.0 trainer.py",
+            )
         if setting.offloads and job.config.framework_version == "4":
             yield Problem(
                 rule="gradient_checkpointing_kwargs.offload",
                 reason="4.x hands every keyword on to torch, which has no offload",
                 fix="full, or --framework-version 5",
                 source="transformers 4.57.1, 5.23.0 modeling_utils.py",
-            )  # fmt: skip
+            )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of."""
@@ -106,6 +108,10 @@ class HuggingFace(TorchStack):
         own; a Trainer's checkpointing belongs into its arguments."""
         own = _own(setting)
         if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
-            raise UserError("--recompute", own.spec, "is nothing that Accelerate's file can say",
-                            "full or full+offload, or --format flags")  # fmt: skip
+            raise UserError(
+                "--recompute",
+                own.spec,
+                "is nothing that Accelerate's file can say",
+                "full or full+offload, or --format flags",
+            )
         return accelerate_file(own, job)

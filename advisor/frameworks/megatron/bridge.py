@@ -104,8 +104,9 @@ def _model(job: Job, revision: Revision) -> Iterator[str]:
 def uneven_split(layout: ParallelLayout) -> dict[str, str]:
     """Fields of TransformerConfig that split the layers unevenly, those that are set; the text in
     quotes, whose parentheses mean something else to Hydra."""
-    values = {name: getattr(layout, name) for name, even in EVEN.items()
-              if getattr(layout, name) != even}  # fmt: skip
+    values = {
+        name: getattr(layout, name) for name, even in EVEN.items() if getattr(layout, name) != even
+    }
     return {
         name: f'"{value}"' if isinstance(value, str) else str(value).lower()
         for name, value in values.items()

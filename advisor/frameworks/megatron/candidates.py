@@ -17,15 +17,24 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     full,
     selective,
-)  # fmt: skip
+)
 from advisor.job import Job
 from advisor.models.spec import ModelSpec
 from advisor.pipeline import most_layers_of_chunk, pipeline_stages
 
 _ORDER: Final = (
-    "core_attn", "mlp", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe",
-    "gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc",
-)  # fmt: skip
+    "core_attn",
+    "mlp",
+    "layernorm",
+    "mla_up_proj",
+    "moe_act",
+    "shared_experts",
+    "moe",
+    "gdn_norm_out",
+    "gdp_in_proj",
+    "gdp_qkv",
+    "mhc",
+)
 _ALL_SUBSETS: Final = 3
 """Labels up to which every set of them is tried."""
 
@@ -52,8 +61,13 @@ _PUBLISHED: Final = (
 )
 # By what a byte that they free costs: norms and activations first, GEMMs and all-to-alls last.
 _CHEAPEST_FIRST: Final = (
-    "layernorm", "moe_act", "mla_up_proj", "gdn_norm_out", "shared_experts", "mlp",
-)  # fmt: skip
+    "layernorm",
+    "moe_act",
+    "mla_up_proj",
+    "gdn_norm_out",
+    "shared_experts",
+    "mlp",
+)
 
 
 def enumerate_settings(job: Job, revision: Revision) -> tuple[RecomputeSetting, ...]:

@@ -12,10 +12,15 @@ from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 _IMPLEMENTATION: Final = (
-    "moe_token_dispatcher_type", "moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion",
-    "moe_router_dtype", "moe_shared_expert_overlap", "moe_expert_capacity_factor",
+    "moe_token_dispatcher_type",
+    "moe_grouped_gemm",
+    "moe_permute_fusion",
+    "moe_router_fusion",
+    "moe_router_dtype",
+    "moe_shared_expert_overlap",
+    "moe_expert_capacity_factor",
     "moe_pad_expert_input_to_capacity",
-)  # fmt: skip
+)
 """How the layers are run, on which memory and time rest; the others are the model's definition."""
 
 

@@ -24,9 +24,12 @@ from advisor.models.spec import AttentionBackend, CrossEntropyFusion, Transforme
 from advisor.pipeline import most_layers_of_chunk
 
 __all__ = [
-    "bridge_layout_overrides", "bridge_overrides", "environment", "layout_flags",
+    "bridge_layout_overrides",
+    "bridge_overrides",
+    "environment",
+    "layout_flags",
     "megatron_lm_flags",
-]  # fmt: skip
+]
 
 
 def megatron_lm_flags(setting: RecomputeSetting, job: Job, revision: Revision) -> str:

@@ -43,21 +43,33 @@ def job_facts(job: Job) -> JobFacts:
     layout, config = job.layout, job.config
     return JobFacts(
         job.model,
-        layout.tensor_model_parallel_size, layout.sequence_parallel,
-        layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size,
-        layout.pipeline_model_parallel_layout, layout.context_parallel_size, layout.cp_comm_type,
-        layout.hierarchical_context_parallel_sizes, config.mean_packed_length is not None,
-        config.transformer_engine_version, layout.expert_model_parallel_size,
+        layout.tensor_model_parallel_size,
+        layout.sequence_parallel,
+        layout.pipeline_model_parallel_size,
+        layout.virtual_pipeline_model_parallel_size,
+        layout.pipeline_model_parallel_layout,
+        layout.context_parallel_size,
+        layout.cp_comm_type,
+        layout.hierarchical_context_parallel_sizes,
+        config.mean_packed_length is not None,
+        config.transformer_engine_version,
+        layout.expert_model_parallel_size,
         layout.expert_tensor_parallel_size,
-        config.precision, config.cuda_graph_impl, config.cuda_graph_modules,
-        config.expandable_segments, config.optimizer, layout.overlap_grad_reduce,
-    )  # fmt: skip
+        config.precision,
+        config.cuda_graph_impl,
+        config.cuda_graph_modules,
+        config.expandable_segments,
+        config.optimizer,
+        layout.overlap_grad_reduce,
+    )
 
 
 FP8_RECIPES: Final = {
-    Precision.FP8_DELAYED: "delayed", Precision.FP8_CURRENT: "tensorwise",
-    Precision.FP8_BLOCKWISE: "blockwise", Precision.MXFP8: "mxfp8",
-}  # fmt: skip
+    Precision.FP8_DELAYED: "delayed",
+    Precision.FP8_CURRENT: "tensorwise",
+    Precision.FP8_BLOCKWISE: "blockwise",
+    Precision.MXFP8: "mxfp8",
+}
 """``fp8_recipe`` of each 8-bit precision (megatron-core enums.py, Fp8Recipe)."""
 
 

@@ -43,9 +43,11 @@ def check_release(config: JobConfig, revision: Revision) -> None:
     """UserError where the release has no Muon."""
     if config.optimizer.is_muon and not revision.at_least(*FIRST_RELEASE):
         raise UserError(
-            "job.optimizer", config.optimizer, f"is not in {revision.label}",
+            "job.optimizer",
+            config.optimizer,
+            f"is not in {revision.label}",
             "--framework-version 0.16 or newer, or job.optimizer=adam",
-        )  # fmt: skip
+        )
 
 
 def without_narrow_weights(
@@ -81,10 +83,12 @@ def muon_memory(
     copies = share.elements * DType.FP32.itemsize if sixteen_bit else 0
     received = share.received + (share.sent if not revision.at_least(0, 17) else 0)
     return FixedMemory(
-        static=static, words=_MUON_WORDS, buffers=buffers,
+        static=static,
+        words=_MUON_WORDS,
+        buffers=buffers,
         optimizer_step=copies + received * DType.BF16.itemsize + last_inputs(shape, chunks),
         step_words="the weights gathered from all ranks" if received else GRADIENT_COPIES,
-    )  # fmt: skip
+    )
 
 
 def muon_flags(job: Job, revision: Revision) -> Iterator[str]:

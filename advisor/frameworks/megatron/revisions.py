@@ -108,8 +108,14 @@ _MODULES_0_14: Final = (*_MODULES_0_12, "shared_experts")
 _MODULES_0_19: Final = (*_MODULES_0_14, "gdn_norm_out")
 _MODULES_MAIN: Final = (*_MODULES_0_19, "gdp_in_proj", "gdp_qkv", "mhc")
 _OFFLOAD_0_16: Final = (
-    "core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear",
-)  # fmt: skip
+    "core_attn",
+    "attn_proj",
+    "expert_fc1",
+    "moe_act",
+    "attn_norm",
+    "mlp_norm",
+    "qkv_linear",
+)
 _OFFLOAD_0_19: Final = (*_OFFLOAD_0_16, "fused_group_mlp")
 _IMPLS_0_15: Final = ("none", "transformer_engine", "local")
 _IMPLS_0_18: Final = (*_IMPLS_0_15, "full_iteration")
@@ -130,12 +136,18 @@ def _core(
 ) -> Revision:
     name = f"{number[0]}.{number[1]}" if read_at != "main" else "main"
     return Revision(
-        framework=Framework.MEGATRON_LM, version=name, core=name, read_at=read_at, number=number,
-        recompute_modules=recompute, offload_modules=offload, cuda_graph_impls=impls,
+        framework=Framework.MEGATRON_LM,
+        version=name,
+        core=name,
+        read_at=read_at,
+        number=number,
+        recompute_modules=recompute,
+        offload_modules=offload,
+        cuda_graph_impls=impls,
         cuda_graph_modules=scopes,
         cuda_graph_field="cuda_graph_modules" if number >= (0, 18) else "cuda_graph_scope",
         uniform_must_divide=number <= (0, 16),
-    )  # fmt: skip
+    )
 
 
 MEGATRON_CORE: Final = (
@@ -149,16 +161,24 @@ MEGATRON_CORE: Final = (
     _core((0, 18), "0.18.2", _MODULES_0_14, _OFFLOAD_0_16, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
     _core((0, 19), "0.19.2", _MODULES_0_19, _OFFLOAD_0_19, impls=_IMPLS_0_18, scopes=_SCOPES_0_17),
     _core(
-        (0, 20), "main", _MODULES_MAIN, (*_OFFLOAD_0_19, "gdp_qkv"),
-        impls=_IMPLS_0_18, scopes=_SCOPES_0_17,
+        (0, 20),
+        "main",
+        _MODULES_MAIN,
+        (*_OFFLOAD_0_19, "gdp_qkv"),
+        impls=_IMPLS_0_18,
+        scopes=_SCOPES_0_17,
     ),
-)  # fmt: skip
+)
 """Releases of megatron-core, oldest first."""
 
 _BRIDGE_PINS: Final = (
-    ("0.2", "0.16"), ("0.3", "0.16"), ("0.4", "0.17"), ("0.5", "0.18"), ("0.6", "0.19"),
+    ("0.2", "0.16"),
+    ("0.3", "0.16"),
+    ("0.4", "0.17"),
+    ("0.5", "0.18"),
+    ("0.6", "0.19"),
     ("main", "main"),
-)  # fmt: skip
+)
 _BY_CORE: Final = {revision.core: revision for revision in MEGATRON_CORE}
 
 MEGATRON_BRIDGE: Final = tuple(
@@ -182,8 +202,10 @@ _RELEASES: Final = {
     Framework.NEMO: NEMO,
 }
 _DEFAULTS: Final = {
-    Framework.MEGATRON_LM: "0.19", Framework.MEGATRON_BRIDGE: "0.6", Framework.NEMO: "2",
-}  # fmt: skip
+    Framework.MEGATRON_LM: "0.19",
+    Framework.MEGATRON_BRIDGE: "0.6",
+    Framework.NEMO: "2",
+}
 _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
 
 
@@ -191,8 +213,12 @@ def releases(framework: Framework) -> tuple[Revision, ...]:
     """Every release of `framework` that is known, oldest first; UserError for one that does not
     build on Megatron Core."""
     if framework not in _RELEASES:
-        raise UserError("job.framework", framework, "does not build on Megatron Core",
-                        f"one of {', '.join(_RELEASES)}")  # fmt: skip
+        raise UserError(
+            "job.framework",
+            framework,
+            "does not build on Megatron Core",
+            f"one of {', '.join(_RELEASES)}",
+        )
     return _RELEASES[framework]
 
 
@@ -220,9 +246,11 @@ def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
         if revision.version == name:
             return revision
     raise UserError(
-        "--framework-version", version_text, f"is no known version of {framework}",
+        "--framework-version",
+        version_text,
+        f"is no known version of {framework}",
         f"one of {', '.join(revision.version for revision in known)}",
-    )  # fmt: skip
+    )
 
 
 def versions_with_recompute_module(module: str, framework: Framework) -> tuple[str, ...]:

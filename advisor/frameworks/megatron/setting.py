@@ -87,9 +87,11 @@ def selective(*modules: str) -> RecomputeSetting:
 def full(method: Method, num_layers: int, *, distribute: bool = False) -> RecomputeSetting:
     """Full recompute of `num_layers` by `method`."""
     return RecomputeSetting(
-        granularity=Granularity.FULL, method=method, num_layers=num_layers,
+        granularity=Granularity.FULL,
+        method=method,
+        num_layers=num_layers,
         distribute_saved_activations=distribute,
-    )  # fmt: skip
+    )
 
 
 class _Common(TypedDict, total=False):
@@ -117,9 +119,11 @@ def parse_setting(text: str) -> RecomputeSetting:
             return RecomputeSetting(granularity=Granularity.SELECTIVE, modules=names, **common)
         case ["full", method, number]:
             return RecomputeSetting(
-                granularity=Granularity.FULL, method=_parse_method(text, method),
-                num_layers=_parse_number(text, number), **common,
-            )  # fmt: skip
+                granularity=Granularity.FULL,
+                method=_parse_method(text, method),
+                num_layers=_parse_number(text, number),
+                **common,
+            )
     raise UserError("--recompute", text, "is no recompute setting", f"write {_FORMS}")
 
 
@@ -135,29 +139,43 @@ def _parse_suffixes(text: str, suffixes: list[str]) -> _Common:
                 found["distribute_saved_activations"] = True
             case _:
                 raise UserError(
-                    "--recompute", text, f"+{suffix} is not known",
+                    "--recompute",
+                    text,
+                    f"+{suffix} is not known",
                     "+offload=MODULES, +cpu_offloading=LAYERS or +distribute_saved_activations",
-                )  # fmt: skip
+                )
     return found
 
 
 def _parse_names(text: str, names: str) -> tuple[str, ...]:
     found = tuple(name.strip() for name in names.split(",") if name.strip())
     if not found:
-        raise UserError("--recompute", text, "+offload= names no module",
-                        "write e.g. none+offload=core_attn,attn_proj")  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            "+offload= names no module",
+            "write e.g. none+offload=core_attn,attn_proj",
+        )
     return found
 
 
 def _parse_method(text: str, method: str) -> Method:
     if method not in list(Method):
-        raise UserError("--recompute", text, f"method {method} is not known",
-                        nearest_names(method, list(Method)))  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            f"method {method} is not known",
+            nearest_names(method, list(Method)),
+        )
     return Method(method)
 
 
 def _parse_number(text: str, number: str) -> int:
     if not number.isdigit() or int(number) < 1:
-        raise UserError("--recompute", text, f"{number} is no positive number of layers",
-                        "write e.g. full:block:8 or none+cpu_offloading=8")  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            f"{number} is no positive number of layers",
+            "write e.g. full:block:8 or none+cpu_offloading=8",
+        )
     return int(number)

@@ -98,31 +98,38 @@ class Megatron:
         self._check_variants(model)
         if not model.transformer_impl.is_megatron:
             raise UserError(
-                "model.transformer_impl", model.transformer_impl, f"is none of {self.framework}",
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"is none of {self.framework}",
                 "transformer_engine or local",
-            )  # fmt: skip
+            )
         unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
         local = model.transformer_impl is TransformerImpl.LOCAL
         if model.multi_latent_attention and local and unfused:
             raise UserError(
-                "model.transformer_impl", model.transformer_impl,
+                "model.transformer_impl",
+                model.transformer_impl,
                 "has a core attention that takes no head dimensions of latent attention "
-                "(dot_product_attention.py)", "use transformer_engine",
-            )  # fmt: skip
+                "(dot_product_attention.py)",
+                "use transformer_engine",
+            )
         linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
         if local and linear:
             raise UserError(
-                "model.transformer_impl", model.transformer_impl,
+                "model.transformer_impl",
+                model.transformer_impl,
                 f"has no {' or '.join(sorted(linear))} layers (their specs are Transformer "
-                "Engine's)", "use transformer_engine",
-            )  # fmt: skip
+                "Engine's)",
+                "use transformer_engine",
+            )
         revision = resolve_revision(self.framework, config.framework_version)
         check_release(config, revision)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
-            config, transformer_engine_version=release,
+            config,
+            transformer_engine_version=release,
             create_attention_mask=config.loads_attention_mask,
-        )  # fmt: skip
+        )
 
     def _check_variants(self, model: ModelSpec) -> None:
         """Refuse the blocks that only transformers has, or only Bridge and NeMo."""
@@ -131,17 +138,21 @@ class Megatron:
         if field and (foreign or self._is_lm):
             name = "Megatron Core" if foreign else "Megatron-LM's command line"
             raise UserError(
-                f"model.{field}", getattr(model, field), f"{name} has no such layers",
+                f"model.{field}",
+                getattr(model, field),
+                f"{name} has no such layers",
                 f"use --framework {'huggingface' if foreign else 'megatron_bridge'}",
-            )  # fmt: skip
+            )
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """Degrees decide; a sharding of other frameworks is refused."""
         if given.get("data_parallel_sharding") is not None:
             raise UserError(
-                "layout.data_parallel_sharding", given["data_parallel_sharding"],
-                f"{self.framework} shards by use_distributed_optimizer", "leave it out",
-            )  # fmt: skip
+                "layout.data_parallel_sharding",
+                given["data_parallel_sharding"],
+                f"{self.framework} shards by use_distributed_optimizer",
+                "leave it out",
+            )
         return None
 
     def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
@@ -200,8 +211,9 @@ class Megatron:
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""
         write = {
-            Framework.MEGATRON_LM: megatron_lm_flags, Framework.NEMO: nemo_overrides,
-        }.get(self.framework, bridge_overrides)  # fmt: skip
+            Framework.MEGATRON_LM: megatron_lm_flags,
+            Framework.NEMO: nemo_overrides,
+        }.get(self.framework, bridge_overrides)
         return write(_own(setting), job, self._revision(job))
 
     def assumed_flags(self, job: Job) -> str:
@@ -213,8 +225,9 @@ class Megatron:
     def layout_flags(self, job: Job) -> str:
         """Degrees and batch, and what else the framework takes from the command line."""
         write = {
-            Framework.MEGATRON_LM: layout_flags, Framework.NEMO: nemo_layout_overrides,
-        }.get(self.framework, bridge_layout_overrides)  # fmt: skip
+            Framework.MEGATRON_LM: layout_flags,
+            Framework.NEMO: nemo_layout_overrides,
+        }.get(self.framework, bridge_layout_overrides)
         return write(job, self._revision(job))
 
     def config_file(self, setting: Setting, job: Job) -> str:

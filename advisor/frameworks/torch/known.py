@@ -54,8 +54,10 @@ def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
         for sharding, config in product(stack.shardings, configs):
             layout = replace(job.layout, data_parallel_sharding=sharding)
             yield replace(job, layout=layout, config=config)
-    for changes in ({"transformer_impl": TransformerImpl.TRANSFORMERS},
-                    {"activation": Activation.QUICK_GEGLU}):  # fmt: skip
+    for changes in (
+        {"transformer_impl": TransformerImpl.TRANSFORMERS},
+        {"activation": Activation.QUICK_GEGLU},
+    ):
         yield replace(job, model=replace(job.model, **changes))
     halved = job.num_gpus // 2
     halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=halved)

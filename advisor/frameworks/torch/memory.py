@@ -14,11 +14,13 @@ from advisor.pipeline import ModelChunk
 
 _COMPLEX64_BYTES: Final = 8
 _WORDS: Final = StaticWords(
-    weights=("fp32 shards of the parameters, and 16-bit ones that stay gathered",
-             "torch distributed/fsdp"),
+    weights=(
+        "fp32 shards of the parameters, and 16-bit ones that stay gathered",
+        "torch distributed/fsdp",
+    ),
     gradients=("gradients of earlier microbatches", "torch distributed/fsdp"),
     optimizer=("Adam moments", "8 bytes a parameter over the ranks (fused Adam: no temporaries)"),
-)  # fmt: skip
+)
 
 
 def fsdp_memory(

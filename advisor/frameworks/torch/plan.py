@@ -87,8 +87,13 @@ def _segments(
         step = size if inside else 1
         held = layers[index : index + step]
         if inside:
-            yield Segment(held, whole=True, checkpoint=checkpoint, input=how.input(setting),
-                          shards_input=Option.PARTITION_ACTIVATIONS in setting.options)  # fmt: skip
+            yield Segment(
+                held,
+                whole=True,
+                checkpoint=checkpoint,
+                input=how.input(setting),
+                shards_input=Option.PARTITION_ACTIVATIONS in setting.options,
+            )
         else:
             yield Segment(held)
         index += step

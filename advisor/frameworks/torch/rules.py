@@ -18,10 +18,13 @@ from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
 from advisor.models.variants import variants
 
 _ONE: Final = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size", "context_parallel_size",
-    "expert_model_parallel_size", "expert_tensor_parallel_size",
-)  # fmt: skip
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+)
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 
 
@@ -43,11 +46,14 @@ class Problem:
 
 _MEGATRON_ATTENTION: Final = (
     ("mtp_num_layers", None),
-    ("softmax_type", SoftmaxType.VANILLA), ("qk_l2_norm", False), ("no_rope_freq", None),
+    ("softmax_type", SoftmaxType.VANILLA),
+    ("qk_l2_norm", False),
+    ("no_rope_freq", None),
     ("attention_chunk_size", None),
-    ("attention_output_gate", False), ("experimental_attention_variant", None),
+    ("attention_output_gate", False),
+    ("experimental_attention_variant", None),
     ("hybrid_layer_pattern", None),
-)  # fmt: skip
+)
 """Options of a model that only Megatron's layers have here, with their defaults."""
 
 
@@ -63,18 +69,26 @@ def configured(
     The layers are those of `impl` unless the user chose another eager one.
     """
     if config.precision is not Precision.BF16:
-        raise UserError("job.precision", config.precision,
-                        f"is not modelled for {framework}", "use bf16")  # fmt: skip
+        raise UserError(
+            "job.precision", config.precision, f"is not modelled for {framework}", "use bf16"
+        )
     for field, default in _MEGATRON_ATTENTION:
         if getattr(model, field) != default:
             without = f"model.{field}=null or " if default is None else ""
-            raise UserError("--framework", framework, f"has no model of {field} here",
-                            f"use {without}megatron_lm")  # fmt: skip
+            raise UserError(
+                "--framework",
+                framework,
+                f"has no model of {field} here",
+                f"use {without}megatron_lm",
+            )
     if "transformer_impl" in given:
         if model.transformer_impl.is_megatron:
-            raise UserError("model.transformer_impl", model.transformer_impl,
-                            f"is Megatron's, not that of {framework}",
-                            "torch or transformers")  # fmt: skip
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"is Megatron's, not that of {framework}",
+                "torch or transformers",
+            )
         impl = model.transformer_impl
     _check_plain(model, impl)
     if model.num_moe_experts is not None:
@@ -83,9 +97,12 @@ def configured(
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by
     model = replace(
-        model, transformer_impl=impl, gradient_accumulation_fusion=False,
-        cross_entropy_fusion=CrossEntropyFusion.NONE, make_vocab_size_divisible_by=multiple,
-    )  # fmt: skip
+        model,
+        transformer_impl=impl,
+        gradient_accumulation_fusion=False,
+        cross_entropy_fusion=CrossEntropyFusion.NONE,
+        make_vocab_size_divisible_by=multiple,
+    )
     return model, replace(config, create_attention_mask=False)
 
 
@@ -93,9 +110,12 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
     """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
     no latent attention here."""
     if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
-        raise UserError("model.multi_latent_attention", True,
-                        "has no model in transformers' layers",
-                        "use --framework torchtitan or megatron_lm")  # fmt: skip
+        raise UserError(
+            "model.multi_latent_attention",
+            True,
+            "has no model in transformers' layers",
+            "use --framework torchtitan or megatron_lm",
+        )
     field = "window_size" if model.window_size is not None else next(variants(model), None)
     if field is not None and impl is TransformerImpl.TORCH:
         raise UserError(
@@ -117,24 +137,41 @@ def data_parallel_layout(
         if given.get(name, 1) != 1:
             itself = " (AutoTP)" if (framework, name) == (Framework.DEEPSPEED, _ONE[0]) else ""
             raise UserError(
-                f"layout.{name}", given[name], f"is not modelled for {framework}{itself}: all GPUs "
+                f"layout.{name}",
+                given[name],
+                f"is not modelled for {framework}{itself}: all GPUs "
                 f"are data parallel, layout.data_parallel_sharding={'|'.join(shardings)}",
                 "leave it out, or --framework megatron_lm",
-            )  # fmt: skip
+            )
     if given.get("sequence_parallel"):
-        raise UserError("layout.sequence_parallel", True, "needs tensor parallelism, which is not "
-                        f"modelled for {framework}", "leave it out")  # fmt: skip
+        raise UserError(
+            "layout.sequence_parallel",
+            True,
+            f"needs tensor parallelism, which is not modelled for {framework}",
+            "leave it out",
+        )
     known = {field.name for field in fields(ParallelLayout)} & {
-        "data_parallel_size", "data_parallel_sharding", "sequence_parallel", *_ONE
-    }  # fmt: skip
+        "data_parallel_size",
+        "data_parallel_sharding",
+        "sequence_parallel",
+        *_ONE,
+    }
     for name, value in given.items():
         if name not in known:
-            raise UserError(f"layout.{name}", value, f"is an option of Megatron, not of "
-                            f"{framework}", "leave it out")  # fmt: skip
+            raise UserError(
+                f"layout.{name}",
+                value,
+                f"is an option of Megatron, not of {framework}",
+                "leave it out",
+            )
     sharding = given.get("data_parallel_sharding") or shardings[0]
     if sharding not in shardings:
-        raise UserError("layout.data_parallel_sharding", sharding,
-                        f"{framework} has no such sharding", " or ".join(shardings))  # fmt: skip
+        raise UserError(
+            "layout.data_parallel_sharding",
+            sharding,
+            f"{framework} has no such sharding",
+            " or ".join(shardings),
+        )
     size = given.get("data_parallel_size", num_gpus)
     return ParallelLayout(data_parallel_size=size, data_parallel_sharding=sharding)
 
@@ -143,9 +180,11 @@ def refused_layout(job: Job) -> Iterator[Problem]:
     """A remedy or a search may ask for degrees that these stacks have not."""
     if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
         yield Problem(
-            rule="layout.data_parallel_only", reason="only data-parallel layouts are modelled",
-            fix="TP, PP and CP 1", source="advisor",
-        )  # fmt: skip
+            rule="layout.data_parallel_only",
+            reason="only data-parallel layouts are modelled",
+            fix="TP, PP and CP 1",
+            source="advisor",
+        )
 
 
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
@@ -155,39 +194,45 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield Problem(
             rule="checkpoint_sequential.segments",
             reason=f"{segments} segments of {layers} blocks: range() arg 3 must not be zero",
-            fix=f"at most {layers}", source=f"{_CHECKPOINT} checkpoint_sequential",
-        )  # fmt: skip
+            fix=f"at most {layers}",
+            source=f"{_CHECKPOINT} checkpoint_sequential",
+        )
     if segments == 1:
         yield Problem(
             rule="checkpoint_sequential.last_segment",
             reason="one segment checkpoints nothing: the last one is never checkpointed",
-            fix="at least 2", source=f"{_CHECKPOINT} checkpoint_sequential",
-        )  # fmt: skip
+            fix="at least 2",
+            source=f"{_CHECKPOINT} checkpoint_sequential",
+        )
     number = setting.num_layers
     if number is not None and number > layers:
         yield Problem(
             rule="checkpoint.every_n_blocks",
             reason=f"the model has {layers} blocks, fewer than {number}",
-            fix=f"at most {layers}", source="advisor",
-        )  # fmt: skip
+            fix=f"at most {layers}",
+            source="advisor",
+        )
     if setting.budget is not None:
         unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
         if unknown:
             yield Problem(
                 rule="budget.unknown_graph",
                 reason=f"what torch.compile makes of {unknown} is not modelled, nor what it keeps",
-                fix="full or an operator policy", source="advisor",
-            )  # fmt: skip
+                fix="full or an operator policy",
+                source="advisor",
+            )
 
 
 def block_shape(job: Job) -> RankShape:
     """Sizes of a block of `job` on one rank."""
     layout, config = job.layout, job.config
     return RankShape(
-        model=job.model, seq_length=config.seq_length, micro_batch_size=config.micro_batch_size,
+        model=job.model,
+        seq_length=config.seq_length,
+        micro_batch_size=config.micro_batch_size,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
-    )  # fmt: skip
+    )
 
 
 def foreign_word(
@@ -198,5 +243,6 @@ def foreign_word(
         yield Problem(
             rule="setting.unknown_to_framework",
             reason=f"{framework} has no option for {setting.granularity}",
-            fix=f"one of {', '.join(known)}", source=source,
-        )  # fmt: skip
+            fix=f"one of {', '.join(known)}",
+            source=source,
+        )

@@ -75,8 +75,11 @@ class TorchSetting:
     def spec(self) -> str:
         """The short spelling, e.g. ``selective:2``, ``op:torchtitan`` or ``budget:0.5``."""
         detail = (self.num_layers, self.segments, self.policy, self.budget)
-        shown = [f"{value:g}" if isinstance(value, float) else str(value)
-                 for value in detail if value is not None]  # fmt: skip
+        shown = [
+            f"{value:g}" if isinstance(value, float) else str(value)
+            for value in detail
+            if value is not None
+        ]
         text = ":".join([str(self.granularity), *shown])
         if self.use_reentrant is not None:
             text += "+use_reentrant" if self.use_reentrant else "+no_reentrant"
@@ -130,11 +133,11 @@ def parse_setting(text: str) -> TorchSetting:
     setting = _parse_head(text, head)
     for suffix in suffixes:
         if suffix not in _SUFFIXES:
-            raise UserError("--recompute", text, f"+{suffix} is not known",
-                            nearest_names(suffix, _SUFFIXES))  # fmt: skip
+            raise UserError(
+                "--recompute", text, f"+{suffix} is not known", nearest_names(suffix, _SUFFIXES)
+            )
         if setting.granularity in (Granularity.NONE, Granularity.OP, Granularity.BUDGET):
-            raise UserError("--recompute", text, f"+{suffix} has nothing to act on",
-                            "leave it out")  # fmt: skip
+            raise UserError("--recompute", text, f"+{suffix} has nothing to act on", "leave it out")
         if suffix in _KINDS:
             setting = replace(setting, use_reentrant=_KINDS[suffix])
         else:
@@ -161,8 +164,12 @@ def _parse_head(text: str, head: str) -> TorchSetting:
             return uniform(_number(text, number))
         case ["op", name]:
             if name not in list(OpPolicy):
-                raise UserError("--recompute", text, f"no operator policy is called {name}",
-                                nearest_names(name, list(OpPolicy)))  # fmt: skip
+                raise UserError(
+                    "--recompute",
+                    text,
+                    f"no operator policy is called {name}",
+                    nearest_names(name, list(OpPolicy)),
+                )
             return op(OpPolicy(name))
         case ["budget", fraction]:
             return budget(_fraction(text, fraction))
@@ -171,8 +178,9 @@ def _parse_head(text: str, head: str) -> TorchSetting:
 
 def _number(text: str, number: str) -> int:
     if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 10_000:
-        raise UserError("--recompute", text, f"{number} is no positive number",
-                        "write e.g. selective:2")  # fmt: skip
+        raise UserError(
+            "--recompute", text, f"{number} is no positive number", "write e.g. selective:2"
+        )
     return int(number)
 
 
@@ -183,6 +191,7 @@ def _fraction(text: str, fraction: str) -> float:
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        raise UserError("--recompute", text, f"{fraction} is no fraction from 0 to 1",
-                        "write e.g. budget:0.5")  # fmt: skip
+        raise UserError(
+            "--recompute", text, f"{fraction} is no fraction from 0 to 1", "write e.g. budget:0.5"
+        )
     return value

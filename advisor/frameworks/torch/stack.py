@@ -55,8 +55,9 @@ class TorchStack:
     policies: ClassVar[tuple[OpPolicy, ...]] = ()
     options: ClassVar[tuple[Option, ...]] = ()
     shardings: ClassVar[tuple[DataParallelSharding, ...]] = (
-        DataParallelSharding.FULL, DataParallelSharding.GRADIENTS,
-    )  # fmt: skip
+        DataParallelSharding.FULL,
+        DataParallelSharding.GRADIENTS,
+    )
     source: ClassVar[str]
 
     @property
@@ -83,8 +84,12 @@ class TorchStack:
         for version in self.versions:
             if wanted == version or wanted.startswith(f"{version}."):
                 return version
-        raise UserError("--framework-version", text, f"is no known version of {self.framework}",
-                        f"one of {', '.join(self.versions)}")  # fmt: skip
+        raise UserError(
+            "--framework-version",
+            text,
+            f"is no known version of {self.framework}",
+            f"one of {', '.join(self.versions)}",
+        )
 
     def words(self, job: Job) -> str:
         """``torchtitan 0.2 with torch layers``."""
@@ -97,8 +102,12 @@ class TorchStack:
         """See rules.configured."""
         known, version = self.newest_with_experts, config.framework_version
         if model.num_moe_experts is not None and known not in (None, version):
-            raise UserError("--framework-version", version, "has layers with experts of its own, "
-                            "which are not modelled", f"--framework-version {known}")  # fmt: skip
+            raise UserError(
+                "--framework-version",
+                version,
+                "has layers with experts of its own, which are not modelled",
+                f"--framework-version {known}",
+            )
         return configured(self.framework, model, config, self.impl, given)
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
@@ -145,10 +154,11 @@ class TorchStack:
         yield from foreign_word(self.framework, setting, self.granularities, self.source)
         if setting.policy is not None and setting.policy not in self.policies:
             yield Problem(
-                rule="op.unknown_policy", reason=f"{self.framework} has no policy {setting.policy}",
+                rule="op.unknown_policy",
+                reason=f"{self.framework} has no policy {setting.policy}",
                 fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
                 source=self.source,
-            )  # fmt: skip
+            )
         for option in setting.options:
             if option not in self.options:
                 yield Problem(
@@ -156,7 +166,7 @@ class TorchStack:
                     reason=f"{self.framework} has no option {option}",
                     fix=f"one of {', '.join(self.options)}" if self.options else "leave it out",
                     source=self.source,
-                )  # fmt: skip
+                )
         yield from shared_problems(setting, job)
 
     def semantics(self, job: Job) -> Semantics:
@@ -214,9 +224,13 @@ class Fsdp2(TorchStack):
     versions = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13")
     label = "PyTorch FSDP2"
     granularities = (
-        Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.SEQUENTIAL,
-        Granularity.OP, Granularity.BUDGET,
-    )  # fmt: skip
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.SEQUENTIAL,
+        Granularity.OP,
+        Granularity.BUDGET,
+    )
     policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
     options = (Option.OFFLOAD,)
     source = "torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py"
@@ -228,14 +242,16 @@ class Fsdp2(TorchStack):
                 rule="checkpoint_sequential.with_fsdp2",
                 reason="a segment spans several FSDP groups, whose order of gathering in the "
                 "replay is not modelled",
-                fix="selective or full", source=self.source,
-            )  # fmt: skip
+                fix="selective or full",
+                source=self.source,
+            )
         if setting.granularity is Granularity.SEQUENTIAL and setting.options:
             yield Problem(
                 rule="checkpoint_sequential.offload",
                 reason="offload_wrapper takes a module, checkpoint_sequential functions",
-                fix="full+offload", source="torch 2.13 checkpoint_wrapper.py",
-            )  # fmt: skip
+                fix="full+offload",
+                source="torch 2.13 checkpoint_wrapper.py",
+            )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Python: `blocks` are the model's transformer blocks."""

@@ -16,9 +16,11 @@ from advisor.layout import DataParallelSharding
 Sections = dict[str, dict[str, str | int | float | bool]]
 
 _SUBCOMMANDS: Final = {
-    Granularity.NONE: "none", Granularity.FULL: "full", Granularity.OP: "selective",
+    Granularity.NONE: "none",
+    Granularity.FULL: "full",
+    Granularity.OP: "selective",
     Granularity.BUDGET: "memory-budget",
-}  # fmt: skip
+}
 
 
 def mode_flags(setting: TorchSetting, version: str) -> Iterator[str]:
@@ -40,8 +42,10 @@ def job_flags(job: Job) -> Iterator[str]:
 
 _CHECKPOINTS: Final = "torchtitan.distributed.activation_checkpoint"
 _CLASSES: Final = {
-    Granularity.FULL: "FullAC", Granularity.OP: "SelectiveAC", Granularity.BUDGET: "MemoryBudgetAC",
-}  # fmt: skip
+    Granularity.FULL: "FullAC",
+    Granularity.OP: "SelectiveAC",
+    Granularity.BUDGET: "MemoryBudgetAC",
+}
 
 
 def python_module(setting: TorchSetting, job: Job) -> str:
@@ -106,7 +110,8 @@ def _job(job: Job) -> Sections:
     return {
         "training": {
             "local_batch_size": config.micro_batch_size,
-            "global_batch_size": config.global_batch_size, "seq_len": config.seq_length,
+            "global_batch_size": config.global_batch_size,
+            "seq_len": config.seq_length,
         },
         "parallelism": degrees,
-    }  # fmt: skip
+    }

@@ -39,9 +39,12 @@ class TorchTitan(TorchStack):
     newest_with_experts = "0.2"
     label = "torchtitan"
     granularities = (
-        Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE, Granularity.OP,
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.OP,
         Granularity.BUDGET,
-    )  # fmt: skip
+    )
     policies = (OpPolicy.TORCHTITAN,)
     source = "torchtitan distributed/activation_checkpoint.py"
 
@@ -56,9 +59,11 @@ class TorchTitan(TorchStack):
         if not qwen3:  # whose list has no all-to-all
             sent.add(CollectiveKind.ALL_TO_ALL)
         return Semantics(
-            hooked=hooked, counts_addmm=version == "0.3", attention=AttentionKernel.CUDNN,
+            hooked=hooked,
+            counts_addmm=version == "0.3",
+            attention=AttentionKernel.CUDNN,
             saved_collectives=frozenset(sent),
-        )  # fmt: skip
+        )
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """FSDP, TP and EP."""
@@ -79,27 +84,33 @@ class TorchTitan(TorchStack):
         checks = model.multi_latent_attention or not model.qk_layernorm
         if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
             yield Problem(
-                rule="moe.use_grouped_mm", source="torchtitan models/deepseek_v3/model/args.py",
+                rule="moe.use_grouped_mm",
+                source="torchtitan models/deepseek_v3/model/args.py",
                 reason="torchtitan runs these experts in a loop before Hopper, which is not "
-                "modelled", fix="a Hopper or newer GPU",
-            )  # fmt: skip
+                "modelled",
+                fix="a Hopper or newer GPU",
+            )
         if granularity is Granularity.SELECTIVE and version == "0.3":
             yield Problem(
                 rule="selective_ac_option.layer_frequency",
                 reason="0.3 has no checkpoint of every n-th layer any more",
                 fix="op:torchtitan, or --framework-version 0.2",
                 source="torchtitan pull request 2357",
-            )  # fmt: skip
+            )
         if granularity is Granularity.BUDGET and version == "0.1":
             yield Problem(
-                rule="mode.memory_budget", reason="0.1 has no mode memory_budget",
-                fix="--framework-version 0.2", source="torchtitan 0.1.0 config",
-            )  # fmt: skip
+                rule="mode.memory_budget",
+                reason="0.1 has no mode memory_budget",
+                fix="--framework-version 0.2",
+                source="torchtitan 0.1.0 config",
+            )
         if setting.use_reentrant:
             yield Problem(
-                rule="checkpoint.reentrant", reason="all checkpoints are non-reentrant",
-                fix="leave +use_reentrant out", source=self.source,
-            )  # fmt: skip
+                rule="checkpoint.reentrant",
+                reason="all checkpoints are non-reentrant",
+                fix="leave +use_reentrant out",
+                source=self.source,
+            )
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""

@@ -100,7 +100,14 @@ def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     nll = pointwise("nll_loss", Module.LOSS, (probs,), loss)
     return (
         pointwise("logits.float", Module.LOSS, (logits,), copy),
-        pointwise("log_softmax", Module.LOSS, (copy,), probs, saved=(probs,),
-                  forward_workspace=steps, backward_workspace=steps),
+        pointwise(
+            "log_softmax",
+            Module.LOSS,
+            (copy,),
+            probs,
+            saved=(probs,),
+            forward_workspace=steps,
+            backward_workspace=steps,
+        ),
         replace(nll, forward_holds=(logits, copy)),
-    )  # fmt: skip
+    )

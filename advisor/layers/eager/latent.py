@@ -29,8 +29,15 @@ def latent_attention(shape: RankShape, source: Tensor) -> tuple[Operators, tuple
     key, value, kv_operators, kv_held = _key_value(shape, source)
     core = attention(shape, query, key, value)
     held = (source, *q_held, *kv_held, query, key, *core.outputs)
-    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], whole_hidden(shape, "wo_out"),
-                bias=False, holds=held)  # fmt: skip
+    wo = linear(
+        shape,
+        "wo",
+        Module.LINEAR_PROJ,
+        core.outputs[0],
+        whole_hidden(shape, "wo_out"),
+        bias=False,
+        holds=held,
+    )
     return (*q_operators, *kv_operators, core, wo), held
 
 
@@ -39,8 +46,9 @@ def _query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators, tuple[T
     heads, plain, rope = shape.local_heads, model.qk_head_dim, model.qk_pos_emb_head_dim
     operators: list[Operator] = []
     if model.q_lora_rank is not None:
-        down, normed = (activation(shape, f"{name}_out", model.q_lora_rank)
-                        for name in ("wq_a", "q_norm"))  # fmt: skip
+        down, normed = (
+            activation(shape, f"{name}_out", model.q_lora_rank) for name in ("wq_a", "q_norm")
+        )
         operators = [
             linear(shape, "wq_a", Module.QKV_DOWN_PROJ, source, down, bias=False),
             fused_norm(shape, "q_norm", Module.QK_LAYERNORM, down, normed),
@@ -53,9 +61,10 @@ def _query(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators, tuple[T
     query = activation(shape, "query", heads * (plain + rope))
     operators += [
         linear(shape, name, Module.QKV_UP_PROJ, source, whole, bias=False),
-        _split("split_query", whole, parts), _rotate("rotary_query", parts[1], rotated),
+        _split("split_query", whole, parts),
+        _rotate("rotary_query", parts[1], rotated),
         _join("join_query", (parts[0], rotated), query, passed=(parts[0], rotated)),
-    ]  # fmt: skip
+    ]
     return query, tuple(operators), (whole, rotated)
 
 
@@ -106,6 +115,10 @@ def _rotate(name: str, part: Tensor, rotated: Tensor) -> Operator:
     """apply_rotary_emb: to fp32, a product of complex numbers, and back to 16 bit."""
     fp32 = in_fp32(part, part.name).num_bytes
     return pointwise(
-        name, Module.ROTARY, (part,), rotated, forward_workspace=2 * fp32,
+        name,
+        Module.ROTARY,
+        (part,),
+        rotated,
+        forward_workspace=2 * fp32,
         backward_workspace=2 * fp32 - part.num_bytes,
-    )  # fmt: skip
+    )

@@ -93,16 +93,27 @@ def _eager_attention(
         pointwise("attention_scale", _CORE, (raw,), scores),
         *capped,
         pointwise("attention_mask", _CORE, capped[-1].outputs, masked),
-        pointwise("attention_softmax", _CORE, (masked,), softmax, saved=(softmax,),
-                  forward_workspace=softmax.num_bytes),
+        pointwise(
+            "attention_softmax",
+            _CORE,
+            (masked,),
+            softmax,
+            saved=(softmax,),
+            forward_workspace=softmax.num_bytes,
+        ),
         replace(pointwise("attention_probs", _CORE, (softmax,), probs), forward_holds=(masked,)),
         _matmul("attention_context", (probs, value), context, flops),
         pointwise("attention_transpose", _CORE, (context,), output),
-    )  # fmt: skip
+    )
 
 
 def _matmul(name: str, inputs: tuple[Tensor, ...], output: Tensor, flops: int) -> Operator:
     return Operator(
-        name=name, module=_CORE, unit=ComputeUnit.ATTENTION, inputs=inputs, outputs=(output,),
-        saved=inputs, attention_flops=flops,
-    )  # fmt: skip
+        name=name,
+        module=_CORE,
+        unit=ComputeUnit.ATTENTION,
+        inputs=inputs,
+        outputs=(output,),
+        saved=inputs,
+        attention_flops=flops,
+    )

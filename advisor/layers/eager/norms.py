@@ -29,14 +29,20 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
     if shape.model.layernorm_zero_centered_gamma:
         saved.append(Tensor(f"{name}.one_plus_weight", source.shape[-1:], DType.FP32))
     operator = pointwise(
-        name, module, (source,), output, saved=tuple(saved),
+        name,
+        module,
+        (source,),
+        output,
+        saved=tuple(saved),
         forward_workspace=copy.num_bytes - (0 if wide else output.num_bytes),
         backward_workspace=_backward_workspace(copy, normalized, inverse, output),
-    )  # fmt: skip
+    )
     operator = replace(
-        operator, weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
-        extra_forward_bytes=5 * copy.num_bytes, extra_backward_bytes=8 * copy.num_bytes,
-    )  # fmt: skip
+        operator,
+        weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
+        extra_forward_bytes=5 * copy.num_bytes,
+        extra_backward_bytes=8 * copy.num_bytes,
+    )
     return with_weight_gradients(operator)
 
 

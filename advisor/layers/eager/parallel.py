@@ -26,12 +26,18 @@ def gather_sequence(
     whole = whole_hidden(shape, f"{part.name}.gathered")
     return whole, (
         replace(
-            pointwise(f"{part.name}.all_gather", module, (part,), whole,
-                      forward_workspace=_joined(shape, whole), backward_workspace=whole.num_bytes),
+            pointwise(
+                f"{part.name}.all_gather",
+                module,
+                (part,),
+                whole,
+                forward_workspace=_joined(shape, whole),
+                backward_workspace=whole.num_bytes,
+            ),
             forward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
             backward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
         ),
-    )  # fmt: skip
+    )
 
 
 def scatter_sequence(
@@ -45,13 +51,19 @@ def scatter_sequence(
         return ()
     return (
         replace(
-            pointwise(f"{part.name}.reduce_scatter", module, (whole,), part,
-                      forward_workspace=whole.num_bytes, backward_workspace=_joined(shape, whole)),
+            pointwise(
+                f"{part.name}.reduce_scatter",
+                module,
+                (whole,),
+                part,
+                forward_workspace=whole.num_bytes,
+                backward_workspace=_joined(shape, whole),
+            ),
             forward_collectives=(_over_tp(CollectiveKind.REDUCE_SCATTER, whole),),
             backward_collectives=(_over_tp(CollectiveKind.ALL_GATHER, whole),),
             forward_holds=holds,
         ),
-    )  # fmt: skip
+    )
 
 
 def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
@@ -59,8 +71,9 @@ def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Ope
     collective = Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)
     return replace(
         pointwise(name, module, (source,), output),
-        forward_collectives=(collective,), backward_collectives=(collective,),
-    )  # fmt: skip
+        forward_collectives=(collective,),
+        backward_collectives=(collective,),
+    )
 
 
 def _joined(shape: RankShape, whole: Tensor) -> int:

@@ -81,9 +81,15 @@ def pointwise(
 ) -> Operator:
     """An elementwise kernel, or several with `forward_workspace` bytes of temporaries at once."""
     return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=(output,),
-        saved=saved, forward_workspace=forward_workspace, backward_workspace=backward_workspace,
-    )  # fmt: skip
+        name=name,
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=inputs,
+        outputs=(output,),
+        saved=saved,
+        forward_workspace=forward_workspace,
+        backward_workspace=backward_workspace,
+    )
 
 
 def residual(
@@ -99,10 +105,14 @@ def residual(
     holds: the layer's input, which the caller's variable keeps alive until the layer returns.
     """
     return Operator(
-        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=(branch, skip),
-        outputs=(output,), gradient_passed_to=frozenset({branch.name, skip.name}),
+        name=name,
+        module=module,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(branch, skip),
+        outputs=(output,),
+        gradient_passed_to=frozenset({branch.name, skip.name}),
         forward_holds=holds,
-    )  # fmt: skip
+    )
 
 
 def dropout(
@@ -166,11 +176,17 @@ def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> 
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
     size = query.num_bytes
     return Operator(
-        name="rotary", module=Module.ROTARY, unit=ComputeUnit.BANDWIDTH, inputs=(query, key),
-        outputs=outputs, saved=tables, forward_workspace=2 * size,
-        backward_workspace=size * 3 // 2, extra_forward_bytes=7 * size,
+        name="rotary",
+        module=Module.ROTARY,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(query, key),
+        outputs=outputs,
+        saved=tables,
+        forward_workspace=2 * size,
+        backward_workspace=size * 3 // 2,
+        extra_forward_bytes=7 * size,
         extra_backward_bytes=7 * size,
-    )  # fmt: skip
+    )
 
 
 def by_head(shape: RankShape, tensor: Tensor, heads: int) -> Tensor:

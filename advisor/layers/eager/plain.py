@@ -98,8 +98,15 @@ def _heads(shape: RankShape, source: Tensor) -> tuple[tuple[Operator, ...], tupl
     query, key, middle = _position_heads(shape, query, key)
     core = attention(shape, query, key, value)
     held = (source, query, key, value, *core.outputs)
-    wo = linear(shape, "wo", Module.LINEAR_PROJ, core.outputs[0], whole_hidden(shape, "wo_out"),
-                bias=model.add_bias_linear, holds=held)  # fmt: skip
+    wo = linear(
+        shape,
+        "wo",
+        Module.LINEAR_PROJ,
+        core.outputs[0],
+        whole_hidden(shape, "wo_out"),
+        bias=model.add_bias_linear,
+        holds=held,
+    )
     return (*projections, *middle, core, wo), held
 
 
@@ -142,10 +149,16 @@ def _complex_rotary(query: Tensor, key: Tensor) -> Operator:
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
     fp32 = sum(in_fp32(tensor, tensor.name).num_bytes for tensor in (query, key))
     return Operator(
-        name="rotary", module=Module.ROTARY, unit=ComputeUnit.BANDWIDTH, inputs=(query, key),
-        outputs=outputs, forward_workspace=2 * fp32, backward_workspace=fp32,
-        extra_forward_bytes=4 * fp32, extra_backward_bytes=4 * fp32,
-    )  # fmt: skip
+        name="rotary",
+        module=Module.ROTARY,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(query, key),
+        outputs=outputs,
+        forward_workspace=2 * fp32,
+        backward_workspace=fp32,
+        extra_forward_bytes=4 * fp32,
+        extra_backward_bytes=4 * fp32,
+    )
 
 
 def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Operator, ...]:
@@ -162,9 +175,10 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
         up, product = activation(shape, "w3_out", width), activation(shape, "product", width)
         operators += [
             linear(shape, "w3", Module.LINEAR_FC1, source, up, bias=bias),
-            pointwise("multiply", Module.ACTIVATION, (activated, up), product,
-                      saved=(activated, up)),
-        ]  # fmt: skip
+            pointwise(
+                "multiply", Module.ACTIVATION, (activated, up), product, saved=(activated, up)
+            ),
+        ]
         activated = product
     whole = whole_hidden(shape, "w2_out")
     w2_out = hidden(shape, "w2_out" if shape.tp == 1 else "w2_out.scattered")
@@ -177,7 +191,11 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
         shape, "ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout
     )
     add = residual(
-        "ffn_residual", Module.MLP_BDA, branch, skip, hidden(shape, "layer_output"),
+        "ffn_residual",
+        Module.MLP_BDA,
+        branch,
+        skip,
+        hidden(shape, "layer_output"),
         holds=(hidden(shape, LAYER_INPUT),),
-    )  # fmt: skip
+    )
     return (*operators, *dropped, add)

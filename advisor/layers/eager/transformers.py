@@ -90,8 +90,15 @@ def _attention(
     query, key, value, before = _query_key_value(shape, source)
     core = core_attention(shape, query, key, value, kind)
     out = hidden(shape, "o_proj_out")
-    o_proj = linear(shape, "o_proj", Module.LINEAR_PROJ, core[-1].outputs[0], out,
-                    bias=model.add_bias_linear, holds=(source, query, key, value))  # fmt: skip
+    o_proj = linear(
+        shape,
+        "o_proj",
+        Module.LINEAR_PROJ,
+        core[-1].outputs[0],
+        out,
+        bias=model.add_bias_linear,
+        holds=(source, query, key, value),
+    )
     branch, dropped = dropout(
         shape, "resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout
     )
@@ -160,9 +167,10 @@ def _mlp(
         up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
         operators += [
             linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),
-            pointwise("multiply", Module.ACTIVATION, (activated, up), product,
-                      saved=(activated, up)),
-        ]  # fmt: skip
+            pointwise(
+                "multiply", Module.ACTIVATION, (activated, up), product, saved=(activated, up)
+            ),
+        ]
         activated = product
     out = hidden(shape, "down_proj_out")
     operators.append(
@@ -173,9 +181,13 @@ def _mlp(
         shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
     )
     add = residual(
-        "mlp_residual", Module.MLP_BDA, branch, skip, hidden(shape, "layer_output"),
+        "mlp_residual",
+        Module.MLP_BDA,
+        branch,
+        skip,
+        hidden(shape, "layer_output"),
         holds=held,
-    )  # fmt: skip
+    )
     return (*operators, *dropped, *behind, add)
 
 
@@ -190,10 +202,18 @@ def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[
     size = source.num_bytes
     return [
         pointwise("gelu.half", Module.ACTIVATION, (source,), half),
-        pointwise("gelu.cubic", Module.ACTIVATION, (source,), inner, saved=(source,),
-                  forward_workspace=size, backward_workspace=3 * size),
+        pointwise(
+            "gelu.cubic",
+            Module.ACTIVATION,
+            (source,),
+            inner,
+            saved=(source,),
+            forward_workspace=size,
+            backward_workspace=3 * size,
+        ),
         pointwise("gelu.tanh", Module.ACTIVATION, (inner,), tanh, saved=(tanh,)),
         pointwise("gelu.one_plus", Module.ACTIVATION, (tanh,), one_plus),
-        pointwise("gelu.multiply", Module.ACTIVATION, (half, one_plus), output,
-                  saved=(half, one_plus)),
-    ]  # fmt: skip
+        pointwise(
+            "gelu.multiply", Module.ACTIVATION, (half, one_plus), output, saved=(half, one_plus)
+        ),
+    ]

@@ -107,11 +107,14 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
     shape_of = (counts.local, counts.num_experts, counts.routed)
     operators = [
         _operator(
-            Module.DISPATCH, "permute", (source, probs, routing_map), (tokens, chosen),
+            Module.DISPATCH,
+            "permute",
+            (source, probs, routing_map),
+            (tokens, chosen),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
             gradient_free_inputs=frozenset({routing_map.name}),
         )
-    ]  # fmt: skip
+    ]
     variables = [tokens, chosen]
     if shape.expert_model_parallel_size > 1:
         sent, tokens = tokens, _hidden_rows(shape, "received_tokens", counts.received)
@@ -119,10 +122,13 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         exchange = _both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tokens.num_bytes)
         operators.append(
             _operator(
-                Module.DISPATCH, "dispatch_all_to_all", (sent, weights), (tokens, chosen),
+                Module.DISPATCH,
+                "dispatch_all_to_all",
+                (sent, weights),
+                (tokens, chosen),
                 **exchange,
             )
-        )  # fmt: skip
+        )
         variables += [tokens, chosen]
     if shape.expert_tensor_parallel_size > 1:
         part, tokens = tokens, _hidden_rows(shape, "gathered_tokens", counts.computed)
@@ -138,10 +144,13 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         weights, chosen = chosen, Tensor("expert_probs", (counts.computed,), dtype)
         operators.append(
             _operator(
-                Module.DISPATCH, "sort_by_expert", (unsorted, weights), (tokens, chosen),
+                Module.DISPATCH,
+                "sort_by_expert",
+                (unsorted, weights),
+                (tokens, chosen),
                 saved=_sort_map(shape, "sort_map", counts.computed),
             )
-        )  # fmt: skip
+        )
     return Dispatched(tokens, chosen, tuple(operators), tuple(variables))
 
 
@@ -158,10 +167,13 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
         unsorted = _hidden_rows(shape, "unsorted_out", counts.computed)
         operators.append(
             _operator(
-                Module.COMBINE, "unsort_by_expert", (tensor,), (unsorted,),
+                Module.COMBINE,
+                "unsort_by_expert",
+                (tensor,),
+                (unsorted,),
                 saved=_sort_map(shape, "unsort_map", counts.computed),
             )
-        )  # fmt: skip
+        )
         tensor = unsorted
     if shape.expert_tensor_parallel_size > 1:
         part = _hidden_rows(shape, "scattered_out", counts.received)
@@ -215,14 +227,17 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
         tokens = _hidden_rows(shape, "gathered_tokens", 0)
         operators.append(
             _operator(
-                Module.DISPATCH, "gather_tokens", (source, probs, routing_map),
-                (tokens, weights, chosen), gradient_free_inputs=frozenset({routing_map.name}),
+                Module.DISPATCH,
+                "gather_tokens",
+                (source, probs, routing_map),
+                (tokens, weights, chosen),
+                gradient_free_inputs=frozenset({routing_map.name}),
                 backward_workspace=gathered_bytes,
                 **_both_ways(
                     CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, gathered_bytes
                 ),
             )
-        )  # fmt: skip
+        )
     expert_tokens = _hidden_rows(shape, "expert_tokens", counts.computed)
     expert_probs = Tensor("expert_probs", (counts.computed,), dtype)
     shape_of = (counts.gathered, counts.local_experts, counts.computed)
@@ -232,11 +247,15 @@ def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
     )
     operators.append(
         _operator(
-            Module.DISPATCH, "permute", (tokens, weights, chosen), (expert_tokens, expert_probs),
+            Module.DISPATCH,
+            "permute",
+            (tokens, weights, chosen),
+            (expert_tokens, expert_probs),
             saved=(_permutation(shape, *shape_of), *selected),
-            gradient_free_inputs=frozenset({chosen.name}), backward_workspace=gathered_bytes,
+            gradient_free_inputs=frozenset({chosen.name}),
+            backward_workspace=gathered_bytes,
         )
-    )  # fmt: skip
+    )
     return Dispatched(expert_tokens, expert_probs, tuple(operators), ())
 
 
@@ -275,15 +294,22 @@ def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) 
     )
     operators = (
         _operator(
-            Module.DISPATCH, "flex_dispatch", (source, probs, routing_map), (received, weights),
+            Module.DISPATCH,
+            "flex_dispatch",
+            (source, probs, routing_map),
+            (received, weights),
             saved=(Tensor("received_indices", (counts.received, topk), DType.INT64),),
-            gradient_free_inputs=frozenset({routing_map.name}), **exchange,
+            gradient_free_inputs=frozenset({routing_map.name}),
+            **exchange,
         ),
         _operator(
-            Module.DISPATCH, "permute", (received, weights), (expert_tokens, expert_probs),
+            Module.DISPATCH,
+            "permute",
+            (received, weights),
+            (expert_tokens, expert_probs),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
         ),
-    )  # fmt: skip
+    )
     return Dispatched(expert_tokens, expert_probs, operators, (received,))
 
 

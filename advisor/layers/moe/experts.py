@@ -49,14 +49,18 @@ def _probs_on_input(
     """Tokens times probabilities; ones take the place of the probabilities behind it."""
     scaled = rows(shape, "scaled_tokens", *tokens.shape)
     ones = Tensor("ones", probs.shape, probs.dtype)
-    return scaled, ones, Operator(
-        name="apply_probs_on_input",
-        module=Module.EXPERT_FC1,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(tokens, probs),
-        outputs=(scaled, ones),
-        saved=(tokens, probs),
-    )  # fmt: skip
+    return (
+        scaled,
+        ones,
+        Operator(
+            name="apply_probs_on_input",
+            module=Module.EXPERT_FC1,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=(tokens, probs),
+            outputs=(scaled, ones),
+            saved=(tokens, probs),
+        ),
+    )
 
 
 def _one_by_one(
@@ -117,10 +121,14 @@ def _linear(
     sharded = shape.expert_tensor_parallel_size > 1
     weights = [
         Weight(
-            f"{name}.weight", (width, depth), sharded, in_linear=True, expert=True,
+            f"{name}.weight",
+            (width, depth),
+            sharded,
+            in_linear=True,
+            expert=True,
             copies=part.experts,
         )
-    ]  # fmt: skip
+    ]
     if shape.model.add_bias_linear:
         bias = (width,)
         weights.append(

@@ -11,10 +11,14 @@ from advisor.layers.shape import RankShape
 
 MOE_MODULES = SHARED_MODULES | frozenset(
     {
-        Module.ROUTER, Module.DISPATCH, Module.EXPERT_FC1, Module.EXPERT_ACTIVATION,
-        Module.EXPERT_FC2, Module.COMBINE,
+        Module.ROUTER,
+        Module.DISPATCH,
+        Module.EXPERT_FC1,
+        Module.EXPERT_ACTIVATION,
+        Module.EXPERT_FC2,
+        Module.COMBINE,
     }
-)  # fmt: skip
+)
 """Everything between the normalized input and the MoE layer's output."""
 
 
@@ -36,8 +40,15 @@ def moe_operators(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     if shared and shape.model.moe_shared_expert_overlap:
         fc1, activation, *rest = shared
         operators = (
-            *router, *sent.operators, fc1, activation, *experts, *back[:-1], *rest, back[-1],
-        )  # fmt: skip
+            *router,
+            *sent.operators,
+            fc1,
+            activation,
+            *experts,
+            *back[:-1],
+            *rest,
+            back[-1],
+        )
     if shared:
         return (*operators, _sum(shape, back[-1].outputs[0], shared[-1].outputs[0], held))
     return (*operators[:-1], replace(back[-1], forward_holds=held))

@@ -18,10 +18,16 @@ def shared_operators(shape: RankShape, source: Tensor, width: int) -> tuple[Oper
     """From the normalized input to [tokens, hidden_size]; with moe_shared_expert_gate, times the
     sigmoid of a linear layer of width 1."""
     operators = parallel_mlp(
-        shape, source,
-        Mlp(fc1=Module.SHARED_FC1, activation=Module.SHARED_ACTIVATION, fc2=Module.SHARED_FC2,
-            ffn_hidden_size=width, prefix="shared_"),
-    )  # fmt: skip
+        shape,
+        source,
+        Mlp(
+            fc1=Module.SHARED_FC1,
+            activation=Module.SHARED_ACTIVATION,
+            fc2=Module.SHARED_FC2,
+            ffn_hidden_size=width,
+            prefix="shared_",
+        ),
+    )
     if shape.model.moe_shared_expert_overlap:
         operators = _without_own_communication(shape, operators)
     if not shape.model.moe_shared_expert_gate:

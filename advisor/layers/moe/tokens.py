@@ -62,9 +62,15 @@ def moe_tokens(shape: RankShape) -> MoeTokens:
         ranks = _ranks_of_a_token(experts, experts // ep, topk, ep)
         received = ceil(local * ranks * imbalance) * etp
     return MoeTokens(
-        local=local, routed=routed, received=received, computed=computed,
-        gathered=local * ep * etp, num_experts=experts, local_experts=experts // ep, topk=topk,
-    )  # fmt: skip
+        local=local,
+        routed=routed,
+        received=received,
+        computed=computed,
+        gathered=local * ep * etp,
+        num_experts=experts,
+        local_experts=experts // ep,
+        topk=topk,
+    )
 
 
 def _ranks_of_a_token(experts: int, local_experts: int, topk: int, ranks: int) -> float:

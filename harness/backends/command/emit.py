@@ -51,8 +51,9 @@ def frameworks() -> tuple[str, ...]:
 def check_framework(name: str) -> None:
     """UserError where `name` is no framework that a command can be of."""
     if name not in frameworks():
-        raise UserError("framework", name, "is none that a command can be of",
-                        nearest_names(name, frameworks()))  # fmt: skip
+        raise UserError(
+            "framework", name, "is none that a command can be of", nearest_names(name, frameworks())
+        )
 
 
 def check_template(template: str, framework: str) -> None:
@@ -60,22 +61,38 @@ def check_template(template: str, framework: str) -> None:
     which nobody fills, that sets recompute itself, or of which nobody knows where the setting goes.
     """
     if not template.strip():
-        raise UserError("command", "(none)", "must be the command that trains",
-                        "command='torchrun … pretrain_gpt.py … {recompute}'")  # fmt: skip
+        raise UserError(
+            "command",
+            "(none)",
+            "must be the command that trains",
+            "command='torchrun … pretrain_gpt.py … {recompute}'",
+        )
     for name in placeholders(template):
         if name not in PLACEHOLDERS:
-            raise UserError("command", f"{{{name}}}", "is not a placeholder",
-                            f"{nearest_names(name, PLACEHOLDERS)} (braces of the command's own: "
-                            f"{{{{{name}}}}})")  # fmt: skip
+            raise UserError(
+                "command",
+                f"{{{name}}}",
+                "is not a placeholder",
+                f"{nearest_names(name, PLACEHOLDERS)} (braces of the command's own: "
+                f"{{{{{name}}}}})",
+            )
     if framework == OTHER:
         if not takes_setting(template):
-            raise UserError("command", template, "must say where the setting goes: {recompute}",
-                            f"or framework={Framework.MEGATRON_LM}")  # fmt: skip
+            raise UserError(
+                "command",
+                template,
+                "must say where the setting goes: {recompute}",
+                f"or framework={Framework.MEGATRON_LM}",
+            )
         return
     own = DIALECTS[Framework(framework)].search(template)
     if own is not None:
-        raise UserError("command", own[0], "sets recompute itself, and would for every trial",
-                        "leave it out, or write {recompute} in its place")  # fmt: skip
+        raise UserError(
+            "command",
+            own[0],
+            "sets recompute itself, and would for every trial",
+            "leave it out, or write {recompute} in its place",
+        )
 
 
 def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:

@@ -26,8 +26,12 @@ def check_request(config: RunConfig) -> None:
     if config.backend is not Backend.COMMAND:
         given = next((key for key in _OWN_KEYS if getattr(config, key)), None)
         if given is not None:
-            raise UserError(given, getattr(config, given), f"is for backend={Backend.COMMAND}",
-                            f"this is backend={config.backend}")  # fmt: skip
+            raise UserError(
+                given,
+                getattr(config, given),
+                f"is for backend={Backend.COMMAND}",
+                f"this is backend={config.backend}",
+            )
         return
     framework = framework_of(config)
     check_framework(framework)

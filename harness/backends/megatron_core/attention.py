@@ -26,9 +26,11 @@ class SdpaAttention(torch.nn.Module):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         with flash_only(q, v):
             out = functional.scaled_dot_product_attention(
-                q, k, v,
+                q,
+                k,
+                v,
                 is_causal=True,
                 dropout_p=self._dropout if self.training else 0.0,
                 enable_gqa=query.shape[2] != key.shape[2],
-            )  # fmt: skip
+            )
         return out.permute(2, 0, 1, 3).flatten(2)

@@ -32,9 +32,10 @@ def build_step(workload: Workload, seed: int) -> "MegatronStep":
         stack.enter_context(real_world(case, workload.device))
         if dist.get_world_size() != workload.layout.world_size:
             raise UserError(
-                "layout TP x CP x PP x DP", workload.layout.world_size,
+                "layout TP x CP x PP x DP",
+                workload.layout.world_size,
                 f"must be the number of processes, WORLD_SIZE = {dist.get_world_size()}",
-            )  # fmt: skip
+            )
         _seed(seed)
         training = MegatronTraining(case, transformer_config(case), SdpaAttention)
         batches = Microbatches(case, workload.model.vocab_size, seed, where)

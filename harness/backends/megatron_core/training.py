@@ -66,9 +66,12 @@ class MegatronTraining:
 
     def _optimizer(self) -> Any:
         options = OptimizerConfig(
-            optimizer="adam", lr=LEARNING_RATE, bf16=True, params_dtype=torch.bfloat16,
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            bf16=True,
+            params_dtype=torch.bfloat16,
             use_distributed_optimizer=self.case.use_distributed_optimizer,
-        )  # fmt: skip
+        )
         with _adam():
             return get_megatron_optimizer(options, self.model, use_gloo_process_groups=False)
 

@@ -94,10 +94,17 @@ def _overlaps_tp(workload: Workload) -> bool:
 
 
 _PLAIN_FIELDS: Final = (
-    "cuda_graph_impl", "cuda_graph_modules", "fp8_param_gather", "use_precision_aware_optimizer",
-    "optimizer", "optimizer_cpu_offload", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "fp8_param_gather",
+    "use_precision_aware_optimizer",
+    "optimizer",
+    "optimizer_cpu_offload",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
     "moe_load_imbalance",
-)  # fmt: skip
+)
 _CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
 
 
@@ -108,7 +115,9 @@ def megatron_case(workload: Workload) -> MegatronCase:
     setting = parse_setting(workload.recompute)
     fusion = model.cross_entropy_fusion
     values: dict[str, Any] = {
-        **_shared(model), **_shared(layout), **_recompute(setting),
+        **_shared(model),
+        **_shared(layout),
+        **_recompute(setting),
         "seq_length": workload.seq_length,
         "micro_batch_size": workload.micro_batch_size,
         "num_microbatches": workload.num_microbatches,
@@ -130,7 +139,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "tp_comm_overlap": _overlaps_tp(workload),
         **_eight_bits(workload.precision),
         "experts": _experts(model, layout),
-    }  # fmt: skip
+    }
     return MegatronCase(**values)
 
 
@@ -217,29 +226,47 @@ _OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILL
 def _check(workload: Workload) -> None:
     eight_bits = workload.precision in _FP8_RECIPES and runs_transformer_engine(workload)
     if workload.precision is not Precision.BF16 and not eight_bits:
-        raise UserError("job.precision", workload.precision,
-                        "the megatron_core backend runs bf16, and with Transformer Engine on a GPU "
-                        "FP8", "use bf16")  # fmt: skip
+        raise UserError(
+            "job.precision",
+            workload.precision,
+            "the megatron_core backend runs bf16, and with Transformer Engine on a GPU FP8",
+            "use bf16",
+        )
     model = workload.model
     lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
     others = [field for field, default in lacking if getattr(model, field) != default]
     for field in (*others, *variants(model)):
-        raise UserError(f"model.{field}", getattr(workload.model, field),
-                        "is not run by the megatron_core backend so far")  # fmt: skip
+        raise UserError(
+            f"model.{field}",
+            getattr(workload.model, field),
+            "is not run by the megatron_core backend so far",
+        )
     layout = workload.layout
     if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
-        raise UserError("layout.cp_comm_type", layout.cp_comm_type,
-                        "is not run by the megatron_core backend so far", "use p2p")  # fmt: skip
+        raise UserError(
+            "layout.cp_comm_type",
+            layout.cp_comm_type,
+            "is not run by the megatron_core backend so far",
+            "use p2p",
+        )
     if not workload.recompute.startswith(("none", "selective", "full")):
-        raise UserError("recompute", workload.recompute, "is not a setting of Megatron's",
-                        "write none, selective:… or full:…")  # fmt: skip
+        raise UserError(
+            "recompute",
+            workload.recompute,
+            "is not a setting of Megatron's",
+            "write none, selective:… or full:…",
+        )
     setting = parse_setting(workload.recompute)
     if not runs_transformer_engine(workload):
         _check_offload(workload, setting)
     if workload.model.add_bias_linear and "mlp" in setting.effective_modules:
-        raise UserError("recompute", workload.recompute,
-                        "Megatron's MLP with biases hands its bias parameter through the "
-                        "checkpoint, and its replay never ends", "leave mlp out")  # fmt: skip
+        raise UserError(
+            "recompute",
+            workload.recompute,
+            "Megatron's MLP with biases hands its bias parameter through the "
+            "checkpoint, and its replay never ends",
+            "leave mlp out",
+        )
 
 
 def _has_kernels(workload: Workload) -> bool:
@@ -253,11 +280,17 @@ def _has_kernels(workload: Workload) -> bool:
 def _check_offload(workload: Workload, setting: RecomputeSetting) -> None:
     """Neither kind of activation offload is to be had without Transformer Engine on a GPU."""
     if setting.offload_modules:
-        raise UserError("recompute", workload.recompute,
-                        "fine-grained offload copies to pinned memory on CUDA streams: it runs "
-                        "with Transformer Engine on a GPU only",
-                        "leave +offload out")  # fmt: skip
+        raise UserError(
+            "recompute",
+            workload.recompute,
+            "fine-grained offload copies to pinned memory on CUDA streams: it runs "
+            "with Transformer Engine on a GPU only",
+            "leave +offload out",
+        )
     if setting.cpu_offloading_num_layers:
-        raise UserError("recompute", workload.recompute,
-                        "cpu_offloading is Transformer Engine's, and runs on a GPU only",
-                        "leave +cpu_offloading out")  # fmt: skip
+        raise UserError(
+            "recompute",
+            workload.recompute,
+            "cpu_offloading is Transformer Engine's, and runs on a GPU only",
+            "leave +cpu_offloading out",
+        )

@@ -57,9 +57,13 @@ class Optimizer:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], partly_seen: Iterable[nn.Parameter],
-        groups: Groups, *, fully_sharded: bool,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: Iterable[nn.Parameter],
+        partly_seen: Iterable[nn.Parameter],
+        groups: Groups,
+        *,
+        fully_sharded: bool,
+    ) -> None:
         self._partly_seen = list(partly_seen)
         self._groups, self._averages = groups, groups.data is not None and not fully_sharded
         self._buckets = [_Bucket(members) for members in _in_buckets(parameters)]

@@ -41,9 +41,10 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if layout.world_size != world_size:
         raise UserError(
-            "layout TP x CP x PP x DP", layout.world_size,
+            "layout TP x CP x PP x DP",
+            layout.world_size,
             f"must be the number of processes, WORLD_SIZE = {world_size}",
-        )  # fmt: skip
+        )
     where = _torch_device(device)
     if world_size == 1:
         return Groups(device=where)
@@ -60,10 +61,16 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
         mesh.get_group(name) if size > 1 else None for name, size in zip(_NAMES, sizes, strict=True)
     )
     return Groups(
-        device=where, mesh=mesh, tensor=tp, data=dp, pipeline=pp, owns_world=owns_world,
-        tensor_rank=mesh.get_local_rank("tp"), data_rank=mesh.get_local_rank("dp"),
+        device=where,
+        mesh=mesh,
+        tensor=tp,
+        data=dp,
+        pipeline=pp,
+        owns_world=owns_world,
+        tensor_rank=mesh.get_local_rank("tp"),
+        data_rank=mesh.get_local_rank("dp"),
         stage=mesh.get_local_rank("pp"),
-    )  # fmt: skip
+    )
 
 
 _NAMES = ("pp", "dp", "tp")

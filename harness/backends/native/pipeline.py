@@ -33,11 +33,14 @@ class Pipeline:
         hidden = torch.empty(self._hidden, dtype=dtype, device="meta")
         logits = torch.empty(*ids.shape, width, dtype=dtype, device="meta")
         stage = PipelineStage(
-            model, groups.stage, layout.pipeline_model_parallel_size, groups.device,
+            model,
+            groups.stage,
+            layout.pipeline_model_parallel_size,
+            groups.device,
             input_args=(ids,) if self._first else (hidden.requires_grad_(),),
             output_args=(logits.requires_grad_(),) if self._last else (hidden.requires_grad_(),),
             group=groups.pipeline,
-        )  # fmt: skip
+        )
         self._schedule = Schedule1F1B(
             stage, self._microbatches, loss_fn=self._scaled_loss, scale_grads=False
         )

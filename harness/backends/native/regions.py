@@ -213,8 +213,9 @@ class _Replay:
         storages, self.storages = self.storages, []
         if not storages or self.ctx is None:
             raise RuntimeError("a dropped output is replayed once: backward ran a second time")
-        inputs = [saved.detach().requires_grad_(saved.requires_grad)
-                  for saved in self.ctx.saved_tensors]  # fmt: skip
+        inputs = [
+            saved.detach().requires_grad_(saved.requires_grad) for saved in self.ctx.saved_tensors
+        ]
         with torch.enable_grad(), _replaying():
             # no module hooks inside a backward
             self.outputs = _tensors(self.layer.forward(*inputs))

@@ -66,8 +66,12 @@ def parse_native_setting(text: str) -> NativeSetting:
     else:
         name = text.removeprefix(_POLICY)
         if name not in list(OpPolicy):
-            raise UserError("--recompute", text, f"no operator policy is called {name}",
-                            nearest_names(name, list(OpPolicy)))  # fmt: skip
+            raise UserError(
+                "--recompute",
+                text,
+                f"no operator policy is called {name}",
+                nearest_names(name, list(OpPolicy)),
+            )
         setting = NativeSetting(megatron=NONE, policy=OpPolicy(name))
     _check_offload(text, setting.megatron)
     return setting
@@ -76,17 +80,33 @@ def parse_native_setting(text: str) -> NativeSetting:
 def _check_offload(text: str, setting: RecomputeSetting) -> None:
     for name in setting.offload_modules:
         if name not in OFFLOADABLE:
-            raise UserError("--recompute", text, f"the native backend does not offload {name}",
-                            nearest_names(name, OFFLOADABLE))  # fmt: skip
+            raise UserError(
+                "--recompute",
+                text,
+                f"the native backend does not offload {name}",
+                nearest_names(name, OFFLOADABLE),
+            )
     if setting.offload_modules and setting.granularity is Granularity.FULL:
-        raise UserError("--recompute", text, "replayed layers keep nothing that could be offloaded",
-                        "use it with none or selective")  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            "replayed layers keep nothing that could be offloaded",
+            "use it with none or selective",
+        )
     both = set(setting.offload_modules) & set(setting.effective_modules)
     if "layernorm" in setting.effective_modules:
         both |= {"attn_norm", "mlp_norm"} & set(setting.offload_modules)
     if both:
-        raise UserError("--recompute", text, f"{', '.join(sorted(both))}: replayed and offloaded",
-                        "do one of the two")  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            f"{', '.join(sorted(both))}: replayed and offloaded",
+            "do one of the two",
+        )
     if setting.distribute_saved_activations:
-        raise UserError("--recompute", text, "the native backend keeps checkpoint inputs whole",
-                        "drop +distribute_saved_activations")  # fmt: skip
+        raise UserError(
+            "--recompute",
+            text,
+            "the native backend keeps checkpoint inputs whole",
+            "drop +distribute_saved_activations",
+        )

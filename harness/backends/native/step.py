@@ -111,9 +111,11 @@ class NativeStep:
         self._groups, self._dtype = groups, dtype
         self._tokens = _tokens(workload, groups, seed)
         self.optimizer = Optimizer(
-            model.parameters(), model.partly_seen_parameters(), groups,
+            model.parameters(),
+            model.partly_seen_parameters(),
+            groups,
             fully_sharded=is_fully_sharded(workload),
-        )  # fmt: skip
+        )
         self._pipeline: Pipeline | None = None
         if groups.pipeline is not None:
             self._pipeline = Pipeline(model, groups, workload, dtype)
@@ -167,9 +169,11 @@ class NativeStep:
         """
         workload, layout = self.workload, self.workload.layout
         model = model_flops(
-            workload.model, workload.seq_length, workload.global_batch_size,
+            workload.model,
+            workload.seq_length,
+            workload.global_batch_size,
             workload.model.padded_vocab_size(layout.tensor_model_parallel_size),
-        )  # fmt: skip
+        )
         if runs_transformer_engine(workload) or self._counted is None:
             return Flops(model=model, hardware=model, replayed_per_layer=None)
         replayed = self._counted.replayed_flops

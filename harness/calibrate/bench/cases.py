@@ -159,9 +159,14 @@ def sample_values(sample: Sample) -> dict[str, Any]:
     case = sample.case
     load = {} if sample.load is None else {"load": asdict(sample.load)}
     return {
-        "kind": case.kind.value, "variant": case.variant, "sizes": list(case.sizes),
-        "seconds": sample.seconds, "spread": sample.spread, "runs": sample.runs, **load,
-    }  # fmt: skip
+        "kind": case.kind.value,
+        "variant": case.variant,
+        "sizes": list(case.sizes),
+        "seconds": sample.seconds,
+        "spread": sample.spread,
+        "runs": sample.runs,
+        **load,
+    }
 
 
 def read_sample(values: dict[str, Any]) -> Sample:
@@ -174,9 +179,12 @@ def read_sample(values: dict[str, Any]) -> Sample:
         )
         seconds = float(values["seconds"])
         sample = Sample(
-            case=case, seconds=seconds, spread=float(values["spread"]), runs=int(values["runs"]),
+            case=case,
+            seconds=seconds,
+            spread=float(values["spread"]),
+            runs=int(values["runs"]),
             load=_read_load(values["load"]) if "load" in values else None,
-        )  # fmt: skip
+        )
         if not (seconds > 0 and min(case.sizes) > 0 and sample.rate > 0):
             raise ValueError
     except (KeyError, TypeError, ValueError):

@@ -35,9 +35,11 @@ def layer(case: Case, device: Device) -> Call:
     tokens, hidden = case.sizes
     where = torch.device(device.value)
     settings = LayerSettings(
-        model=_model(case.variant, hidden, tokens), seq_length=tokens, dtype=torch.bfloat16,
+        model=_model(case.variant, hidden, tokens),
+        seq_length=tokens,
+        dtype=torch.bfloat16,
         device=where,
-    )  # fmt: skip
+    )
     moe = settings.model.num_moe_experts is not None
     kind = DENSE._replace(feed_forward=FeedForward.MOE if moe else FeedForward.DENSE)
     module = TransformerLayer(settings, Segment(layers=(kind,)), kind, settings.frequencies())
@@ -52,15 +54,24 @@ def layer(case: Case, device: Device) -> Call:
 def _model(made_of: str, hidden: int, tokens: int) -> ModelSpec:
     """A small model of dense, moe or latent layers; latent: the head widths of DeepSeek's."""
     dense = ModelSpec(
-        name=made_of, num_layers=1, hidden_size=hidden, ffn_hidden_size=4 * hidden,
-        num_attention_heads=_HEADS, num_query_groups=_HEADS, kv_channels=hidden // _HEADS,
-        vocab_size=hidden, max_position_embeddings=tokens,
-    )  # fmt: skip
+        name=made_of,
+        num_layers=1,
+        hidden_size=hidden,
+        ffn_hidden_size=4 * hidden,
+        num_attention_heads=_HEADS,
+        num_query_groups=_HEADS,
+        kv_channels=hidden // _HEADS,
+        vocab_size=hidden,
+        max_position_embeddings=tokens,
+    )
     if made_of == "moe":
         return replace(dense, num_moe_experts=4, moe_ffn_hidden_size=hidden)
     if made_of == "latent":
         return replace(
-            dense, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=hidden // 2,
+            dense,
+            multi_latent_attention=True,
+            qk_layernorm=True,
+            q_lora_rank=hidden // 2,
             kv_lora_rank=hidden // 2,
-        )  # fmt: skip
+        )
     return dense

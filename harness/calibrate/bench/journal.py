@@ -58,9 +58,11 @@ class Journal:
         lines = [self._line(line) for line in whole.splitlines()]
         if lines and lines[0].get(_MACHINE) != machine:
             raise UserError(
-                "journal", show_path(self.path), "was begun on another machine or software",
+                "journal",
+                show_path(self.path),
+                "was begun on another machine or software",
                 "give --out another file, or delete the journal",
-            )  # fmt: skip
+            )
         for values in lines[1:]:
             sample = read_sample(values)
             self.samples[sample.case.key] = sample

@@ -30,8 +30,12 @@ _MOST_INPUTS: Final = 8
 _CPU_CACHE_BYTES: Final = 32 * 2**20
 _GRAPHED: Final = (Kind.GEMM, Kind.GEMM_FP8, Kind.NORM, Kind.ADD, Kind.SWIGLU, Kind.COPY)
 _ON_A_GPU: Final = (
-    *HOST_COPIES, *HOST_TIMES, *LATENT_ATTENTION, Kind.SUSTAINED_GEMM, Kind.GROUPED_GEMM,
-)  # fmt: skip
+    *HOST_COPIES,
+    *HOST_TIMES,
+    *LATENT_ATTENTION,
+    Kind.SUSTAINED_GEMM,
+    Kind.GROUPED_GEMM,
+)
 """On a CPU there is nothing to copy to or to queue for, its attention has no kernel for values of
 another width, and experts take it minutes."""
 _FP8_CAPABILITY: Final = (8, 9)
@@ -51,9 +55,13 @@ class Bench:
     """Kernels of one device; `refused`: why a case gave no sample, by its key."""
 
     def __init__(
-        self, device: Device, *, wanted_seconds: float = 0.1, hold_seconds: float = 5.0,
+        self,
+        device: Device,
+        *,
+        wanted_seconds: float = 0.1,
+        hold_seconds: float = 5.0,
         seed: int = 1234,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.device = device
         self.limits = _limits(device)
         self.refused: dict[str, str] = {}
@@ -170,9 +178,13 @@ def _gemm_fp8(bench: Bench, case: Case) -> Call:
     def call(number: int) -> object:
         left, right = sets[number % len(sets)]
         return multiply(
-            left, right, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16,
+            left,
+            right,
+            scale_a=scale,
+            scale_b=scale,
+            out_dtype=torch.bfloat16,
             use_fast_accum=True,
-        )  # fmt: skip
+        )
 
     return call
 
@@ -288,9 +300,17 @@ def _adam(bench: Bench, case: Case) -> Call:
 
     def call(number: int) -> object:
         return fused(
-            *sets[number % len(sets)], [], [number_of_step], lr=1e-4, beta1=0.9, beta2=0.95,
-            weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False,
-        )  # fmt: skip
+            *sets[number % len(sets)],
+            [],
+            [number_of_step],
+            lr=1e-4,
+            beta1=0.9,
+            beta2=0.95,
+            weight_decay=0.1,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
 
     return call
 

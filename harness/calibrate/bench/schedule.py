@@ -9,10 +9,24 @@ from typing import Final
 from harness.calibrate.bench.cases import Case, Kind
 
 ROUND: Final = (
-    Kind.GEMM, Kind.ATTENTION_FORWARD, Kind.NORM, Kind.GEMM, Kind.GEMM_FP8, Kind.ATTENTION_BACKWARD,
-    Kind.ADD, Kind.GEMM, Kind.COPY, Kind.ADAM, Kind.GEMM_FP8, Kind.SWIGLU, Kind.TO_DEVICE,
-    Kind.TO_HOST, Kind.GROUPED_GEMM, Kind.LATENT_ATTENTION_FORWARD, Kind.LATENT_ATTENTION_BACKWARD,
-)  # fmt: skip
+    Kind.GEMM,
+    Kind.ATTENTION_FORWARD,
+    Kind.NORM,
+    Kind.GEMM,
+    Kind.GEMM_FP8,
+    Kind.ATTENTION_BACKWARD,
+    Kind.ADD,
+    Kind.GEMM,
+    Kind.COPY,
+    Kind.ADAM,
+    Kind.GEMM_FP8,
+    Kind.SWIGLU,
+    Kind.TO_DEVICE,
+    Kind.TO_HOST,
+    Kind.GROUPED_GEMM,
+    Kind.LATENT_ATTENTION_FORWARD,
+    Kind.LATENT_ATTENTION_BACKWARD,
+)
 """One round of the schedule. GEMMs are most of a step's time, so they come most often."""
 
 

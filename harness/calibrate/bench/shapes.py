@@ -43,9 +43,11 @@ SUSTAINED: Final = Case(kind=Kind.SUSTAINED_GEMM, sizes=(8192, 28672, 4096), var
 BURST: Final = Case(kind=Kind.GEMM, sizes=SUSTAINED.sizes, variant=SUSTAINED.variant)
 HOST_CASES: Final = (
     Case(kind=Kind.HOST_LAUNCH, sizes=(256,)),
-    *(Case(kind=Kind.HOST_LAYER, sizes=(64, 256), variant=made_of)
-      for made_of in ("dense", "moe", "latent")),
-)  # fmt: skip
+    *(
+        Case(kind=Kind.HOST_LAYER, sizes=(64, 256), variant=made_of)
+        for made_of in ("dense", "moe", "latent")
+    ),
+)
 
 _ADDITIONS: Final = (Module.SELF_ATTN_BDA, Module.MLP_BDA)
 _NORMS: Final = (Module.INPUT_LAYERNORM, Module.PRE_MLP_LAYERNORM, Module.FINAL_LAYERNORM)
@@ -82,8 +84,9 @@ def core_cases() -> frozenset[Case]:
         for shape in _rank_shapes(load_model(name), tp, CORE_TOKENS)
     ]
     linear = {case for shape in shapes for case in _of_shape(shape)}
-    return frozenset(linear.union(case for case in _attention_of_any_length()
-                                  if case.kind in ATTENTION))  # fmt: skip
+    return frozenset(
+        linear.union(case for case in _attention_of_any_length() if case.kind in ATTENTION)
+    )
 
 
 def with_attention(cases: tuple[Case, ...], variants: tuple[str, ...]) -> tuple[Case, ...]:

@@ -59,9 +59,13 @@ class Queue:
 def _ask(*words: str) -> "subprocess.CompletedProcess[str] | None":
     try:
         return subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS,
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
             env={**os.environ, **_UNCUT},
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -89,9 +93,13 @@ def _report(line: str) -> Iterator[tuple[str, JobReport]]:
 def _accounts(job: str) -> Iterator[tuple[str, JobReport]]:
     """The same of jobs that have ended, where the cluster keeps accounts."""
     shown = _ask(
-        "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}",
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={job}",
         "--format=JobID,State,ExitCode,NodeList",
-    )  # fmt: skip
+    )
     for line in () if shown is None or shown.returncode else shown.stdout.splitlines():
         name, state, exit_code, nodes = (line.split("|") + [""] * 3)[:4]
         if name and "[" not in name and state:

@@ -38,8 +38,11 @@ def shape_of(trial: Trial, options: LauncherOptions) -> Shape:
     nodes = options.nodes or -(-ranks // (options.gpus_per_node or ranks))
     here = per_node(ranks, nodes)
     if options.gpus_per_node and here > options.gpus_per_node:
-        raise UserError("launcher.gpus_per_node", options.gpus_per_node,
-                        f"is fewer than the {here} ranks of each of {nodes} nodes")  # fmt: skip
+        raise UserError(
+            "launcher.gpus_per_node",
+            options.gpus_per_node,
+            f"is fewer than the {here} ranks of each of {nodes} nodes",
+        )
     on_cpu = trial.workload.device is Device.CPU
     needed = -(-int(trial.measurement.timeout_seconds) // 60) + _SPARE_MINUTES
     return Shape(
@@ -150,8 +153,12 @@ class Submitter:
             from submitit import SlurmExecutor
             from submitit.core.utils import FailedJobError, FailedSubmissionError
         except ImportError:
-            raise UserError("launcher", "slurm", "submitit is not installed",
-                            "pip install 'recompute-advisor[slurm]'") from None  # fmt: skip
+            raise UserError(
+                "launcher",
+                "slurm",
+                "submitit is not installed",
+                "pip install 'recompute-advisor[slurm]'",
+            ) from None
         try:
             executor = SlurmExecutor(self.path, python=self.options.python or None)
             executor.update_parameters(**parameters(shape, self.options, name))

@@ -81,9 +81,12 @@ class NodeTask:
             keep(folder, not_run(trial, begin(), TrialStatus.FAILED, message))
             return
         Execution(
-            folder=folder, trial=trial, launcher=launcher,
-            signals=signals, tick=lambda _: None,
-        ).run()  # fmt: skip
+            folder=folder,
+            trial=trial,
+            launcher=launcher,
+            signals=signals,
+            tick=lambda _: None,
+        ).run()
 
     def _join(self, launcher: Launcher, trial: Trial, folder: TrialFolder) -> None:
         """Another node: its ranks, and an exit code by which Slurm ends the job if they fail,

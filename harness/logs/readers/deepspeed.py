@@ -50,8 +50,13 @@ class DeepSpeedReader:
     """Lines of DeepSpeed's engines, as rank 0 writes them."""
 
     anchors = (
-        "global_step=", "time (ms) |", "samples/sec:", "Max_MA", ":print]", "exits successfully",
-    )  # fmt: skip
+        "global_step=",
+        "time (ms) |",
+        "samples/sec:",
+        "Max_MA",
+        ":print]",
+        "exits successfully",
+    )
 
     def read(self, text: str) -> tuple[Record, ...]:
         """See Reader."""

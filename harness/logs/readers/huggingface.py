@@ -14,9 +14,11 @@ from typing import Any, Final
 from harness.logs.records import Loss, Mark, Peak, Record, WholeRun, number, positive
 
 _MEMORY: Final = (
-    "before_init_mem_gpu", "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta",
+    "before_init_mem_gpu",
+    "init_mem_gpu_alloc_delta",
+    "train_mem_gpu_alloc_delta",
     "train_mem_gpu_peaked_delta",
-)  # fmt: skip
+)
 _DICTIONARY: Final = re.compile(r"(\{'[^{}]+\})$")
 
 

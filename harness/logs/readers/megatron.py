@@ -61,16 +61,28 @@ _SKIPPED: Final = "number of skipped iterations"
 _NORM: Final = "grad norm"
 _BATCH: Final = "global batch size"
 _NUMERIC: Final = (
-    _TIME, *_THROUGHPUT, _LOSS, _NAN, _SKIPPED, _NORM, _BATCH, "consumed samples",
-)  # fmt: skip
+    _TIME,
+    *_THROUGHPUT,
+    _LOSS,
+    _NAN,
+    _SKIPPED,
+    _NORM,
+    _BATCH,
+    "consumed samples",
+)
 
 
 class MegatronReader:
     """Lines of Megatron-LM, Megatron Bridge and Megatron-DeepSpeed."""
 
     anchors = (
-        "iteration", "Step Time", "Job throughput", " ..", "using world size", "after training",
-    )  # fmt: skip
+        "iteration",
+        "Step Time",
+        "Job throughput",
+        " ..",
+        "using world size",
+        "after training",
+    )
 
     def read(self, text: str) -> tuple[Record, ...]:
         """See Reader."""

@@ -171,9 +171,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._free(storage._cdata)
         module, node, site = self._where()
         record = StorageRecord(
-            nbytes=self._rounded(nbytes), shape=old.shape, dtype=old.dtype, op="storage.resize_",
-            module=module, node=node, site=site, phase=self.phase, born=self._clock + 1,
-        )  # fmt: skip
+            nbytes=self._rounded(nbytes),
+            shape=old.shape,
+            dtype=old.dtype,
+            op="storage.resize_",
+            module=module,
+            node=node,
+            site=site,
+            phase=self.phase,
+            born=self._clock + 1,
+        )
         self._add(storage._cdata, record)
         self._tick("storage.resize_")
 

@@ -72,9 +72,12 @@ def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     if case.recompute_method == "uniform" and case.recompute_num_layers != 1:
         raise ValueError(f"recompute_num_layers {case.recompute_num_layers}: uniform needs 1 here")
     single = replace(
-        case, pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None,
-        num_layers_in_first_pipeline_stage=None, num_layers_in_last_pipeline_stage=None,
-    )  # fmt: skip
+        case,
+        pipeline_model_parallel_size=1,
+        virtual_pipeline_model_parallel_size=None,
+        num_layers_in_first_pipeline_stage=None,
+        num_layers_in_last_pipeline_stage=None,
+    )
     rows = saved_rows(replace(single, num_layers=3))
     fewer = saved_rows(replace(single, num_layers=2))
     layer = list((Counter(rows) - Counter(fewer)).elements())

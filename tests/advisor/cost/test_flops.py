@@ -12,10 +12,17 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 
 TOY = ModelSpec(
-    name="toy", num_layers=2, hidden_size=8, ffn_hidden_size=16, num_attention_heads=4,
-    num_query_groups=2, kv_channels=2, vocab_size=128, max_position_embeddings=4,
+    name="toy",
+    num_layers=2,
+    hidden_size=8,
+    ffn_hidden_size=16,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=2,
+    vocab_size=128,
+    max_position_embeddings=4,
     make_vocab_size_divisible_by=1,
-)  # fmt: skip
+)
 SHAPE = RankShape(model=TOY, seq_length=4, micro_batch_size=1)
 # 2 x tokens x weights: q, k, v 8 x 16; output 8 x 8; fc1 8 x 32; fc2 16 x 8
 QKV, PROJ, FC1, FC2 = 1024, 512, 2048, 1024

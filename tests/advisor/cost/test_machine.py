@@ -15,17 +15,35 @@ from advisor.layout import ParallelLayout
 from advisor.models.attention import CpCommType
 
 GPU = Gpu(
-    name="toy", memory_bytes=10, memory_bandwidth_bytes_per_second=1000.0, bf16_flops=400.0,
-    fp16_flops=200.0, fp8_flops=800.0, sm_count=4, compute_capability=9.0,
-    nvlink_bytes_per_second=90.0, nvlink_domain_size=8, internode_bytes_per_second=10.0,
+    name="toy",
+    memory_bytes=10,
+    memory_bandwidth_bytes_per_second=1000.0,
+    bf16_flops=400.0,
+    fp16_flops=200.0,
+    fp8_flops=800.0,
+    sm_count=4,
+    compute_capability=9.0,
+    nvlink_bytes_per_second=90.0,
+    nvlink_domain_size=8,
+    internode_bytes_per_second=10.0,
     host_link_bytes_per_second=20.0,
-)  # fmt: skip
+)
 CALIBRATION = Calibration(
-    name="toy", provenance=Provenance.MEASURED, gemm_efficiency=0.5, fp8_gemm_efficiency=0.25,
-    attention_forward_efficiency=0.2, attention_backward_efficiency=0.1, bandwidth_efficiency=0.8,
-    nvlink_efficiency=0.5, internode_efficiency=0.5, hidden_fraction=0.75, kernel_seconds=0.001,
-    collective_seconds=0.002, step_seconds=0.003, step_time_error=0.1,
-)  # fmt: skip
+    name="toy",
+    provenance=Provenance.MEASURED,
+    gemm_efficiency=0.5,
+    fp8_gemm_efficiency=0.25,
+    attention_forward_efficiency=0.2,
+    attention_backward_efficiency=0.1,
+    bandwidth_efficiency=0.8,
+    nvlink_efficiency=0.5,
+    internode_efficiency=0.5,
+    hidden_fraction=0.75,
+    kernel_seconds=0.001,
+    collective_seconds=0.002,
+    step_seconds=0.003,
+    step_time_error=0.1,
+)
 
 
 def test_rates_are_datasheet_times_efficiency() -> None:
@@ -45,10 +63,12 @@ def test_half_precision_has_its_own_peak() -> None:
 @pytest.mark.parametrize(
     ("precision", "quantize_bytes"),
     [
-        (Precision.FP8_DELAYED, 4), (Precision.FP8_CURRENT, 6), (Precision.FP8_BLOCKWISE, 4),
+        (Precision.FP8_DELAYED, 4),
+        (Precision.FP8_CURRENT, 6),
+        (Precision.FP8_BLOCKWISE, 4),
         (Precision.MXFP8, 4),
     ],
-)  # fmt: skip
+)
 def test_eight_bits_have_a_rate_and_a_cast(precision: Precision, quantize_bytes: int) -> None:
     rates = machine(GPU, CALIBRATION, precision)
     assert (rates.linear_flops, rates.bf16_flops) == (200.0, 200.0)

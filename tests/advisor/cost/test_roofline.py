@@ -19,28 +19,44 @@ from advisor.layers.operators import (
 )
 
 MACHINE = Machine(
-    linear_flops=100.0, bf16_flops=100.0, attention_forward_flops=50.0,
-    attention_backward_flops=25.0, memory_bytes_per_second=10.0,
-    optimizer_bytes_per_second=10.0, kernel_seconds=0.0,
+    linear_flops=100.0,
+    bf16_flops=100.0,
+    attention_forward_flops=50.0,
+    attention_backward_flops=25.0,
+    memory_bytes_per_second=10.0,
+    optimizer_bytes_per_second=10.0,
+    kernel_seconds=0.0,
     hidden_fraction=0.5,
-)  # fmt: skip
+)
 EIGHT_BIT = replace(MACHINE, linear_flops=200.0, quantize_bytes=4)
 LINK = Link(bytes_per_second=100.0, latency_seconds=0.0)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=2)
 SOURCE, TARGET = Tensor("x", (10, 5), DType.BF16), Tensor("y", (10, 20), DType.BF16)
 LINEAR = Operator(
-    name="linear_fc1", module=Module.LINEAR_FC1, unit=ComputeUnit.GEMM, inputs=(SOURCE,),
-    outputs=(TARGET,), saved=(SOURCE,), gemm=Gemm(10, 20, 5, quantized=True),
-)  # fmt: skip
+    name="linear_fc1",
+    module=Module.LINEAR_FC1,
+    unit=ComputeUnit.GEMM,
+    inputs=(SOURCE,),
+    outputs=(TARGET,),
+    saved=(SOURCE,),
+    gemm=Gemm(10, 20, 5, quantized=True),
+)
 NORM = Operator(
-    name="norm", module=Module.INPUT_LAYERNORM, unit=ComputeUnit.BANDWIDTH, inputs=(SOURCE,),
+    name="norm",
+    module=Module.INPUT_LAYERNORM,
+    unit=ComputeUnit.BANDWIDTH,
+    inputs=(SOURCE,),
     outputs=(Tensor("normed", (10, 5), DType.BF16),),
     saved=(SOURCE, Tensor("rstd", (10,), DType.FP32)),
-)  # fmt: skip
+)
 FLASH = Operator(
-    name="core_attention", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-    inputs=(SOURCE,), outputs=(TARGET,), attention_flops=1000,
-)  # fmt: skip
+    name="core_attention",
+    module=Module.CORE_ATTENTION,
+    unit=ComputeUnit.ATTENTION,
+    inputs=(SOURCE,),
+    outputs=(TARGET,),
+    attention_flops=1000,
+)
 
 
 def test_flash_attention_reaches_its_rate_with_rows_and_tokens() -> None:

@@ -34,22 +34,34 @@ from advisor.models.presets import load_model
 from advisor.recompute import RecomputePlan, Segment
 
 MACHINE = Machine(
-    linear_flops=6e14, bf16_flops=6e14, attention_forward_flops=5e14,
-    attention_backward_flops=4e14, memory_bytes_per_second=2.5e12,
-    optimizer_bytes_per_second=2.5e12, kernel_seconds=4e-6,
+    linear_flops=6e14,
+    bf16_flops=6e14,
+    attention_forward_flops=5e14,
+    attention_backward_flops=4e14,
+    memory_bytes_per_second=2.5e12,
+    optimizer_bytes_per_second=2.5e12,
+    kernel_seconds=4e-6,
     hidden_fraction=0.6,
-)  # fmt: skip
+)
 LINK = Link(bytes_per_second=3e11, latency_seconds=1e-5)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=4, context_ranks=1)
 MODEL = load_model("llama3_8b")
 SHAPE = RankShape(
-    model=MODEL, seq_length=4096, micro_batch_size=1, tensor_model_parallel_size=4,
+    model=MODEL,
+    seq_length=4096,
+    micro_batch_size=1,
+    tensor_model_parallel_size=4,
     sequence_parallel=True,
-)  # fmt: skip
+)
 WORK = DataParallelWork(
-    elements=1000, gradient_itemsize=4, ranks=4, sharded=True, overlap_grad_reduce=True,
-    overlap_param_gather=True, joined=Link(bytes_per_second=100.0, latency_seconds=0.0),
-)  # fmt: skip
+    elements=1000,
+    gradient_itemsize=4,
+    ranks=4,
+    sharded=True,
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    joined=Link(bytes_per_second=100.0, latency_seconds=0.0),
+)
 
 
 def test_pass_times_add_and_multiply() -> None:
@@ -164,9 +176,12 @@ def _job(**changes: int) -> Job:
     model = experiment.configure(load_model(experiment.model))
     layout = replace(experiment.layout, **changes)
     return Job(
-        model=model, layout=layout, config=experiment.config, gpu=load_gpu("H100"),
+        model=model,
+        layout=layout,
+        config=experiment.config,
+        gpu=load_gpu("H100"),
         num_gpus=layout.world_size,
-    )  # fmt: skip
+    )
 
 
 def _step(job: Job, setting: RecomputeSetting = NONE) -> float:
@@ -179,9 +194,14 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(selective("mlp"))
     time = evaluation.time_seconds
     parts = (
-        time.forward, time.backward, time.recompute, time.exposed_communication,
-        time.pipeline_bubble, time.optimizer, time.offload,
-    )  # fmt: skip
+        time.forward,
+        time.backward,
+        time.recompute,
+        time.exposed_communication,
+        time.pipeline_bubble,
+        time.optimizer,
+        time.offload,
+    )
     assert time.total == pytest.approx(sum(parts))
     assert min(parts) >= 0.0
     low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
@@ -190,9 +210,12 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 def test_more_recompute_never_takes_less_time() -> None:
     settings = [
-        NONE, full(Method.BLOCK, 1), full(Method.BLOCK, 2), full(Method.BLOCK, 4),
+        NONE,
+        full(Method.BLOCK, 1),
+        full(Method.BLOCK, 2),
+        full(Method.BLOCK, 4),
         full(Method.UNIFORM, 1),
-    ]  # fmt: skip
+    ]
     times = [_step(_job(), setting) for setting in settings]
     assert times == sorted(times)
 
@@ -247,9 +270,12 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
     joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
     work = ShardedWork(
-        groups=((10**9, 2, joined),), gradient_itemsize=4, microbatches=3, gathers_again=True,
+        groups=((10**9, 2, joined),),
+        gradient_itemsize=4,
+        microbatches=3,
+        gathers_again=True,
         hidden_fraction=0.5,
-    )  # fmt: skip
+    )
     assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
     assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) / 2)
     assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))

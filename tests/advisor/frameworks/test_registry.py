@@ -22,8 +22,14 @@ def test_every_framework_has_a_stack(framework: Framework) -> None:
 
 @pytest.mark.parametrize("framework", Framework)
 def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
-    request = Request(model="llama3_8b", gpus="8xH100", framework=framework, seq_length=4096,
-                      micro_batch_size=1, global_batch_size=8)  # fmt: skip
+    request = Request(
+        model="llama3_8b",
+        gpus="8xH100",
+        framework=framework,
+        seq_length=4096,
+        micro_batch_size=1,
+        global_batch_size=8,
+    )
     advice = advise(request)
     report = flags_report(advice, with_layout=True)
     assert report.endswith("\n")

@@ -37,12 +37,21 @@ def test_grouped_attention_of_the_local_spec() -> None:
     """V is a view of mixed_qkv and keeps it; RoPE writes new q and k and keeps its tables."""
     operators = attention(toy_shape())
     assert names(operators) == [
-        "linear_qkv", "split_qkv", "rotary_pos_emb", "core_attention", "linear_proj",
-    ]  # fmt: skip
+        "linear_qkv",
+        "split_qkv",
+        "rotary_pos_emb",
+        "core_attention",
+        "linear_proj",
+    ]
     assert saved_bytes(operators) == {
-        "normed": SHARD, **TABLES, "query_rope": QUERY, "key_rope": KEY, "mixed_qkv": MIXED,
-        "core_attn_out": QUERY, "softmax_lse": LSE,
-    }  # fmt: skip
+        "normed": SHARD,
+        **TABLES,
+        "query_rope": QUERY,
+        "key_rope": KEY,
+        "mixed_qkv": MIXED,
+        "core_attn_out": QUERY,
+        "softmax_lse": LSE,
+    }
 
 
 def test_the_query_is_a_copy_where_groups_are_several_and_a_view_where_not() -> None:
@@ -57,17 +66,24 @@ def test_the_query_is_a_copy_where_groups_are_several_and_a_view_where_not() -> 
 def test_without_rope_multi_head_attention_keeps_mixed_qkv_alone() -> None:
     operators = attention(toy_shape(num_query_groups=8, **NO_ROPE))
     assert saved_bytes(operators) == {
-        "normed": SHARD, "mixed_qkv": 3 * QUERY, "core_attn_out": QUERY, "softmax_lse": LSE,
-    }  # fmt: skip
+        "normed": SHARD,
+        "mixed_qkv": 3 * QUERY,
+        "core_attn_out": QUERY,
+        "softmax_lse": LSE,
+    }
 
 
 def test_transformer_engine_makes_v_contiguous_and_lets_mixed_qkv_go() -> None:
     """Fused RoPE keeps no tables; cuDNN's attention hands its output on as it is."""
     shape = toy_shape(transformer_impl="transformer_engine", attention_backend="fused")
     assert saved_bytes(attention(shape)) == {
-        "normed": SHARD, "query_rope": QUERY, "key_rope": KEY, "value_contiguous": KEY,
-        "core_attn_out": QUERY, "softmax_lse": LSE,
-    }  # fmt: skip
+        "normed": SHARD,
+        "query_rope": QUERY,
+        "key_rope": KEY,
+        "value_contiguous": KEY,
+        "core_attn_out": QUERY,
+        "softmax_lse": LSE,
+    }
 
 
 def test_the_flash_package_transposes_the_output_of_several_sequences() -> None:
@@ -104,10 +120,13 @@ def test_unfused_attention_keeps_probabilities_and_dropout() -> None:
     shape = toy_shape(GPT)
     scores = 2 * 4 * 32 * 32
     assert saved_bytes(attention(shape)) == {
-        "normed": SHARD, "mixed_qkv": 3 * QUERY, "attention_probs": 2 * scores,
-        "attention_dropout_mask": scores, "attention_probs_dropped": 2 * scores,
+        "normed": SHARD,
+        "mixed_qkv": 3 * QUERY,
+        "attention_probs": 2 * scores,
+        "attention_dropout_mask": scores,
+        "attention_probs_dropped": 2 * scores,
         "core_attn_out": QUERY,
-    }  # fmt: skip
+    }
 
 
 def test_softmax_in_fp32_keeps_its_output_and_a_copy_in_the_compute_type() -> None:
@@ -156,11 +175,12 @@ def test_unfused_rotary_embedding_moves_five_times_as_much() -> None:
         for shape in (
             RankShape(
                 model=replace(load_model("llama3_8b"), apply_rope_fusion=fusion),
-                seq_length=8, micro_batch_size=1,
+                seq_length=8,
+                micro_batch_size=1,
             )
             for fusion in (True, False)
         )
-    )  # fmt: skip
+    )
     tables = sum(tensor.num_bytes for tensor in plain.saved)
     assert plain.forward_bytes == 5 * fused.forward_bytes + tables
     assert plain.backward_bytes == 5 * fused.backward_bytes + tables

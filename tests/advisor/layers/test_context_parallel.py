@@ -41,13 +41,22 @@ to the byte."""
 def _shape(kind: str, cp: int, exchanging: int = 1, **changes: Any) -> RankShape:
     heads, groups = changes.pop("heads", 16), changes.pop("groups", 8)
     model = replace(
-        load_model("llama3_8b"), num_attention_heads=heads, num_query_groups=groups,
-        kv_channels=16, hidden_size=16 * heads, attention_backend=AttentionBackend.FUSED,
-    )  # fmt: skip
+        load_model("llama3_8b"),
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        kv_channels=16,
+        hidden_size=16 * heads,
+        attention_backend=AttentionBackend.FUSED,
+    )
     return RankShape(
-        model=model, seq_length=8192, micro_batch_size=1, context_parallel_size=cp,
-        cp_comm_type=CpCommType(kind), cp_all_to_all_size=exchanging, **changes,
-    )  # fmt: skip
+        model=model,
+        seq_length=8192,
+        micro_batch_size=1,
+        context_parallel_size=cp,
+        cp_comm_type=CpCommType(kind),
+        cp_all_to_all_size=exchanging,
+        **changes,
+    )
 
 
 def _attention(shape: RankShape) -> Operator:
@@ -59,9 +68,13 @@ def _attention(shape: RankShape) -> Operator:
     )
     lse = Tensor("lse", (heads, shape.local_seq, 2), shape.dtype)  # as many bytes as one of fp32
     alone = Operator(
-        name="core_attention", module=Module.CORE_ATTENTION, unit=ComputeUnit.ATTENTION,
-        inputs=(query, key, value), outputs=(output,), saved=(query, key, value, output, lse),
-    )  # fmt: skip
+        name="core_attention",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.ATTENTION,
+        inputs=(query, key, value),
+        outputs=(output,),
+        saved=(query, key, value, output, lse),
+    )
     return over_context_ranks(shape, alone)
 
 
@@ -99,8 +112,9 @@ def test_what_each_kind_sends() -> None:
     ]
     assert sum(c.num_bytes for c in ring.backward_collectives) == 6 * kv  # gradients as well
     assert [(c.kind, c.num_bytes, c.overlapped) for c in gather.backward_collectives] == [
-        (CollectiveKind.ALL_GATHER, 4 * kv, False), (CollectiveKind.REDUCE_SCATTER, 4 * kv, False)
-    ]  # fmt: skip
+        (CollectiveKind.ALL_GATHER, 4 * kv, False),
+        (CollectiveKind.REDUCE_SCATTER, 4 * kv, False),
+    ]
     sent = [c.num_bytes for c in exchange.forward_collectives]
     assert sent == [whole + kv, whole] == [c.num_bytes for c in exchange.backward_collectives][::-1]
     assert [c.num_bytes for c in both.forward_collectives] == [whole + kv, kv, whole]

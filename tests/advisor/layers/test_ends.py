@@ -36,8 +36,9 @@ def test_the_output_layer_is_the_embedding_where_tied_and_on_the_same_rank() -> 
 
 def test_a_cut_vocabulary_keeps_the_masked_ids() -> None:
     assert saved_bytes(embedding_operators(toy_shape())) == {
-        "masked_input": 8 * TOKENS, "input_mask": TOKENS,
-    }  # fmt: skip
+        "masked_input": 8 * TOKENS,
+        "input_mask": TOKENS,
+    }
     alone = toy_shape(tensor_model_parallel_size=1, sequence_parallel=False)
     assert saved_bytes(embedding_operators(alone)) == {}
     assert saved_bytes(embedding_operators(toy_shape(GPT)))["embedding_dropout_mask"] == SHARD // 2
@@ -61,9 +62,13 @@ def test_embedding_backward(changes: dict[str, object], workspace: int) -> None:
 
 def test_head_keeps_its_input_and_the_softmax() -> None:
     assert saved_bytes(head_operators(toy_shape())) == {
-        "decoder_output": SHARD, "final_layernorm_out.rstd": RSTD, "final_layernorm_out": SHARD,
-        "softmax": 4 * LOGITS, "masked_target": 8 * TOKENS, "target_mask": TOKENS,
-    }  # fmt: skip
+        "decoder_output": SHARD,
+        "final_layernorm_out.rstd": RSTD,
+        "final_layernorm_out": SHARD,
+        "softmax": 4 * LOGITS,
+        "masked_target": 8 * TOKENS,
+        "target_mask": TOKENS,
+    }
 
 
 def test_cross_entropy_of_transformer_engine_works_in_the_logits() -> None:

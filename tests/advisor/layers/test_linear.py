@@ -31,8 +31,9 @@ def test_column_parallel(impl: str, forward: int, backward: int) -> None:
     gathered = TOKENS * 16 * 2
     assert made.gemm == Gemm(TOKENS, 24, 16)
     assert [(w.name, w.shape, w.tp_sharded) for w in made.weights] == [
-        ("name.weight", (24, 16), True), ("name.bias", (24,), True),
-    ]  # fmt: skip
+        ("name.weight", (24, 16), True),
+        ("name.bias", (24,), True),
+    ]
     assert made.saved == (source,)
     assert made.forward_workspace == forward * gathered
     assert made.backward_workspace == backward * gathered + 24 * 16 * 2

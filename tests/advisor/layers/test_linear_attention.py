@@ -108,11 +108,15 @@ def test_layers_of_a_hybrid_pattern_have_one_half() -> None:
         transformer_layer(shape, NEMOTRON.layer_kinds[i]) for i in (0, 1, 5)
     )
     assert [layer[0].module for layer in (mamba, experts, attention)] == [
-        Module.INPUT_LAYERNORM, Module.PRE_MLP_LAYERNORM, Module.INPUT_LAYERNORM,
-    ]  # fmt: skip
+        Module.INPUT_LAYERNORM,
+        Module.PRE_MLP_LAYERNORM,
+        Module.INPUT_LAYERNORM,
+    ]
     assert [layer[-1].module for layer in (mamba, experts, attention)] == [
-        Module.MAMBA_BDA, Module.MLP_BDA, Module.SELF_ATTN_BDA,
-    ]  # fmt: skip
+        Module.MAMBA_BDA,
+        Module.MLP_BDA,
+        Module.SELF_ATTN_BDA,
+    ]
     assert find(mamba, Module.LINEAR_FC1) is find(experts, Module.LINEAR_PROJ) is None
     assert {layer[-1].outputs[0].name for layer in (mamba, experts, attention)} == {"layer_output"}
     both = transformer_layer(shape, LayerKind(Mixer.FULL, FeedForward.MOE))

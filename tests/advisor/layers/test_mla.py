@@ -19,9 +19,17 @@ from advisor.recompute import kept_tensors
 from tests.advisor.toys import HIDDEN, LLAMA, LSE, SHARD, saved_bytes, toy_shape
 
 LATENT = replace(
-    LLAMA, name="toy_mla", num_query_groups=8, multi_latent_attention=True, qk_layernorm=True,
-    q_lora_rank=32, kv_lora_rank=16, qk_head_dim=8, qk_pos_emb_head_dim=4, v_head_dim=6,
-)  # fmt: skip
+    LLAMA,
+    name="toy_mla",
+    num_query_groups=8,
+    multi_latent_attention=True,
+    qk_layernorm=True,
+    q_lora_rank=32,
+    kv_lora_rank=16,
+    qk_head_dim=8,
+    qk_pos_emb_head_dim=4,
+    v_head_dim=6,
+)
 # Bytes of the toy: seq 32, micro batch 2, 4 of 8 heads a rank, TP 2 with SP, 16 bit.
 TOKENS = 32 * 2
 QUERY, VALUE = TOKENS * 4 * 12 * 2, TOKENS * 4 * 6 * 2
@@ -43,11 +51,17 @@ def operators(shape: RankShape) -> tuple[Operator, ...]:
 def test_the_local_spec_gathers_ranks_and_cuts_the_sequence() -> None:
     """The query's norm reads a view of the whole sequence, the keys' a copy of the rank's part."""
     assert saved_bytes(operators(latent())) == {
-        "normed": SHARD, "linear_q_down_proj_out": Q_RANK, "kv_compressed": KV_RANK // 2,
-        "query_compressed_normed.rstd": STATISTICS, "kv_compressed_normed.rstd": STATISTICS,
-        "query_compressed_normed": Q_RANK // 2, "kv_compressed_normed": KV_RANK // 2,
-        **TABLES, "query": QUERY, **CORE,
-    }  # fmt: skip
+        "normed": SHARD,
+        "linear_q_down_proj_out": Q_RANK,
+        "kv_compressed": KV_RANK // 2,
+        "query_compressed_normed.rstd": STATISTICS,
+        "kv_compressed_normed.rstd": STATISTICS,
+        "query_compressed_normed": Q_RANK // 2,
+        "kv_compressed_normed": KV_RANK // 2,
+        **TABLES,
+        "query": QUERY,
+        **CORE,
+    }
 
 
 def test_without_sequence_parallelism_the_keys_norm_keeps_the_rotary_part_too() -> None:
@@ -62,12 +76,16 @@ def test_transformer_engine_keeps_each_rank_its_own_tokens() -> None:
     engine = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}
     saved = saved_bytes(operators(latent(**engine)))
     assert saved == {
-        "normed": SHARD, "linear_q_down_proj_out": Q_RANK // 2,
+        "normed": SHARD,
+        "linear_q_down_proj_out": Q_RANK // 2,
         "kv_compressed_contiguous": KV_RANK // 2,
-        "query_compressed_normed.rstd": STATISTICS, "kv_compressed_normed.rstd": STATISTICS,
-        "query_compressed_normed": Q_RANK // 2, "kv_compressed_normed": KV_RANK // 2,
-        "query_up": QUERY, **CORE,
-    }  # fmt: skip
+        "query_compressed_normed.rstd": STATISTICS,
+        "kv_compressed_normed.rstd": STATISTICS,
+        "query_compressed_normed": Q_RANK // 2,
+        "kv_compressed_normed": KV_RANK // 2,
+        "query_up": QUERY,
+        **CORE,
+    }
     plain = latent(**engine, rope_type=RopeType.ROPE)
     assert set(saved_bytes(operators(plain))) - set(saved) == {*TABLES, "query"}
 
@@ -75,10 +93,16 @@ def test_transformer_engine_keeps_each_rank_its_own_tokens() -> None:
 def test_without_a_query_rank_the_query_comes_from_the_layer_input() -> None:
     names = [operator.name for operator in operators(latent(q_lora_rank=None))]
     assert names == [
-        "linear_kv_down_proj", "gather_linear_kv_down_proj_out", "scatter_kv_compressed",
-        "kv_compressed_normed.norm", "linear_q_proj", "linear_kv_up_proj", "rotary_pos_emb",
-        "core_attention", "linear_proj",
-    ]  # fmt: skip
+        "linear_kv_down_proj",
+        "gather_linear_kv_down_proj_out",
+        "scatter_kv_compressed",
+        "kv_compressed_normed.norm",
+        "linear_q_proj",
+        "linear_kv_up_proj",
+        "rotary_pos_emb",
+        "core_attention",
+        "linear_proj",
+    ]
 
 
 @pytest.mark.parametrize(("impl", "cut"), [("local", 2), ("transformer_engine", 1)])

@@ -12,8 +12,10 @@ def mlp(shape: RankShape) -> tuple[Operator, ...]:
 
 def test_fused_swiglu_keeps_both_halves_and_the_product() -> None:
     assert saved_bytes(mlp(toy_shape())) == {
-        "mlp_input": SHARD, "fc1_out": 2 * ACTIVATED, "activation_out": ACTIVATED,
-    }  # fmt: skip
+        "mlp_input": SHARD,
+        "fc1_out": 2 * ACTIVATED,
+        "activation_out": ACTIVATED,
+    }
 
 
 def test_unfused_swiglu_keeps_silu_and_the_shifted_value_as_well() -> None:
@@ -54,8 +56,11 @@ def test_weights_and_gemms() -> None:
     assert fc2.forward_flops == 2 * 64 * 64 * 64
     fc1, _, fc2 = mlp(toy_shape(GPT))
     assert [w.shape for w in (*fc1.weights, *fc2.weights)] == [
-        (128, 64), (128,), (64, 128), (64,),
-    ]  # fmt: skip
+        (128, 64),
+        (128,),
+        (64, 128),
+        (64,),
+    ]
 
 
 def test_workspaces_hold_gathered_tensors_and_weight_gradients() -> None:

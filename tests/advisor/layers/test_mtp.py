@@ -39,11 +39,18 @@ def test_a_depth_keeps_what_its_layer_keeps_and_its_projection() -> None:
         if name != "layer_input"
     }
     assert kept() == {
-        **layer, "masked_input": TOKENS * 8, "input_mask": TOKENS, "mtp_embedding": SHARD,
-        "mtp_input": SHARD, "enorm_out.rstd": RSTD, "hnorm_out.rstd": RSTD,
-        "mtp_joined": 2 * SHARD, "eh_proj_out": HIDDEN, "layer_output": SHARD,
+        **layer,
+        "masked_input": TOKENS * 8,
+        "input_mask": TOKENS,
+        "mtp_embedding": SHARD,
+        "mtp_input": SHARD,
+        "enorm_out.rstd": RSTD,
+        "hnorm_out.rstd": RSTD,
+        "mtp_joined": 2 * SHARD,
+        "eh_proj_out": HIDDEN,
+        "layer_output": SHARD,
         "mtp_output.rstd": RSTD,
-    }  # fmt: skip
+    }
 
 
 def test_without_tensor_parallelism_the_token_ids_are_kept() -> None:
@@ -79,17 +86,27 @@ def test_weights_of_a_depth() -> None:
         for weight in operator.weights
         if operator.module in (Module.MTP_PROJECTION, Module.MTP_FINAL_LAYERNORM)
     }
-    assert own == {"mtp.eh_proj.weight": 64, "eh_proj.weight": 32 * 128,
-                   "mtp.final_layernorm.weight": 64}  # fmt: skip
+    assert own == {
+        "mtp.eh_proj.weight": 64,
+        "eh_proj.weight": 32 * 128,
+        "mtp.final_layernorm.weight": 64,
+    }
     assert not operators[0].weights  # the embedding's copy is the stage's
 
 
 def test_every_depth_has_its_logits_and_losses() -> None:
     operators = head_operators(toy_shape(replace(LLAMA, mtp_num_layers=2)))
     assert [operator.name for operator in operators] == [
-        "split_depths", "output_layer_1", "cross_entropy_1", "mtp_loss_1", "output_layer_2",
-        "cross_entropy_2", "mtp_loss_2", "output_layer", "cross_entropy",
-    ]  # fmt: skip
+        "split_depths",
+        "output_layer_1",
+        "cross_entropy_1",
+        "mtp_loss_1",
+        "output_layer_2",
+        "cross_entropy_2",
+        "mtp_loss_2",
+        "output_layer",
+        "cross_entropy",
+    ]
     tensors = kept_tensors(operators, ())
     assert tensors["mtp_hidden"].num_bytes == 3 * SHARD
     assert tensors["softmax_2"].num_bytes == TOKENS * ROWS * 4

@@ -42,9 +42,16 @@ def test_traffic_counts_every_tensor_once_in_the_forward() -> None:
 
 def test_flops_are_those_of_the_gemm_and_of_attention() -> None:
     both = Operator(
-        name="x", module=Module.LINEAR_QKV, unit=ComputeUnit.GEMM, inputs=(A,), outputs=(B,),
-        gemm=Gemm(4, 5, 3), attention_flops=7, extra_forward_bytes=100, extra_backward_bytes=1000,
-    )  # fmt: skip
+        name="x",
+        module=Module.LINEAR_QKV,
+        unit=ComputeUnit.GEMM,
+        inputs=(A,),
+        outputs=(B,),
+        gemm=Gemm(4, 5, 3),
+        attention_flops=7,
+        extra_forward_bytes=100,
+        extra_backward_bytes=1000,
+    )
     assert both.forward_flops == 127
     assert both.forward_bytes == 204
     assert both.backward_bytes == 1104

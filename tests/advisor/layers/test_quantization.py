@@ -26,8 +26,10 @@ ELEMENTS = 2048
 
 def te_shape(precision: Precision, **changes: object) -> RankShape:
     changes = {
-        "transformer_impl": "transformer_engine", "attention_backend": "fused", **changes,
-    }  # fmt: skip
+        "transformer_impl": "transformer_engine",
+        "attention_backend": "fused",
+        **changes,
+    }
     return replace(toy_shape(**changes), precision=precision)
 
 

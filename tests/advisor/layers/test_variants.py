@@ -17,12 +17,18 @@ from tests.advisor.toys import KEY, LLAMA, LSE, QUERY, RSTD, SHARD, saved_bytes,
 
 POST = replace(LLAMA, norm_placement=NormPlacement.PRE_AND_POST)
 CAPPED = replace(
-    LLAMA, attention_backend=AttentionBackend.UNFUSED, attn_logit_softcapping=50.0,
-    attention_softmax_in_fp32=False, masked_softmax_fusion=False,
-)  # fmt: skip
+    LLAMA,
+    attention_backend=AttentionBackend.UNFUSED,
+    attn_logit_softcapping=50.0,
+    attention_softmax_in_fp32=False,
+    masked_softmax_fusion=False,
+)
 LLAMA4 = replace(
-    LLAMA, no_rope_freq=LayerPattern("4"), qk_l2_norm=True, attention_chunk_size=8,
-)  # fmt: skip
+    LLAMA,
+    no_rope_freq=LayerPattern("4"),
+    qk_l2_norm=True,
+    attention_chunk_size=8,
+)
 BARE = DENSE._replace(rotary=False)
 WINDOW = DENSE._replace(mixer=Mixer.SLIDING_WINDOW)
 SCORES = 2 * (8 // 2) * 32 * 32 * 2
@@ -37,9 +43,11 @@ def added(changed: tuple[Operator, ...], plain: tuple[Operator, ...]) -> dict[st
 def test_norms_behind_keep_what_they_read() -> None:
     layers = [transformer_layer(toy_shape(model)) for model in (POST, LLAMA)]
     assert added(*layers) == {
-        "attention_out": SHARD, "attention_out_normed.rstd": RSTD,
-        "mlp_out": SHARD, "mlp_out_normed.rstd": RSTD,
-    }  # fmt: skip
+        "attention_out": SHARD,
+        "attention_out_normed.rstd": RSTD,
+        "mlp_out": SHARD,
+        "mlp_out_normed.rstd": RSTD,
+    }
     weights = [sum(w.num_elements for o in layer for w in o.weights) for layer in layers]
     assert weights[0] - weights[1] == 2 * 64
 
@@ -86,9 +94,7 @@ def test_chunks_attend_within_themselves() -> None:
     assert _attention(8, BARE)["core_attention"] == whole["core_attention"]
     assert set(chunked) - set(whole) == {"cut_chunks", "join_chunks"}
     assert set(_attention(32)) == set(whole)  # as long as the sequence: nothing is cut
-    layers = [
-        transformer_layer(toy_shape(LLAMA4, attention_chunk_size=c)) for c in (8, None)
-    ]  # fmt: skip
+    layers = [transformer_layer(toy_shape(LLAMA4, attention_chunk_size=c)) for c in (8, None)]
     assert added(*layers) == {"value_chunks": KEY, "core_attn_out_joined": QUERY}
 
 
@@ -107,9 +113,10 @@ def test_eager_scores_and_masked_attention_of_transformers() -> None:
     assert mask_bytes(shape) == 32 * 32
     eager = replace(shape, model=replace(CAPPED, **windows))
     kept = {
-        "attention_scores_tanh": 2 * SCORES, "attention_softmax": 4 * SCORES,
+        "attention_scores_tanh": 2 * SCORES,
+        "attention_softmax": 4 * SCORES,
         "attention_probs": 2 * SCORES,
-    }  # fmt: skip
+    }
     found = added(transformer_layer(eager, WINDOW), flash)
     assert found == kept | {"key_all": 2 * QUERY, "value_all": 2 * QUERY}
     assert mask_bytes(eager) == 2 * bias

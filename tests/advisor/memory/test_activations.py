@@ -66,9 +66,11 @@ CHUNKS = st.tuples(SIZES, SIZES, SIZES).map(lambda n: footprint(n[0], n[0] + n[1
 
 @settings(max_examples=150, deadline=None)
 @given(
-    distinct=st.lists(CHUNKS, min_size=1, max_size=3, unique=True), pp=st.integers(2, 5),
-    vpp=st.integers(1, 4), data=st.data(),
-)  # fmt: skip
+    distinct=st.lists(CHUNKS, min_size=1, max_size=3, unique=True),
+    pp=st.integers(2, 5),
+    vpp=st.integers(1, 4),
+    data=st.data(),
+)
 def test_the_peak_is_that_of_a_walk_over_every_pass(
     distinct: list[ChunkFootprint], pp: int, vpp: int, data: st.DataObject
 ) -> None:

@@ -16,9 +16,14 @@ MASK = 2 * 32 * 32
 
 
 def chunk(
-    shape: RankShape, spec: str = "none", layers: int = 3, *, first: bool = False,
-    last: bool = False, mask: int = 0,
-) -> ChunkFootprint:  # fmt: skip
+    shape: RankShape,
+    spec: str = "none",
+    layers: int = 3,
+    *,
+    first: bool = False,
+    last: bool = False,
+    mask: int = 0,
+) -> ChunkFootprint:
     plan = chunk_plan(parse_setting(spec), shape.model, (DENSE,) * layers, shape.sequence_parallel)
     return chunk_footprint(shape, plan, first, last, AttentionMask(mask))
 
@@ -108,9 +113,14 @@ def test_replayed_mlp_saves_its_two_tensors() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "kept"),
-    [("none", 0), ("selective:mlp", 0), ("selective:core_attn", MASK), ("full:uniform:1", MASK),
-     ("full:block:1", MASK)],
-)  # fmt: skip
+    [
+        ("none", 0),
+        ("selective:mlp", 0),
+        ("selective:core_attn", MASK),
+        ("full:uniform:1", MASK),
+        ("full:block:1", MASK),
+    ],
+)
 def test_the_attention_mask_stays_where_a_checkpoint_takes_it(spec: str, kept: int) -> None:
     with_mask, without = (chunk(toy_shape(), spec, mask=mask) for mask in (MASK, 0))
     assert with_mask.kept - without.kept == kept
@@ -129,9 +139,11 @@ def test_a_tied_output_layer_waits_for_the_embedding() -> None:
     )
     assert gap == words
     large = {
-        "share_embeddings_and_output_weights": True, "vocab_size": 100_000, "seq_length": 8,
+        "share_embeddings_and_output_weights": True,
+        "vocab_size": 100_000,
+        "seq_length": 8,
         "micro_batch_size": 1,
-    }  # fmt: skip
+    }
     result = chunk(toy_shape(**large), "full:uniform:1", 1, first=True, last=True).backward
     assert result.num_bytes == 3 * 50_000 * 64 * 2
     assert result.point == "sum of the tied gradients"

@@ -9,9 +9,11 @@ from tests.advisor.toys import held, toy_shape
 
 SHAPE, CHUNKS = toy_shape(), held(1, first=True, last=True)
 LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2, sequence_parallel=True, data_parallel_size=2,
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+    data_parallel_size=2,
     use_distributed_optimizer=False,
-)  # fmt: skip
+)
 SQUARE = 5 * 6 * 64**3
 WORDS = 504 * 64
 

@@ -85,7 +85,10 @@ def test_a_stage_has_all_of_them_each_with_its_source() -> None:
         toy_shape(**TE, gradient_accumulation_fusion=True), held(copies=2, last=True), 9.0
     )
     assert [term.name for term in terms] == [
-        "global gather buffer", "rotary frequencies", "dummy weight gradients",
-        "cuBLAS workspaces", "TE GEMM workspace",
-    ]  # fmt: skip
+        "global gather buffer",
+        "rotary frequencies",
+        "dummy weight gradients",
+        "cuBLAS workspaces",
+        "TE GEMM workspace",
+    ]
     assert all(term.source and term.num_bytes > 0 for term in terms)

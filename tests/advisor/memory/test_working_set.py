@@ -14,10 +14,18 @@ from advisor.models.spec import ModelSpec, TransformerImpl
 from advisor.recompute import RecomputePlan, Segment
 
 TOY = ModelSpec(
-    name="toy", num_layers=2, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2,
-    num_query_groups=1, kv_channels=4, vocab_size=32, max_position_embeddings=64,
-    make_vocab_size_divisible_by=1, transformer_impl=TransformerImpl.TORCH,
-)  # fmt: skip
+    name="toy",
+    num_layers=2,
+    hidden_size=8,
+    ffn_hidden_size=16,
+    num_attention_heads=2,
+    num_query_groups=1,
+    kv_channels=4,
+    vocab_size=32,
+    max_position_embeddings=64,
+    make_vocab_size_divisible_by=1,
+    transformer_impl=TransformerImpl.TORCH,
+)
 SHAPE = RankShape(model=TOY, seq_length=4, micro_batch_size=1)
 LAYER = 2 * 8 + 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16
 EMBEDDING = 32 * 8
@@ -67,11 +75,15 @@ def test_without_resharding_parameters_are_static() -> None:
     assert found.loss.backward == 0
 
 
-@pytest.mark.parametrize(("options", "gradients"), [
-    ({}, 0), ({"accumulates": True}, TOTAL // 8 * 4),
-    ({"accumulates": True, "accumulates_whole": True}, 4 * TOTAL),
-    ({"accumulates": True, "accumulates_whole": True, "reduce_dtype": DType.BF16}, 2 * TOTAL),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "gradients"),
+    [
+        ({}, 0),
+        ({"accumulates": True}, TOTAL // 8 * 4),
+        ({"accumulates": True, "accumulates_whole": True}, 4 * TOTAL),
+        ({"accumulates": True, "accumulates_whole": True, "reduce_dtype": DType.BF16}, 2 * TOTAL),
+    ],
+)
 def test_gradients_of_earlier_microbatches(options: dict[str, object], gradients: int) -> None:
     static = fsdp_static(TOTAL, replace(EIGHT, **options))
     assert static.gradients == gradients

@@ -73,9 +73,13 @@ def test_refusals(changes: dict[str, Any], words: str) -> None:
 def test_what_megatron_takes_is_taken() -> None:
     experts(moe_router_topk=1, moe_router_pre_softmax=True, moe_apply_probs_on_input=True)
     experts(
-        moe_router_score_function=ScoreFunction.SIGMOID, moe_router_enable_expert_bias=True,
-        moe_router_num_groups=4, moe_router_group_topk=2,
-        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL, moe_shared_expert_overlap=True,
-        moe_shared_expert_intermediate_size=64, moe_expert_capacity_factor=1.5,
+        moe_router_score_function=ScoreFunction.SIGMOID,
+        moe_router_enable_expert_bias=True,
+        moe_router_num_groups=4,
+        moe_router_group_topk=2,
+        moe_token_dispatcher_type=TokenDispatcher.ALLTOALL,
+        moe_shared_expert_overlap=True,
+        moe_shared_expert_intermediate_size=64,
+        moe_expert_capacity_factor=1.5,
         moe_pad_expert_input_to_capacity=True,
-    )  # fmt: skip
+    )

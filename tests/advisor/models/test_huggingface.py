@@ -20,68 +20,147 @@ from advisor.models.presets import load_model
 from advisor.models.spec import Activation, ModelSpec
 
 LLAMA3_8B = {
-    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
-    "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
-    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 8192,
-    "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
-    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
-    "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    "transformers_version": "4.40.0.dev0", "use_cache": True, "vocab_size": 128256,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
 LLAMA2_7B = {
-    "_name_or_path": "meta-llama/Llama-2-7b-hf", "architectures": ["LlamaForCausalLM"],
-    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
-    "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
-    "num_hidden_layers": 32, "pretraining_tp": 1, "vocab_size": 32000,
-}  # fmt: skip
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "pretraining_tp": 1,
+    "vocab_size": 32000,
+}
 LLAMA32_1B = LLAMA3_8B | {
-    "head_dim": 64, "hidden_size": 2048, "intermediate_size": 8192, "mlp_bias": False,
-    "max_position_embeddings": 131072, "num_hidden_layers": 16, "tie_word_embeddings": True,
+    "head_dim": 64,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "mlp_bias": False,
+    "max_position_embeddings": 131072,
+    "num_hidden_layers": 16,
+    "tie_word_embeddings": True,
     "rope_scaling": {"factor": 32.0, "rope_type": "llama3"},
-}  # fmt: skip
+}
 MISTRAL_7B = {
-    "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu",
-    "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
-    "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32,
-    "num_key_value_heads": 8, "sliding_window": None, "tie_word_embeddings": False,
+    "architectures": ["MistralForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
     "vocab_size": 32768,
-}  # fmt: skip
+}
 QWEN25_7B = {
-    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu",
-    "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 131072,
-    "max_window_layers": 28, "model_type": "qwen2", "num_attention_heads": 28,
-    "num_hidden_layers": 28, "num_key_value_heads": 4, "sliding_window": 4096,
-    "tie_word_embeddings": False, "use_mrope": None, "use_sliding_window": False,
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "use_mrope": None,
+    "use_sliding_window": False,
     "vocab_size": 152064,
-}  # fmt: skip
+}
 QWEN3_32B = {
-    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "head_dim": 128,
-    "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 25600,
-    "max_position_embeddings": 40960, "max_window_layers": 64, "model_type": "qwen3",
-    "num_attention_heads": 64, "num_hidden_layers": 64, "num_key_value_heads": 8,
-    "rope_scaling": None, "sliding_window": None, "use_sliding_window": False,
-    "layer_types": ["full_attention"] * 64, "vocab_size": 151936,
-}  # fmt: skip
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 64,
+    "model_type": "qwen3",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "layer_types": ["full_attention"] * 64,
+    "vocab_size": 151936,
+}
 NEMOTRON4_15B = {
-    "architectures": ["NemotronForCausalLM"], "hidden_act": "relu2", "hidden_size": 6144,
-    "intermediate_size": 24576, "max_position_embeddings": 4096, "model_type": "nemotron",
-    "norm_eps": 1e-5, "num_attention_heads": 48, "num_hidden_layers": 32,
-    "num_key_value_heads": 8, "partial_rotary_factor": 0.5, "vocab_size": 256000,
-}  # fmt: skip
+    "architectures": ["NemotronForCausalLM"],
+    "hidden_act": "relu2",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 4096,
+    "model_type": "nemotron",
+    "norm_eps": 1e-5,
+    "num_attention_heads": 48,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "partial_rotary_factor": 0.5,
+    "vocab_size": 256000,
+}
 GPT2 = {
-    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
-    "embd_pdrop": 0.1, "layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024,
-    "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
-    "summary_type": "cls_index", "vocab_size": 50257,
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "summary_type": "cls_index",
+    "vocab_size": 50257,
     "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-}  # fmt: skip
+}
 GEMMA3 = LLAMA3_8B | {"model_type": "gemma3_text", "sliding_window": 4096}
 WINDOW_FIRST = ["sliding_attention", "full_attention"]
 FAMILIES = {
-    "llama3_8b": LLAMA3_8B, "llama2_7b": LLAMA2_7B, "llama3.2_1b": LLAMA32_1B,
-    "mistral_7b": MISTRAL_7B, "qwen2.5_7b": QWEN25_7B, "qwen3_32b": QWEN3_32B,
+    "llama3_8b": LLAMA3_8B,
+    "llama2_7b": LLAMA2_7B,
+    "llama3.2_1b": LLAMA32_1B,
+    "mistral_7b": MISTRAL_7B,
+    "qwen2.5_7b": QWEN25_7B,
+    "qwen3_32b": QWEN3_32B,
     "nemotron4_15b": NEMOTRON4_15B,
-}  # fmt: skip
+}
 
 
 def write(folder: Path, values: object) -> Path:
@@ -237,11 +316,16 @@ def test_what_is_not_understood_is_refused_by_name(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"quantization_config": None}, {"num_local_experts": 0}, {"use_sliding_window": False},
-        {"rope_scaling": {"type": "linear", "factor": 8.0}}, {"_attn_implementation": "sdpa"},
-        {"dtype": "bfloat16"}, {"pruned_heads": {}}, {"my_extra_layers": None},
+        {"quantization_config": None},
+        {"num_local_experts": 0},
+        {"use_sliding_window": False},
+        {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        {"_attn_implementation": "sdpa"},
+        {"dtype": "bfloat16"},
+        {"pruned_heads": {}},
+        {"my_extra_layers": None},
     ],
-)  # fmt: skip
+)
 def test_what_is_off_or_harmless_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert load(tmp_path, LLAMA3_8B, **changes) == load(tmp_path, LLAMA3_8B)
 

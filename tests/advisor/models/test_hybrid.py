@@ -34,9 +34,10 @@ def test_three_of_four_layers_are_linear() -> None:
 
 def test_one_letter_a_layer() -> None:
     assert Counter(NEMOTRON.layer_kinds) == {
-        LayerKind(Mixer.MAMBA, FeedForward.NONE): 23, LayerKind(Mixer.NONE, FeedForward.MOE): 23,
+        LayerKind(Mixer.MAMBA, FeedForward.NONE): 23,
+        LayerKind(Mixer.NONE, FeedForward.MOE): 23,
         LayerKind(Mixer.FULL, FeedForward.NONE): 6,
-    }  # fmt: skip
+    }
     assert PIPES.layer_kinds[-1] == LayerKind(Mixer.NONE, FeedForward.DENSE)
 
 
@@ -50,12 +51,18 @@ def test_multi_token_prediction_attends_as_the_last_layer_does() -> None:
     [
         (NEMOTRON, {"pipeline_model_parallel_size": 4}, [[13]] * 4),
         (PIPES, {"pipeline_model_parallel_size": 4}, [[2], [2], [1], [1]]),
-        (PIPES, {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
-         [[2, 1], [2, 1]]),
-        (NEMOTRON, {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 20},
-         [[20], [32]]),
+        (
+            PIPES,
+            {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
+            [[2, 1], [2, 1]],
+        ),
+        (
+            NEMOTRON,
+            {"pipeline_model_parallel_size": 2, "num_layers_in_first_pipeline_stage": 20},
+            [[20], [32]],
+        ),
     ],
-)  # fmt: skip
+)
 def test_stages_of_a_pattern(
     model: ModelSpec, layout: dict[str, Any], layers: list[list[int]]
 ) -> None:
@@ -70,14 +77,20 @@ def test_stages_of_a_pattern(
 @pytest.mark.parametrize(
     ("model", "layout", "says"),
     [
-        (NEMOTRON, {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
-         "virtual_pipeline_model_parallel_size = 2: is no option of a model with hybrid"),
+        (
+            NEMOTRON,
+            {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
+            "virtual_pipeline_model_parallel_size = 2: is no option of a model with hybrid",
+        ),
         (NEMOTRON, {"pipeline_model_parallel_layout": "Et*52L"}, "is no option of a model with"),
         (PIPES, {"pipeline_model_parallel_size": 3}, "has 4 segments, and PP x VPP is 3"),
-        (PIPES, {"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 1},
-         "excludes every other way of an uneven split"),
+        (
+            PIPES,
+            {"pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 1},
+            "excludes every other way of an uneven split",
+        ),
     ],
-)  # fmt: skip
+)
 def test_splits_that_are_refused(model: ModelSpec, layout: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         pipeline_stages(model, ParallelLayout(**layout))
@@ -87,9 +100,11 @@ def test_heads_are_cut_by_tp_and_cp() -> None:
     assert legal_tensor_parallel_sizes(NEMOTRON) == (1, 2, 4, 8)  # groups of Mamba
     with pytest.raises(UserError, match="TP x CP = 32: must divide linear_num_key_heads = 16"):
         check_model_fits_layout(
-            QWEN, ParallelLayout(tensor_model_parallel_size=8, context_parallel_size=4,
-                                 sequence_parallel=True)
-        )  # fmt: skip
+            QWEN,
+            ParallelLayout(
+                tensor_model_parallel_size=8, context_parallel_size=4, sequence_parallel=True
+            ),
+        )
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,17 @@ WHERE = "model.moe_layer_freq"
 @pytest.mark.parametrize(
     ("value", "layers"),
     [
-        (1, "1111"), (2, "1010"), ("3", "1001"), (9, "1000"),
-        ("([0]*1+[1]*3)", "0111"), ("[0, 1] * 2", "0101"), ("2*[1,0]", "1010"),
-        ([0, 0, 1, 1], "0011"), ("[0]+[1]*3", "0111"),
+        (1, "1111"),
+        (2, "1010"),
+        ("3", "1001"),
+        (9, "1000"),
+        ("([0]*1+[1]*3)", "0111"),
+        ("[0, 1] * 2", "0101"),
+        ("2*[1,0]", "1010"),
+        ([0, 0, 1, 1], "0011"),
+        ("[0]+[1]*3", "0111"),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_says_which_layers(value: object, layers: str) -> None:
     expanded = LayerPattern.read(value, WHERE).expand(4, WHERE)
     assert "".join(str(int(entry)) for entry in expanded) == layers
@@ -29,10 +35,28 @@ def test_text_is_kept_without_blanks() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        True, 1.5, None, {}, 0, -1, "", "x", "[2]", "[1", "[1]*[1]", "[1]+1", "[[1]]", "1+1",
-        "[True]", "[1]*99999999", "[1]*9999+[0]*9999", "__import__('os')", "[0]*3-[1]", "(" * 9999,
+        True,
+        1.5,
+        None,
+        {},
+        0,
+        -1,
+        "",
+        "x",
+        "[2]",
+        "[1",
+        "[1]*[1]",
+        "[1]+1",
+        "[[1]]",
+        "1+1",
+        "[True]",
+        "[1]*99999999",
+        "[1]*9999+[0]*9999",
+        "__import__('os')",
+        "[0]*3-[1]",
+        "(" * 9999,
     ],
-)  # fmt: skip
+)
 def test_anything_else_is_refused(value: object) -> None:
     with pytest.raises(UserError, match="moe_layer_freq"):
         LayerPattern.read(value, WHERE)

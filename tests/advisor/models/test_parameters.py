@@ -73,24 +73,38 @@ EXACT = {
 # Parameters that a token goes through, and those of multi-token prediction, from the same script.
 # The router's bias of every expert, which it counts and Megatron keeps as a buffer, is left out.
 ACTIVE = {
-    "deepseek_v2": 21_375_800_320, "deepseek_v2_lite": 2_661_150_208,
-    "deepseek_v3": 37_552_282_624, "moonlight_16b_a3b": 2_914_782_720, "kimi_k2": 32_861_477_888,
-    "llama4_scout_17b_16e": 17_172_894_720, "llama4_maverick_17b_128e": 17_184_691_200,
-    "gpt_oss_20b": 4_187_440_704, "gpt_oss_120b": 5_711_982_912, "glm4.5": 33_632_251_904,
-    "glm4.5_air": 13_424_123_904, "qwen3_next_80b_a3b": 3_874_929_408,
+    "deepseek_v2": 21_375_800_320,
+    "deepseek_v2_lite": 2_661_150_208,
+    "deepseek_v3": 37_552_282_624,
+    "moonlight_16b_a3b": 2_914_782_720,
+    "kimi_k2": 32_861_477_888,
+    "llama4_scout_17b_16e": 17_172_894_720,
+    "llama4_maverick_17b_128e": 17_184_691_200,
+    "gpt_oss_20b": 4_187_440_704,
+    "gpt_oss_120b": 5_711_982_912,
+    "glm4.5": 33_632_251_904,
+    "glm4.5_air": 13_424_123_904,
+    "qwen3_next_80b_a3b": 3_874_929_408,
     "nemotron3_nano_30b_a3b": 3_580_073_408,
-}  # fmt: skip
+}
 PREDICTS = {
-    "deepseek_v3": 11_610_067_968, "glm4.5": 3_988_069_632, "glm4.5_air": 2_375_059_456,
-}  # fmt: skip
+    "deepseek_v3": 11_610_067_968,
+    "glm4.5": 3_988_069_632,
+    "glm4.5_air": 2_375_059_456,
+}
 
 # Their published figure is a name or a rounded statement, not a count: "1T" of Korthikanti et al.
 # Table 3, "72B", "355B", "106B", Gemma 2's "9B" and "27B"; Kimi K2's 1.04T is more than its own
 # shape gives.
 LABELS = {
-    "gpt3_1t": 0.01, "qwen2.5_72b": 0.01, "glm4.5": 0.01, "glm4.5_air": 0.01, "kimi_k2": 0.014,
-    "gemma2_9b": 0.028, "gemma2_27b": 0.009,
-}  # fmt: skip
+    "gpt3_1t": 0.01,
+    "qwen2.5_72b": 0.01,
+    "glm4.5": 0.01,
+    "glm4.5_air": 0.01,
+    "kimi_k2": 0.014,
+    "gemma2_9b": 0.028,
+    "gemma2_27b": 0.009,
+}
 # Test configurations of Megatron-LM, whose size nobody states.
 UNPUBLISHED = {"megatron_ci_gpt3_7b", "megatron_ci_gpt3_15b", "megatron_ci_deepseekv3_proxy"}
 
@@ -124,10 +138,16 @@ def test_multi_token_prediction_is_counted_apart(name: str) -> None:
 
 def toy(**options: object) -> ModelSpec:
     shape = {
-        "name": "toy", "num_layers": 2, "hidden_size": 4, "ffn_hidden_size": 6,
-        "num_attention_heads": 2, "num_query_groups": 1, "kv_channels": 3, "vocab_size": 10,
+        "name": "toy",
+        "num_layers": 2,
+        "hidden_size": 4,
+        "ffn_hidden_size": 6,
+        "num_attention_heads": 2,
+        "num_query_groups": 1,
+        "kv_channels": 3,
+        "vocab_size": 10,
         "max_position_embeddings": 5,
-    }  # fmt: skip
+    }
     return ModelSpec(**(shape | options))  # type: ignore[arg-type]
 
 
@@ -165,11 +185,13 @@ def test_total_is_the_sum_of_the_parts() -> None:
 @pytest.mark.parametrize(
     ("name", "active"),
     [
-        ("mixtral_8x7b", 12_879_925_248), ("mixtral_8x22b", 39_161_468_928),
-        ("qwen3_30b_a3b", 3_353_032_704), ("qwen3_235b_a22b", 22_190_763_520),
+        ("mixtral_8x7b", 12_879_925_248),
+        ("mixtral_8x22b", 39_161_468_928),
+        ("qwen3_30b_a3b", 3_353_032_704),
+        ("qwen3_235b_a22b", 22_190_763_520),
         ("llama3_8b", 8_030_261_248),
     ],
-)  # fmt: skip
+)
 def test_active_parameters_are_those_of_topk_experts(name: str, active: int) -> None:
     """Counted by the same independent script; cards say 12.9, 39, 3.3 and 22 billion."""
     assert active_parameters(load_model(name)) == active

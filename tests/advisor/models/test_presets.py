@@ -49,10 +49,16 @@ def test_gpt3_is_the_transformer_of_its_time(name: str) -> None:
 
 def test_llama3_70b_field_by_field() -> None:
     assert load_model("llama3_70b") == ModelSpec(
-        name="llama3_70b", num_layers=80, hidden_size=8192, ffn_hidden_size=28672,
-        num_attention_heads=64, num_query_groups=8, kv_channels=128, vocab_size=128256,
+        name="llama3_70b",
+        num_layers=80,
+        hidden_size=8192,
+        ffn_hidden_size=28672,
+        num_attention_heads=64,
+        num_query_groups=8,
+        kv_channels=128,
+        vocab_size=128256,
         max_position_embeddings=8192,
-    )  # fmt: skip
+    )
 
 
 def test_families_differ_where_they_should() -> None:
@@ -118,17 +124,18 @@ def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
         (TINY.replace("64", "'64'"), "hidden_size = 64: must be an integer"),
         (TINY.replace("64", "0"), "model.hidden_size = 0: must be at least 1"),
         (TINY.replace("64", "-1"), "model.hidden_size = -1: must be at least 1"),
-        (TINY.replace("groups: 2", "groups: 3"),
-         "model.num_query_groups = 3: must divide num_attention_heads = 4; nearest: 2 or 4"),
-        (TINY + "activation: swish\n",
-         "squared_relu, swiglu, geglu, quick_geglu; did you mean"),
+        (
+            TINY.replace("groups: 2", "groups: 3"),
+            "model.num_query_groups = 3: must divide num_attention_heads = 4; nearest: 2 or 4",
+        ),
+        (TINY + "activation: swish\n", "squared_relu, swiglu, geglu, quick_geglu; did you mean"),
         (TINY + "add_bias_linear: 1\n", "add_bias_linear = 1: must be true or false"),
         (TINY + "published_parameters: 7\n", "published_parameters = 7: must be a mapping"),
         (TINY + "base: llama3\n", "base = llama3: unknown model; did you mean llama3_8b"),
         (TINY + "base: [a]\n", "base = ['a']: must be text"),
         (TINY + "hidden_size\n", "is not valid YAML"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_yaml_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
     path = yaml_model(tmp_path, text)
     with pytest.raises(UserError) as error:
@@ -182,9 +189,13 @@ def test_a_hugging_face_folder_or_file(tmp_path: Path) -> None:
     folder = tmp_path / "My-Model"
     folder.mkdir()
     values = {
-        "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024,
+        "model_type": "gpt2",
+        "n_layer": 12,
+        "n_embd": 768,
+        "n_head": 12,
+        "n_positions": 1024,
         "vocab_size": 50257,
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(values))
     assert load_model(str(folder)) == load_model(str(folder / "config.json"))
     assert load_model(str(folder)).name == "My-Model"

@@ -24,8 +24,10 @@ def test_specs_break_at_their_joints() -> None:
     spec = "selective:core_attn,mlp+offload=core_attn,attn_proj"
     assert spec_lines(spec, 60) == [spec]
     assert spec_lines(spec, 24) == [
-        "selective:core_attn,mlp", "  +offload=core_attn,", "  attn_proj",
-    ]  # fmt: skip
+        "selective:core_attn,mlp",
+        "  +offload=core_attn,",
+        "  attn_proj",
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 22, 28])
@@ -44,6 +46,7 @@ def test_broken_commands_are_one_to_a_shell() -> None:
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
     overrides = "'model.recompute_modules=[mlp]' model.recompute_method=null"
     assert command_lines(overrides, 40) == [
-        "'model.recompute_modules=[mlp]' \\", "model.recompute_method=null",
-    ]  # fmt: skip
+        "'model.recompute_modules=[mlp]' \\",
+        "model.recompute_method=null",
+    ]
     assert command_lines("", 10) == [""]

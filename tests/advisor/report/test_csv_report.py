@@ -19,8 +19,12 @@ def rows(advice: Advice, top: int | None = None) -> list[dict[str, str]]:
 def test_one_row_a_candidate_with_raw_numbers(tight: Advice) -> None:
     table = rows(tight)
     assert [row["recompute"] for row in table] == [
-        "selective:mlp", "full:block:2", "full:uniform:1", "none", "selective:core_attn",
-    ]  # fmt: skip
+        "selective:mlp",
+        "full:block:2",
+        "full:uniform:1",
+        "none",
+        "selective:core_attn",
+    ]
     best = table[0]
     assert int(best["peak_reserved_bytes"]) == 66 * GIB
     assert float(best["step_time_seconds"]) == 9.3
@@ -57,8 +61,10 @@ def test_every_framework_spells_every_setting(tight: Advice) -> None:
     for candidate in tight.candidates:
         family = all_flags(candidate.evaluation)
         assert set(family) == {
-            Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO,
-        }  # fmt: skip
+            Framework.MEGATRON_LM,
+            Framework.MEGATRON_BRIDGE,
+            Framework.NEMO,
+        }
         for framework in family:
             assert "\n" not in framework_layout_flags(candidate.evaluation, framework)
 

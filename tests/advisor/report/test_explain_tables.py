@@ -44,8 +44,14 @@ def test_components_come_in_the_order_of_the_breakdown(explained: tuple) -> None
     table = plain_lines(memory_table(evaluation, memory))
     heads = [line.split()[0] for line in table if re.match(r"  [a-z]+ ", line)]
     assert heads == [
-        "tensor", "weights", "gradients", "optimizer", "activations", "transient", "overhead",
-    ]  # fmt: skip
+        "tensor",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "transient",
+        "overhead",
+    ]
 
 
 def test_subtotals_sum_to_the_total(explained: tuple) -> None:
@@ -87,6 +93,15 @@ def test_stages_show_both_peaks_and_what_is_in_flight(explained: tuple) -> None:
     head, *rows = plain_lines(stage_table(evaluation.stages))
     assert head.split()[-4:] == ["reserved", "allocated", "in", "flight"]
     assert rows[0].split() == [
-        "0", "9.0", "18.0", "13.0", "21.0", "2.0", "3.0", "66.0", "63.0", "4.6",
-    ]  # fmt: skip
+        "0",
+        "9.0",
+        "18.0",
+        "13.0",
+        "21.0",
+        "2.0",
+        "3.0",
+        "66.0",
+        "63.0",
+        "4.6",
+    ]
     assert len(rows) == 4

@@ -17,28 +17,67 @@ from advisor.units import GIB
 
 TOP = {"schema_version", "job", "evaluated", "calibration", "candidates", "rejected", "remedies"}
 JOB = {
-    "model", "layout", "gpus", "precision", "framework", "framework_version", "seq_length",
-    "micro_batch_size", "global_batch_size", "model_flops_per_step",
-}  # fmt: skip
+    "model",
+    "layout",
+    "gpus",
+    "precision",
+    "framework",
+    "framework_version",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "model_flops_per_step",
+}
 RECOMPUTE = {
-    "spec", "granularity", "modules", "method", "num_layers", "distribute_saved_activations",
+    "spec",
+    "granularity",
+    "modules",
+    "method",
+    "num_layers",
+    "distribute_saved_activations",
     "offload_modules",
-}  # fmt: skip
+}
 CANDIDATE = {
-    "rank", "recompute", "layout", "fits", "pareto", "fit_probability", "peak_allocated_bytes",
-    "peak_reserved_bytes", "peak_stage", "stages", "saved_bytes_per_layer", "step_time_seconds",
-    "step_time_low_seconds", "step_time_high_seconds", "time_seconds", "tokens_per_second_per_gpu",
-    "tflops_per_gpu", "mfu", "hfu", "recompute_overhead", "flags",
-}  # fmt: skip
+    "rank",
+    "recompute",
+    "layout",
+    "fits",
+    "pareto",
+    "fit_probability",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_stage",
+    "stages",
+    "saved_bytes_per_layer",
+    "step_time_seconds",
+    "step_time_low_seconds",
+    "step_time_high_seconds",
+    "time_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "recompute_overhead",
+    "flags",
+}
 STAGE = {
-    "stage", "peak_allocated_bytes", "peak_reserved_bytes", "memory_bytes",
-    "in_flight_microbatches", "peak_phase",
-}  # fmt: skip
+    "stage",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "memory_bytes",
+    "in_flight_microbatches",
+    "peak_phase",
+}
 MEMORY = {"weights", "gradients", "optimizer", "activations", "transient", "overhead"}
 TIME = {
-    "forward", "backward", "recompute", "exposed_communication", "pipeline_bubble", "optimizer",
+    "forward",
+    "backward",
+    "recompute",
+    "exposed_communication",
+    "pipeline_bubble",
+    "optimizer",
     "offload",
-}  # fmt: skip
+}
 
 
 def loaded(advice: Advice, **options: Any) -> dict[str, Any]:
@@ -105,10 +144,16 @@ def test_values(tight: Advice) -> None:
     assert (job["precision"], job["framework"], job["seq_length"]) == ("bf16", "megatron_lm", 4096)
     assert report["calibration"]["provenance"] == "published"
     assert best["recompute"] == {
-        "spec": "selective:mlp", "granularity": "selective", "modules": ["mlp"], "method": None,
-        "num_layers": None, "distribute_saved_activations": False, "offload_modules": [],
-        "cpu_offloading_num_layers": 0, "effective_modules": ["mlp"],
-    }  # fmt: skip
+        "spec": "selective:mlp",
+        "granularity": "selective",
+        "modules": ["mlp"],
+        "method": None,
+        "num_layers": None,
+        "distribute_saved_activations": False,
+        "offload_modules": [],
+        "cpu_offloading_num_layers": 0,
+        "effective_modules": ["mlp"],
+    }
     assert best["peak_reserved_bytes"] == 66 * GIB
     assert best["peak_allocated_bytes"] == 63 * GIB
     assert best["step_time_seconds"] == 9.3
@@ -130,9 +175,10 @@ def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) ->
 
 def test_what_json_cannot_say_is_null(make_advice, make_evaluation) -> None:
     odd = replace(
-        make_evaluation("none", 10), fit_probability=float("nan"),
+        make_evaluation("none", 10),
+        fit_probability=float("nan"),
         step_time_high_seconds=float("inf"),
-    )  # fmt: skip
+    )
     candidate = loaded(make_advice(odd))["candidates"][0]
     assert candidate["fit_probability"] is None
     assert candidate["step_time_high_seconds"] is None

@@ -13,8 +13,10 @@ def test_errors_come_first_and_a_block_has_level_rule_reason_fix_and_source() ->
     lines = page("--recompute-activations --recompute-modules core_attn bogus")
     assert lines[0] == "command line: selective recompute of core_attn, bogus, megatron-core 0.19"
     assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == [
-        "ERROR", "WARNING", "NOTE",
-    ]  # fmt: skip
+        "ERROR",
+        "WARNING",
+        "NOTE",
+    ]
     assert lines[1].split() == ["ERROR", "recompute_modules"]
     assert lines[2].strip() == "recompute_modules bogus: not accepted by megatron-core 0.19"
     fix = " ".join(" ".join(lines[3:6]).split())

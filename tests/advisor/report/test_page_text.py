@@ -40,8 +40,9 @@ def test_text_is_printed_as_it_is() -> None:
 
 def test_margins_hang() -> None:
     assert plain_lines(beside([("budget", "one two three")], margin=8), 18) == [
-        "budget    one two", "          three",
-    ]  # fmt: skip
+        "budget    one two",
+        "          three",
+    ]
 
 
 def test_prose_wraps() -> None:

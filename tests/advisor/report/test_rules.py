@@ -15,9 +15,13 @@ CORE = {revision.core: revision for revision in MEGATRON_CORE}
 BRIDGE = {revision.version: revision for revision in MEGATRON_BRIDGE}
 FRAMEWORKS = Path(advisor.frameworks.__file__).parent
 RELEASES = (
-    ("torchtitan", "0.1"), ("torchtitan", "0.3"), ("fsdp2", "2.13"), ("deepspeed", "0.19"),
-    ("huggingface", "4"), ("huggingface", "5"),
-)  # fmt: skip
+    ("torchtitan", "0.1"),
+    ("torchtitan", "0.3"),
+    ("fsdp2", "2.13"),
+    ("deepspeed", "0.19"),
+    ("huggingface", "4"),
+    ("huggingface", "5"),
+)
 
 
 def page(revision: Revision, word: str = "") -> str:

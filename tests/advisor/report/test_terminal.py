@@ -62,8 +62,10 @@ def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
 def test_a_narrow_page_leaves_out_what_matters_least(tight: Advice) -> None:
     heads = [plain(tight, width).split("\n\n")[1].splitlines()[0] for width in (100, 70, 60)]
     assert [("TFLOP/s" in head, "overhead" in head, "fits" in head) for head in heads] == [
-        (True, True, True), (False, True, True), (False, False, True),
-    ]  # fmt: skip
+        (True, True, True),
+        (False, True, True),
+        (False, False, True),
+    ]
 
 
 def test_environment_is_never_cut(make_advice, make_evaluation) -> None:
@@ -76,9 +78,12 @@ def test_long_names_and_large_numbers_still_fit(layouts: Advice) -> None:
     job = layouts.job
     model = replace(job.model, name="a_model_with_a_name_of_great_length_" * 2)
     wide = ParallelLayout(
-        tensor_model_parallel_size=8, sequence_parallel=True, pipeline_model_parallel_size=16,
-        virtual_pipeline_model_parallel_size=5, data_parallel_size=128,
-    )  # fmt: skip
+        tensor_model_parallel_size=8,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=16,
+        virtual_pipeline_model_parallel_size=5,
+        data_parallel_size=128,
+    )
     config = replace(job.config, global_batch_size=4096)
     job = replace(job, model=model, layout=wide, num_gpus=16384, config=config)
     first = layouts.candidates[0]
@@ -253,9 +258,11 @@ def test_an_uncalibrated_gpu_says_so(tight: Advice) -> None:
 
 def test_layout_words() -> None:
     layout = ParallelLayout(
-        tensor_model_parallel_size=2, context_parallel_size=2, data_parallel_size=3,
+        tensor_model_parallel_size=2,
+        context_parallel_size=2,
+        data_parallel_size=3,
         use_distributed_optimizer=False,
-    )  # fmt: skip
+    )
     assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"
     split = {"pipeline_model_parallel_layout": "Ett|tttL"}
     text = "TP 1 · PP 2 · split Ett|tttL · DP 1 · distributed optimizer"
@@ -268,9 +275,16 @@ def test_layout_words() -> None:
 
 @pytest.mark.parametrize(
     ("share", "drawn"),
-    [(0, ""), (1 / 32, "▏"), (1 / 4, "█"), (12 / 32, "█▌"), (1, "████"), (33 / 32, "████▶"),
-     (28, "████▶")],
-)  # fmt: skip
+    [
+        (0, ""),
+        (1 / 32, "▏"),
+        (1 / 4, "█"),
+        (12 / 32, "█▌"),
+        (1, "████"),
+        (33 / 32, "████▶"),
+        (28, "████▶"),
+    ],
+)
 def test_bars_have_eighths_and_run_over_visibly(share: float, drawn: str) -> None:
     assert plain_lines(Gauge("1.0 (0)", share, 4)) == [f"1.0 (0) {drawn}".rstrip()]
 

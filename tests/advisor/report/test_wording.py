@@ -35,8 +35,10 @@ def test_no_prediction_is_certain(probability: float, text: str) -> None:
 
 def test_seconds_keep_three_digits_below_one() -> None:
     assert [seconds(9.3, 8.0), seconds(0.4567, 0.4), seconds(12.0, 0.4)] == [
-        "9.30", "0.457", "12.000",
-    ]  # fmt: skip
+        "9.30",
+        "0.457",
+        "12.000",
+    ]
 
 
 def test_the_choice_is_the_best_that_fits(make_advice, make_evaluation, hopeless: Advice) -> None:

@@ -19,25 +19,45 @@ from harness.result import (
 from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
 
 MODEL = ModelSpec(
-    name="toy", num_layers=4, hidden_size=64, ffn_hidden_size=96, num_attention_heads=4,
-    num_query_groups=2, kv_channels=16, vocab_size=256, max_position_embeddings=64,
-)  # fmt: skip
+    name="toy",
+    num_layers=4,
+    hidden_size=64,
+    ffn_hidden_size=96,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=256,
+    max_position_embeddings=64,
+)
 WORKLOAD = Workload(
-    model=MODEL, layout=ParallelLayout(), seq_length=64, micro_batch_size=2, global_batch_size=4,
-    precision=Precision.BF16, recompute="none", backend=Backend.NATIVE, device=Device.CUDA,
-)  # fmt: skip
+    model=MODEL,
+    layout=ParallelLayout(),
+    seq_length=64,
+    micro_batch_size=2,
+    global_batch_size=4,
+    precision=Precision.BF16,
+    recompute="none",
+    backend=Backend.NATIVE,
+    device=Device.CUDA,
+)
 ENVIRONMENT: dict[str, Any] = {
-    "gpus": [{"torch_name": "NVIDIA H200"}], "software": {"torch": "2.11.0"}, "variables": {},
-}  # fmt: skip
+    "gpus": [{"torch_name": "NVIDIA H200"}],
+    "software": {"torch": "2.11.0"},
+    "variables": {},
+}
 GIB = 2**30
 
 
 def prediction(seconds: float | None, peak: int, probability: float = 1.0) -> Prediction:
     return Prediction(
-        step_time_seconds=seconds, peak_allocated_bytes=peak, peak_reserved_bytes=peak + GIB,
-        saved_bytes_per_layer=1000, replayed_flops_per_layer=0, calibration="h200",
+        step_time_seconds=seconds,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=peak + GIB,
+        saved_bytes_per_layer=1000,
+        replayed_flops_per_layer=0,
+        calibration="h200",
         fit_probability=probability,
-    )  # fmt: skip
+    )
 
 
 def result(
@@ -54,9 +74,12 @@ def result(
 ) -> TrialResult:
     """`seconds` of three equal steps; None for a trial that gave none. concern: why unstable."""
     trial = Trial(
-        workload=replace(workload, recompute=setting), measurement=MeasurementPlan(),
-        prediction=predicted, repeat=repeat, variables=("X=expandable_segments:True",),
-    )  # fmt: skip
+        workload=replace(workload, recompute=setting),
+        measurement=MeasurementPlan(),
+        prediction=predicted,
+        repeat=repeat,
+        variables=("X=expandable_segments:True",),
+    )
     measured = seconds is not None
     unstable = status is TrialStatus.UNSTABLE
     return TrialResult(

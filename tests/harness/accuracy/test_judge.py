@@ -11,15 +11,23 @@ SPECS = ("none", "selective:mlp", "full:uniform:1")
 
 
 def cell(
-    predicted: tuple[float, ...], measured: tuple[float | None, ...],
+    predicted: tuple[float, ...],
+    measured: tuple[float | None, ...],
     probabilities: tuple[float, ...] = (1.0, 1.0, 1.0),
-) -> tuple[Row, ...]:  # fmt: skip
-    return rows([
-        result(spec, seen, predicted=prediction(told, 8 * GIB, probability),
-               status=TrialStatus.OK if seen is not None else TrialStatus.OOM)
-        for spec, told, seen, probability in zip(
-            SPECS, predicted, measured, probabilities, strict=True)
-    ])  # fmt: skip
+) -> tuple[Row, ...]:
+    return rows(
+        [
+            result(
+                spec,
+                seen,
+                predicted=prediction(told, 8 * GIB, probability),
+                status=TrialStatus.OK if seen is not None else TrialStatus.OOM,
+            )
+            for spec, told, seen, probability in zip(
+                SPECS, predicted, measured, probabilities, strict=True
+            )
+        ]
+    )
 
 
 def test_a_perfect_cell() -> None:

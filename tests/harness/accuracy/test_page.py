@@ -11,13 +11,19 @@ from harness.accuracy.page import csv_text, page
 from harness.accuracy.rows import rows
 from harness.result import TrialStatus
 
-ROWS = rows([
-    result("none", 1.0, predicted=prediction(0.9, 9 * GIB)),
-    result("selective:mlp", 1.25, predicted=prediction(1.1, 8 * GIB)),
-    result("full:uniform:1", None, predicted=prediction(1.4, 7 * GIB), status=TrialStatus.OOM),
-    result("selective:core_attn", 7.0, predicted=prediction(1.0, 9 * GIB),
-           status=TrialStatus.UNSTABLE),
-])  # fmt: skip
+ROWS = rows(
+    [
+        result("none", 1.0, predicted=prediction(0.9, 9 * GIB)),
+        result("selective:mlp", 1.25, predicted=prediction(1.1, 8 * GIB)),
+        result("full:uniform:1", None, predicted=prediction(1.4, 7 * GIB), status=TrialStatus.OOM),
+        result(
+            "selective:core_attn",
+            7.0,
+            predicted=prediction(1.0, 9 * GIB),
+            status=TrialStatus.UNSTABLE,
+        ),
+    ]
+)
 
 
 def test_the_table_has_every_row_with_raw_numbers() -> None:

@@ -11,10 +11,12 @@ from harness.trial import Device
 
 
 def test_a_row_holds_both_sides() -> None:
-    none, mlp = rows([
-        result("selective:mlp", 1.2, predicted=prediction(1.1, 8 * GIB), peak=10 * GIB),
-        result("none", 1.0, predicted=prediction(0.9, 9 * GIB), peak=10 * GIB),
-    ])  # fmt: skip
+    none, mlp = rows(
+        [
+            result("selective:mlp", 1.2, predicted=prediction(1.1, 8 * GIB), peak=10 * GIB),
+            result("none", 1.0, predicted=prediction(0.9, 9 * GIB), peak=10 * GIB),
+        ]
+    )
     assert (none.setting, mlp.setting) == ("none", "selective:mlp")
     assert none.cell == mlp.cell
     assert none.allocated.error == pytest.approx(-0.1)
@@ -54,12 +56,17 @@ def test_out_of_memory_is_a_verdict_without_numbers() -> None:
 
 
 def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> None:
-    longer, cpu = (replace(WORKLOAD, **change) for change in
-                   ({"seq_length": 128}, {"device": Device.CPU}))  # type: ignore[arg-type]  # fmt: skip
-    found = rows([
-        result("none", 1.0), result("selective:mlp", 1.0), result("none", 1.0, workload=longer),
-        result("none", 1.0, workload=cpu, environment={"gpus": []}),
-    ])  # fmt: skip
+    longer, cpu = (
+        replace(WORKLOAD, **change) for change in ({"seq_length": 128}, {"device": Device.CPU})
+    )  # type: ignore[arg-type]
+    found = rows(
+        [
+            result("none", 1.0),
+            result("selective:mlp", 1.0),
+            result("none", 1.0, workload=longer),
+            result("none", 1.0, workload=cpu, environment={"gpus": []}),
+        ]
+    )
     assert len({row.cell for row in found}) == 3
     assert {row.cell.group for row in found} == {"cuda native toy", "cpu native toy"}
     assert {row.cell.half for row in found} <= set(Half)

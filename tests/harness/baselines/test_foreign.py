@@ -13,8 +13,12 @@ from harness.gate.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS
 
 def series(values: dict[str, Any]) -> dict[str, Any]:
     steps = [int(step) for step in values]
-    return {"start_step": steps[0], "end_step": steps[-1], "step_interval": steps[1] - steps[0],
-            "values": values}  # fmt: skip
+    return {
+        "start_step": steps[0],
+        "end_step": steps[-1],
+        "step_interval": steps[1] - steps[0],
+        "values": values,
+    }
 
 
 MEGATRON = {
@@ -28,8 +32,10 @@ BRIDGE = {
     "0": {"lm loss": "1.2E+01", "elapsed time per iteration (ms)": 53000.0, "GPU utilization": 1.0},
     "1": {"lm loss": 11.5, "elapsed time per iteration (ms)": 231.5, "GPU utilization": 701.25},
     "2": {"lm loss": "nan", "elapsed time per iteration (ms)": 230.1, "GPU utilization": 709.93},
-    "alloc": 35.2, "max_alloc": 55.61234, "max_reserved": 60.5,
-}  # fmt: skip
+    "alloc": 35.2,
+    "max_alloc": 55.61234,
+    "max_reserved": 60.5,
+}
 
 
 def test_megatron_keeps_losses_and_drops_the_warm_up() -> None:
@@ -79,8 +85,9 @@ def test_what_is_exported_is_imported_as_it_was(layout: Layout) -> None:
         assert back[name].values == pytest.approx(one.values, rel=1e-12)
 
 
-@pytest.mark.parametrize(("values", "layout"), [(MEGATRON, Layout.MEGATRON_LM),
-                                                (BRIDGE, Layout.MEGATRON_BRIDGE)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "layout"), [(MEGATRON, Layout.MEGATRON_LM), (BRIDGE, Layout.MEGATRON_BRIDGE)]
+)
 def test_a_foreign_file_survives_the_way_there_and_back(
     values: dict[str, Any], layout: Layout
 ) -> None:
@@ -93,22 +100,31 @@ def test_a_foreign_file_survives_the_way_there_and_back(
 def test_exported_names_and_units_are_theirs() -> None:
     bridge = write_layout(OURS, Layout.MEGATRON_BRIDGE)
     assert bridge["3"] == {
-        "lm loss": 3.0, "elapsed time per iteration (ms)": 231.7, "GPU utilization": 700.1,
-    }  # fmt: skip
+        "lm loss": 3.0,
+        "elapsed time per iteration (ms)": 231.7,
+        "GPU utilization": 700.1,
+    }
     assert bridge["max_alloc"] == 55.61234
     megatron = write_layout(OURS, Layout.MEGATRON_LM)
     assert megatron["iteration-time"] == {
-        "start_step": 4, "end_step": 6, "step_interval": 1,
+        "start_step": 4,
+        "end_step": 6,
+        "step_interval": 1,
         "values": {"4": 0.2317, "5": 0.23, "6": 0.1},
-    }  # fmt: skip
+    }
     assert megatron["mem-max-allocated-bytes"]["values"]["4"] == 55_612_340_000
 
 
 @pytest.mark.parametrize(
     "values",
-    [{}, {"iteration-time": 3}, {"iteration-time": {"values": {"a": 1}}},
-     {"iteration-time": {"values": {"1": True}}}, {"num-zeros": series({"1": 1, "2": 2})}],
-)  # fmt: skip
+    [
+        {},
+        {"iteration-time": 3},
+        {"iteration-time": {"values": {"a": 1}}},
+        {"iteration-time": {"values": {"1": True}}},
+        {"num-zeros": series({"1": 1, "2": 2})},
+    ],
+)
 def test_other_files_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         read_layout(values, Layout.MEGATRON_LM, "f")

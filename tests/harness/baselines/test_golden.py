@@ -13,16 +13,23 @@ from harness.compare import Subject, find_golden
 from harness.result import TrialResult, TrialStatus
 
 WORKLOAD: dict[str, Any] = {
-    "model": {"name": "toy"}, "layout": {"data_parallel_size": 8}, "recompute": "none",
+    "model": {"name": "toy"},
+    "layout": {"data_parallel_size": 8},
+    "recompute": "none",
     "seq_length": 1024,
-}  # fmt: skip
+}
 H100 = "8xH100-SXM-80GB"
 
 
 def golden(
-    gpus: str = H100, key: str | None = None, provenance: Provenance = Provenance.MEASURED,
-    date: str = "2026-01-01", fields: dict[str, Any] | None = None, steps: int = 3, **more: Any,
-) -> Golden:  # fmt: skip
+    gpus: str = H100,
+    key: str | None = None,
+    provenance: Provenance = Provenance.MEASURED,
+    date: str = "2026-01-01",
+    fields: dict[str, Any] | None = None,
+    steps: int = 3,
+    **more: Any,
+) -> Golden:
     series = Series(steps=tuple(range(steps)), values=(0.5,) * steps)
     known = {"model.name": "toy", "recompute": "none"} if fields is None else fields
     return Golden(
@@ -36,10 +43,13 @@ def golden(
 @pytest.fixture
 def subject() -> Subject:
     result = TrialResult(
-        name="x", status=TrialStatus.OK, trial={"workload": WORKLOAD},
-        environment={"gpus": [{"torch_name": "NVIDIA H100 80GB HBM3"}]}, started_at="",
+        name="x",
+        status=TrialStatus.OK,
+        trial={"workload": WORKLOAD},
+        environment={"gpus": [{"torch_name": "NVIDIA H100 80GB HBM3"}]},
+        started_at="",
         wall_seconds=0.0,
-    )  # fmt: skip
+    )
     from harness.baselines.identity import workload_key
 
     return Subject(key=workload_key(WORKLOAD), label="toy", results=(result,))

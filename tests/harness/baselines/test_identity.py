@@ -59,9 +59,13 @@ def test_gpus_have_one_name(name: str, full: str) -> None:
 def result(environment: dict[str, Any], device: str = "cuda", *variables: str) -> TrialResult:
     trial = {"workload": WORKLOAD | {"device": device}, "variables": list(variables)}
     return TrialResult(
-        name="x", status=TrialStatus.OK, trial=trial, environment=environment, started_at="",
+        name="x",
+        status=TrialStatus.OK,
+        trial=trial,
+        environment=environment,
+        started_at="",
         wall_seconds=0.0,
-    )  # fmt: skip
+    )
 
 
 def test_places() -> None:
@@ -83,10 +87,16 @@ def test_a_process_without_a_fingerprint_still_had_its_variables() -> None:
 
 def test_what_is_compared() -> None:
     flat = {
-        "software.torch": "2", "software.python": "3", "software.harness": "1", "git_commit": "a",
-        "gpus[0].driver": "580", "gpus[0].sm_clock_mhz": 1980, "host.cpu": "Xeon",
-        "variables.NCCL_ALGO": "Ring", "host.name_hash": "x",
-    }  # fmt: skip
+        "software.torch": "2",
+        "software.python": "3",
+        "software.harness": "1",
+        "git_commit": "a",
+        "gpus[0].driver": "580",
+        "gpus[0].sm_clock_mhz": 1980,
+        "host.cpu": "Xeon",
+        "variables.NCCL_ALGO": "Ring",
+        "host.name_hash": "x",
+    }
     assert set(compared(flat, False)) == {"software.torch", "gpus[0].driver", "variables.NCCL_ALGO"}
     assert "host.cpu" in compared(flat, True)
 

@@ -23,20 +23,30 @@ from harness.trial import Backend, Device, MeasurementPlan, Trial, Workload
 
 TRIAL = Trial(
     workload=Workload(
-        model=load_model("llama3_8b"), layout=ParallelLayout(), seq_length=32,
-        micro_batch_size=1, global_batch_size=2, precision=Precision.BF16, recompute="none",
-        backend=Backend.NATIVE, device=Device.CPU,
+        model=load_model("llama3_8b"),
+        layout=ParallelLayout(),
+        seq_length=32,
+        micro_batch_size=1,
+        global_batch_size=2,
+        precision=Precision.BF16,
+        recompute="none",
+        backend=Backend.NATIVE,
+        device=Device.CPU,
     ),
     measurement=MeasurementPlan(repeats=4),
-)  # fmt: skip
+)
 
 
 def finished(trial: Trial) -> TrialResult:
     return TrialResult(
-        name=trial.name, status=TrialStatus.OK, trial=asdict(trial),
-        environment={}, started_at="2026-07-01T00:00:00+00:00", wall_seconds=1.0,
+        name=trial.name,
+        status=TrialStatus.OK,
+        trial=asdict(trial),
+        environment={},
+        started_at="2026-07-01T00:00:00+00:00",
+        wall_seconds=1.0,
         times=StepTimes(seconds=(0.5, 0.5), warmup_seconds=(1.0,), clock="host"),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -59,8 +69,10 @@ def test_nothing_that_was_planned_is_lost(run: RunFolder) -> None:
     assert [one.status for one in loaded.results] == [TrialStatus.OK, *[TrialStatus.NO_DATA] * 3]
     words = [one.evidence.message for one in loaded.results if one.evidence]
     assert words == [
-        "result.json cannot be read", "began, and has no result: interrupted", "has not been run",
-    ]  # fmt: skip
+        "result.json cannot be read",
+        "began, and has no result: interrupted",
+        "has not been run",
+    ]
     assert loaded.results[2].evidence is not None
     assert loaded.results[2].evidence.phase is Phase.BACKWARD
 

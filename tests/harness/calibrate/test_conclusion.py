@@ -19,16 +19,23 @@ from harness.calibrate.reference import DeviceFacts, reference
 from harness.result import GpuLoad
 
 ENVIRONMENT: Mapping[str, Any] = {
-    "software": {"torch": "2.9.0", "nccl": None}, "gpus": [{"driver": "580.65"}],
-}  # fmt: skip
+    "software": {"torch": "2.9.0", "nccl": None},
+    "gpus": [{"driver": "580.65"}],
+}
 H200 = DeviceFacts(
-    name="NVIDIA H200", is_cpu=False, memory_bytes=140 * 2**30, processors=132,
+    name="NVIDIA H200",
+    is_cpu=False,
+    memory_bytes=140 * 2**30,
+    processors=132,
     compute_capability=9.0,
-)  # fmt: skip
+)
 XEON = DeviceFacts(
-    name="Intel(R) Xeon(R) CPU E5-2690 @ 2.60GHz", is_cpu=True, memory_bytes=64 * 2**30,
-    processors=8, compute_capability=1.0,
-)  # fmt: skip
+    name="Intel(R) Xeon(R) CPU E5-2690 @ 2.60GHz",
+    is_cpu=True,
+    memory_bytes=64 * 2**30,
+    processors=8,
+    compute_capability=1.0,
+)
 
 
 def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
@@ -37,12 +44,13 @@ def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
     return [
         Sample(
             case=case,
-            seconds=case.flops / flops + (0 if case.flops else case.work / stream)
+            seconds=case.flops / flops
+            + (0 if case.flops else case.work / stream)
             + 4e-6 * case.kernels,
         )
         for case in cases
         if case.kind not in COLLECTIVES
-    ]  # fmt: skip
+    ]
 
 
 def held(ratio: float, flops: float = 650e12) -> list[Sample]:
@@ -103,8 +111,13 @@ def test_the_fitted_attention_is_named(tmp_path: Path) -> None:
 def test_what_was_not_measured_is_taken_over_and_said(tmp_path: Path) -> None:
     outcome = conclude(samples(), H200, ENVIRONMENT, tmp_path / "mine.yaml")
     base = load_calibration(load_gpu("H200"))
-    for field in ("nvlink_efficiency", "internode_efficiency", "hidden_fraction", "step_seconds",
-                  "collective_seconds"):  # fmt: skip
+    for field in (
+        "nvlink_efficiency",
+        "internode_efficiency",
+        "hidden_fraction",
+        "step_seconds",
+        "collective_seconds",
+    ):
         assert getattr(outcome.calibration, field) == getattr(base, field)
         assert outcome.notes[field] == f"not measured here: that of `{base.name}`"
     assert outcome.notes["gemm_efficiency"].startswith("measured: ")

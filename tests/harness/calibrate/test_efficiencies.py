@@ -20,11 +20,16 @@ from harness.calibrate.efficiencies import (
 
 KERNEL, COLLECTIVE, RANKS = 5e-6, 2e-5, 8
 TRUE = {
-    Resource.GEMM: 700e12, Resource.GEMM_FP8: 1200e12, Resource.ATTENTION_FORWARD: 500e12,
-    Resource.ATTENTION_BACKWARD: 400e12, Resource.BANDWIDTH: 2.7e12, Resource.OPTIMIZER: 3e12,
+    Resource.GEMM: 700e12,
+    Resource.GEMM_FP8: 1200e12,
+    Resource.ATTENTION_FORWARD: 500e12,
+    Resource.ATTENTION_BACKWARD: 400e12,
+    Resource.BANDWIDTH: 2.7e12,
+    Resource.OPTIMIZER: 3e12,
     Resource.COLLECTIVE: 350e9,
-    Resource.TO_DEVICE: 50e9, Resource.TO_HOST: 45e9,
-}  # fmt: skip
+    Resource.TO_DEVICE: 50e9,
+    Resource.TO_HOST: 45e9,
+}
 RAMP = Ramp(rows=32_768.0, tokens=1_024.0)
 CASES = [
     case

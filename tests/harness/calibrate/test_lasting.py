@@ -30,11 +30,15 @@ def test_it_takes_both() -> None:
         (GpuLoad(), "sustained 0.93 of the burst rate"),
         (GpuLoad(sm_clock_mhz=1755.0), "sustained 0.93 of the burst rate, SM clock 1,755 MHz"),
         (
-            GpuLoad(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=689.7,
-                 throttle_reasons=("gpu_idle", "sw_power_cap")),
+            GpuLoad(
+                sm_clock_mhz=1755.0,
+                max_sm_clock_mhz=1980,
+                power_watts=689.7,
+                throttle_reasons=("gpu_idle", "sw_power_cap"),
+            ),
             "sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap",
         ),
     ],
-)  # fmt: skip
+)
 def test_words(load: GpuLoad, words: str) -> None:
     assert Lasting(ratio=0.931, load=load).words == words

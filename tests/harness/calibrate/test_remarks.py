@@ -11,9 +11,11 @@ from harness.calibrate.reference import DeviceFacts, Reference, reference
 from harness.calibrate.remarks import remarks
 
 H200 = reference(
-    DeviceFacts(name="NVIDIA H200", is_cpu=False, memory_bytes=1, processors=132,
-                compute_capability=9.0), ()
-)  # fmt: skip
+    DeviceFacts(
+        name="NVIDIA H200", is_cpu=False, memory_bytes=1, processors=132, compute_capability=9.0
+    ),
+    (),
+)
 
 
 def said(samples: list[Sample], relative_to: Reference = H200) -> str:

@@ -26,9 +26,13 @@ def item(name: str, program: str, **times: float) -> Item:
 
 def executor(out: Path, budget: float = 600.0, **changes: object) -> Executor:
     given: dict[str, object] = {
-        "out": out, "environment": "here", "version": "one", "budget_seconds": budget,
-        "say": lambda _: None, "program": PROGRAM,
-    }  # fmt: skip
+        "out": out,
+        "environment": "here",
+        "version": "one",
+        "budget_seconds": budget,
+        "say": lambda _: None,
+        "program": PROGRAM,
+    }
     return Executor(**(given | changes))  # type: ignore[arg-type]
 
 
@@ -89,8 +93,11 @@ def ends(code: int) -> tuple[str, ...]:
 
 
 OK, OOM, FAILED, TIMEOUT = (
-    TrialStatus.OK, TrialStatus.OOM, TrialStatus.FAILED, TrialStatus.TIMEOUT,
-)  # fmt: skip
+    TrialStatus.OK,
+    TrialStatus.OOM,
+    TrialStatus.FAILED,
+    TrialStatus.TIMEOUT,
+)
 
 
 @pytest.mark.parametrize("status", [FAILED, TIMEOUT, TrialStatus.NO_DATA, None])
@@ -140,8 +147,9 @@ def test_a_first_run_that_measures_nothing_ends_the_campaign(
         assert exit_code(campaign, given) == 4
     results(OK, OOM, name="first")
     assert run(campaign, executor(tmp_path, program=ends(0), version="two")) == [
-        ("first", Outcome.DONE), ("second", Outcome.DONE),
-    ]  # fmt: skip
+        ("first", Outcome.DONE),
+        ("second", Outcome.DONE),
+    ]
 
 
 def test_a_first_run_that_was_only_cut_short_ends_nothing(

@@ -24,9 +24,13 @@ def call(out: Path, *campaigns: str, **variables: object) -> "subprocess.Complet
     given = {"TESTS": "none", "KEEP": f"{out}.kept", "LIMIT_SECONDS": "200"}
     given |= {name: str(value) for name, value in variables.items()}
     return subprocess.run(
-        [str(SCRIPT), str(out), *campaigns], capture_output=True, text=True, check=False,
-        timeout=300, env={**os.environ, "PYTHON": sys.executable, **given},
-    )  # fmt: skip
+        [str(SCRIPT), str(out), *campaigns],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "PYTHON": sys.executable, **given},
+    )
 
 
 def names(archive: Path) -> set[str]:
@@ -44,8 +48,12 @@ def test_it_packs_what_was_done_and_goes_on_from_there(tmp_path: Path) -> None:
     assert first.returncode == 3, first.stderr
     assert "help: done before" in first.stdout
     archive = tmp_path / "one" / "campaign.tar.gz"
-    assert {"campaign/campaign.jsonl", "campaign/environment.json", "campaign/logs/help.txt",
-            "campaign/logs/brought.txt"} <= names(archive)  # fmt: skip
+    assert {
+        "campaign/campaign.jsonl",
+        "campaign/environment.json",
+        "campaign/logs/help.txt",
+        "campaign/logs/brought.txt",
+    } <= names(archive)
     kept = tmp_path / "two.kept" / "campaign" / "logs" / "large.txt"
     kept.parent.mkdir(parents=True)
     kept.write_text("x" * 300_000)

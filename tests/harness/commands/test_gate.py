@@ -24,9 +24,13 @@ MLP = RECORDED / "selective_mlp" / "result.json"
 def harness(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "harness.cli", *words],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )  # fmt: skip
+    )
 
 
 def test_the_recorded_regression_is_exit_1() -> None:
@@ -44,9 +48,14 @@ def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", "compare", str(RECORDED)], cwd=ROOT, timeout=60,
-        stdout=writing, stderr=subprocess.PIPE, check=False, env={"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        [sys.executable, "-m", "harness.cli", "compare", str(RECORDED)],
+        cwd=ROOT,
+        timeout=60,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -62,8 +71,9 @@ def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
     assert len(shown) < 20, "four goldens in short"
     other = harness("golden", "update", "--reason", "again", "--to", str(to), str(MLP))
     assert other.stderr.splitlines()[1:] == [
-        f"changed  {other.stdout.strip()}", "  meta.reason: accepted -> again",
-    ]  # fmt: skip
+        f"changed  {other.stdout.strip()}",
+        "  meta.reason: accepted -> again",
+    ]
     assert "few samples (1)" in done.stderr
     again = harness("compare", str(RECORDED), "--golden", str(to))
     assert again.returncode == 0, again.stdout
@@ -159,9 +169,22 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert golden.main(words) == 0
     assert json.loads(bridge.read_text()) == {"0": {"GPU utilization": 709.93}}
     to = tmp_path / "to"
-    words = ["import", str(bridge), "--reason", "theirs", "--gpus", "32xH100", "--first-step", "1",
-             "--to", str(to), "--workload", "model.name=llama3_70b",
-             "--date", "2026-06-15"]  # fmt: skip
+    words = [
+        "import",
+        str(bridge),
+        "--reason",
+        "theirs",
+        "--gpus",
+        "32xH100",
+        "--first-step",
+        "1",
+        "--to",
+        str(to),
+        "--workload",
+        "model.name=llama3_70b",
+        "--date",
+        "2026-06-15",
+    ]
     assert golden.main([*words, "--dry-run"]) == 0
     assert not to.exists()
     assert golden.main(words) == 0
@@ -172,8 +195,20 @@ def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_import_takes_the_workload_of_a_result(tmp_path: Path) -> None:
     theirs = tmp_path / "golden_values.json"
     theirs.write_text(json.dumps({"throughput": {"values": {"5": 600.0, "6": "nan", "7": 610.0}}}))
-    words = ["import", str(theirs), "--reason", "theirs", "--gpus", "32xH100", "--like", str(MLP),
-             "--to", str(tmp_path / "to"), "--diff", str(tmp_path / "diff.json")]  # fmt: skip
+    words = [
+        "import",
+        str(theirs),
+        "--reason",
+        "theirs",
+        "--gpus",
+        "32xH100",
+        "--like",
+        str(MLP),
+        "--to",
+        str(tmp_path / "to"),
+        "--diff",
+        str(tmp_path / "diff.json"),
+    ]
     assert golden.main(words) == 0
     assert compare.main([str(MLP), "--golden", str(tmp_path / "to")]) == 0
     assert json.loads((tmp_path / "diff.json").read_text())

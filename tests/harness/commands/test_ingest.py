@@ -17,8 +17,12 @@ from tests.harness.logs import lines
 
 HEAD = lines.megatron_header()
 MEMORY = lines.megatron_memory(0, 2, 55210.5, 58112.0)
-FULL = ("experiment=llama3_70b_32xh100", "job.seq_length=4096", "job.global_batch_size=32",
-        "layout.virtual_pipeline_model_parallel_size=5")  # fmt: skip
+FULL = (
+    "experiment=llama3_70b_32xh100",
+    "job.seq_length=4096",
+    "job.global_batch_size=32",
+    "layout.virtual_pipeline_model_parallel_size=5",
+)
 
 
 def steps(total: int = 12, upto: int = 12, ms: float = 1230.0) -> str:

@@ -13,11 +13,20 @@ from harness.commands import rehearse
 
 ROOT = Path(__file__).parents[3]
 TINY = (
-    "model=llama3.2_1b", "gpus=4xH100", "layout=tp2_pp2", "model.num_query_groups=2",
-    "model.num_attention_heads=4", "model.num_layers=2", "model.hidden_size=64",
-    "model.ffn_hidden_size=96", "model.kv_channels=16", "model.vocab_size=256", "job.seq_length=64",
-    "job.micro_batch_size=1", "job.global_batch_size=4",
-)  # fmt: skip
+    "model=llama3.2_1b",
+    "gpus=4xH100",
+    "layout=tp2_pp2",
+    "model.num_query_groups=2",
+    "model.num_attention_heads=4",
+    "model.num_layers=2",
+    "model.hidden_size=64",
+    "model.ffn_hidden_size=96",
+    "model.kv_channels=16",
+    "model.vocab_size=256",
+    "job.seq_length=64",
+    "job.micro_batch_size=1",
+    "job.global_batch_size=4",
+)
 
 
 def test_a_tiny_job(tmp_path: Path) -> None:

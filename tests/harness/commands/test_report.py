@@ -22,16 +22,27 @@ GOLDEN = ROOT / "results/golden"
 
 def harness(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", "report", *words], cwd=ROOT, text=True, timeout=60,
-        capture_output=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""} | environment,
-    )  # fmt: skip
+        [sys.executable, "-m", "harness.cli", "report", *words],
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        capture_output=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""} | environment,
+    )
 
 
 def test_the_recorded_regression_with_its_verdict(tmp_path: Path) -> None:
     """Exit 0: a report was written; the verdict is what it says."""
     summary = tmp_path / "summary"
-    done = harness(str(RECORDED), "--golden", str(GOLDEN), "--to", str(tmp_path / "to"),
-                   GITHUB_STEP_SUMMARY=str(summary))  # fmt: skip
+    done = harness(
+        str(RECORDED),
+        "--golden",
+        str(GOLDEN),
+        "--to",
+        str(tmp_path / "to"),
+        GITHUB_STEP_SUMMARY=str(summary),
+    )
     assert (done.returncode, done.stderr) == (0, "")
     files = [Path(line) for line in done.stdout.splitlines()]
     assert all(path.is_file() for path in files)
@@ -43,8 +54,9 @@ def test_the_recorded_regression_with_its_verdict(tmp_path: Path) -> None:
     assert "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9" in text
     assert text.index("FAIL") < text.index("ERROR") < text.index("## Settings")
     assert list(json.loads((tmp_path / "to/bmf.json").read_text())) == [
-        "llama3_70b/tp4pp4/selective:mlp", "llama3_70b/tp4pp4/selective:mlp,core_attn",
-    ]  # fmt: skip
+        "llama3_70b/tp4pp4/selective:mlp",
+        "llama3_70b/tp4pp4/selective:mlp,core_attn",
+    ]
 
 
 def test_limits_are_those_of_compare(tmp_path: Path) -> None:
@@ -102,8 +114,14 @@ def test_no_torch_and_no_hydra_are_needed(tmp_path: Path) -> None:
         f"sys.exit(harness.cli.main(['report', {str(RECORDED)!r}, '--to', {str(tmp_path)!r}])"
         " or bool({'torch', 'hydra', 'optuna', 'pyplot'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60,
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        check=False,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

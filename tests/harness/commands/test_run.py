@@ -24,13 +24,20 @@ def harness(
     """`harness run` with stub trials, in an empty folder; each of them takes 20 ms."""
     (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
     environment = {
-        **os.environ, "STUB_FAULTS": str(tmp_path / "faults.json"), "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **variables,
-    }  # fmt: skip
+        **os.environ,
+        "STUB_FAULTS": str(tmp_path / "faults.json"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **variables,
+    }
     return subprocess.run(
-        [sys.executable, DRIVE, *arguments], env=environment, cwd=tmp_path, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, DRIVE, *arguments],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_alone_it_runs_the_corners(tmp_path: Path) -> None:

@@ -14,23 +14,49 @@ from harness.trial import Backend, Device, MeasurementPlan, Trial, Workload
 
 GIB = 2**30
 MODEL = ModelSpec(
-    name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4,
-    num_query_groups=2, kv_channels=16, vocab_size=1000, max_position_embeddings=128,
-)  # fmt: skip
+    name="toy",
+    num_layers=2,
+    hidden_size=64,
+    ffn_hidden_size=128,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=1000,
+    max_position_embeddings=128,
+)
 WORKLOAD = Workload(
-    model=MODEL, layout=ParallelLayout(data_parallel_size=2), seq_length=1000,
-    micro_batch_size=1, global_batch_size=8, precision=Precision.BF16, recompute="none",
-    backend=Backend.NATIVE, device=Device.CUDA,
-)  # fmt: skip
+    model=MODEL,
+    layout=ParallelLayout(data_parallel_size=2),
+    seq_length=1000,
+    micro_batch_size=1,
+    global_batch_size=8,
+    precision=Precision.BF16,
+    recompute="none",
+    backend=Backend.NATIVE,
+    device=Device.CUDA,
+)
 ENVIRONMENT = {
-    "software": {"torch": "2.9.0", "cuda": "12.8", "nccl": "2.27", "transformer_engine": None,
-                 "python": "3.11.7", "harness": "0.1.0"},
+    "software": {
+        "torch": "2.9.0",
+        "cuda": "12.8",
+        "nccl": "2.27",
+        "transformer_engine": None,
+        "python": "3.11.7",
+        "harness": "0.1.0",
+    },
     "host": {"name_hash": "abc", "cpu": "Xeon", "torch_threads": 8},
-    "gpus": [{"torch_name": "NVIDIA H200", "name": "NVIDIA H200", "driver": "580.1",
-              "power_limit_watts": 700.0, "sm_clock_mhz": 1980}],
+    "gpus": [
+        {
+            "torch_name": "NVIDIA H200",
+            "name": "NVIDIA H200",
+            "driver": "580.1",
+            "power_limit_watts": 700.0,
+            "sm_clock_mhz": 1980,
+        }
+    ],
     "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "git_commit": "0123",
-}  # fmt: skip
+}
 
 MakeResult = Callable[..., TrialResult]
 MakeResults = Callable[..., list[TrialResult]]
@@ -90,9 +116,16 @@ def make_failed(make_result: MakeResult) -> MakeResult:
         recompute = more.pop("recompute", "none")
         evidence = Evidence(phase=Phase.BACKWARD, message=message, **more)
         return make_result(
-            repeat=repeat, status=status, times=None, memory=(), flops=None, loss=(),
-            evidence=evidence, environment={}, recompute=recompute,
-        )  # fmt: skip
+            repeat=repeat,
+            status=status,
+            times=None,
+            memory=(),
+            flops=None,
+            loss=(),
+            evidence=evidence,
+            environment={},
+            recompute=recompute,
+        )
 
     return make
 

@@ -218,9 +218,15 @@ def test_goldens_of_other_gpus_have_not_vanished(make_repeats: Any, golden: Gold
 
 @pytest.mark.parametrize(
     "status",
-    [TrialStatus.OOM, TrialStatus.TIMEOUT, TrialStatus.FAILED, TrialStatus.NCCL_ERROR,
-     TrialStatus.NAN, TrialStatus.NO_DATA],
-)  # fmt: skip
+    [
+        TrialStatus.OOM,
+        TrialStatus.TIMEOUT,
+        TrialStatus.FAILED,
+        TrialStatus.NCCL_ERROR,
+        TrialStatus.NAN,
+        TrialStatus.NO_DATA,
+    ],
+)
 def test_a_failed_process_is_listed_beside_the_others(
     make_repeats: Any, make_failed: Any, golden: Golden, status: TrialStatus
 ) -> None:

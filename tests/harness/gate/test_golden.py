@@ -47,8 +47,10 @@ def test_the_file_is_reviewable(make_repeats: Any) -> None:
     assert list(values) == sorted(values)
     series = next(iter(values["samples"].values()))[STEP_TIME]
     assert {k: v for k, v in series.items() if k != "values"} == {
-        "start_step": 4, "end_step": 7, "step_interval": 1,
-    }  # fmt: skip
+        "start_step": 4,
+        "end_step": 7,
+        "step_interval": 1,
+    }
     assert list(series["values"]) == ["4", "5", "6", "7"]
     assert all(line.count(":") <= 1 or '": "' in line for line in text.splitlines())
     assert values["summary"][STEP_TIME]["processes"] == 5
@@ -120,8 +122,9 @@ def test_settings_and_skipped_ones(make_repeats: Any, make_failed: Any, tmp_path
     results = [*make_repeats(), *make_repeats(recompute="full:uniform:1"), skipped]
     changes = plan_update(results, "first", tmp_path)
     assert [change.new.identity.label for change in changes] == [
-        "toy/tp1pp1/none", "toy/tp1pp1/full:uniform:1",
-    ]  # fmt: skip
+        "toy/tp1pp1/none",
+        "toy/tp1pp1/full:uniform:1",
+    ]
     with pytest.raises(UserError):
         plan_update([skipped], "first", tmp_path)
     with pytest.raises(UserError):
@@ -130,9 +133,15 @@ def test_settings_and_skipped_ones(make_repeats: Any, make_failed: Any, tmp_path
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"schema_version": 2}', '{"schema_version": 1}',
-     '{"schema_version": 1, "meta": 3, "identity": {}}'],
-)  # fmt: skip
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema_version": 2}',
+        '{"schema_version": 1}',
+        '{"schema_version": 1, "meta": 3, "identity": {}}',
+    ],
+)
 def test_what_is_no_golden_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UserError) as raised:
         golden_from_text(text, "x.json")

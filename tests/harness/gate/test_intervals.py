@@ -26,8 +26,15 @@ def shift(ratio: float, half: float, strict: float = 1.4) -> Shift:
     def around(width: float) -> Interval:
         return Interval(low=ratio * math.exp(-width), high=ratio * math.exp(width))
 
-    return Shift(ratio=ratio, interval=around(half), strict=around(strict * half), noise=0.01,
-                 noise_assumed=False, processes=5, golden_processes=5)  # fmt: skip
+    return Shift(
+        ratio=ratio,
+        interval=around(half),
+        strict=around(strict * half),
+        noise=0.01,
+        noise_assumed=False,
+        processes=5,
+        golden_processes=5,
+    )
 
 
 def verdict(ratio: float, half: float, name: str = STEP_TIME, limit: float = LIMIT) -> Verdict:

@@ -38,8 +38,10 @@ def test_of_several_processes_the_median_step_by_step() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_process_that_diverged_is_the_worst(bad: float) -> None:
-    for new, golden in (([process(3.0, bad), process(3.0, 2.0)], [process(3.0, 2.0)]),
-                        ([process(3.0, 2.0)], [process(3.0, bad)])):  # fmt: skip
+    for new, golden in (
+        ([process(3.0, bad), process(3.0, 2.0)], [process(3.0, 2.0)]),
+        ([process(3.0, 2.0)], [process(3.0, bad)]),
+    ):
         found = furthest(new, golden)
         assert found is not None
         assert (found.step, found.change) == (2, math.inf)

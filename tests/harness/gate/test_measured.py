@@ -57,16 +57,23 @@ def test_every_metric_of_the_golden_has_a_row_with_its_sign(
     found = rows(make_repeats(), golden)
     assert list(found) == [STEP_TIME, TOKENS, TFLOPS, ALLOCATED, RESERVED, LOSS]
     assert {name: row.limit for name, row in found.items()} == {
-        STEP_TIME: 0.05, TOKENS: -0.05, TFLOPS: -0.05, ALLOCATED: 0.02, RESERVED: 0.05, LOSS: 0.02,
-    }  # fmt: skip
+        STEP_TIME: 0.05,
+        TOKENS: -0.05,
+        TFLOPS: -0.05,
+        ALLOCATED: 0.02,
+        RESERVED: 0.05,
+        LOSS: 0.02,
+    }
     assert not any(row.cpu_time for row in found.values())
 
 
 def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
     make_repeats: Any, make_result: Any, golden: Golden
 ) -> None:
-    more = [replace(r, memory=(replace(r.memory[0], active=11 * GIB, nvml_used=14 * GIB),))
-            for r in make_repeats()]  # fmt: skip
+    more = [
+        replace(r, memory=(replace(r.memory[0], active=11 * GIB, nvml_used=14 * GIB),))
+        for r in make_repeats()
+    ]
     assert {ACTIVE, NVML}.isdisjoint(rows(more, golden))
     richer = golden_of(more, "first")
     assert rows(more, richer)[NVML].verdict is Verdict.PASS
@@ -84,8 +91,9 @@ def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden)
         STEP_TIME
     ]
     assert (row.verdict, row.reason) == (
-        Verdict.VANISHED, "the golden holds no finite number of it",
-    )  # fmt: skip
+        Verdict.VANISHED,
+        "the golden holds no finite number of it",
+    )
 
 
 def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:
@@ -137,10 +145,16 @@ def test_a_concern_that_is_not_fatal_stops_nothing(make_repeats: Any, golden: Go
     assert rows(unexplained, golden)[STEP_TIME].reason == f"{results[0].name} is unstable"
 
 
-@pytest.mark.parametrize(("loss", "limit", "verdict"), [
-    (2.80, None, Verdict.PASS), (2.85, None, Verdict.PASS), (2.86, None, Verdict.REGRESSION),
-    (2.74, None, Verdict.REGRESSION), (2.86, 0.03, Verdict.PASS),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loss", "limit", "verdict"),
+    [
+        (2.80, None, Verdict.PASS),
+        (2.85, None, Verdict.PASS),
+        (2.86, None, Verdict.REGRESSION),
+        (2.74, None, Verdict.REGRESSION),
+        (2.86, 0.03, Verdict.PASS),
+    ],
+)
 def test_losses_have_a_limit_in_both_directions(
     make_repeats: Any, golden: Golden, loss: float, limit: float | None, verdict: Verdict
 ) -> None:

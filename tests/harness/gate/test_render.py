@@ -13,11 +13,18 @@ from harness.gate.verdict import Verdict
 from harness.stats import Interval
 
 ROW = Row(
-    label="llama3_8b/tp2pp1/full:block:5", workload_key="k", metric="tflops_per_gpu",
-    verdict=Verdict.REGRESSION, golden=612.4, new=571.0, change=-0.0676,
-    interval=Interval(low=-0.0761, high=-0.0587), limit=-0.05, shown=("612.4", "571.0"),
+    label="llama3_8b/tp2pp1/full:block:5",
+    workload_key="k",
+    metric="tflops_per_gpu",
+    verdict=Verdict.REGRESSION,
+    golden=612.4,
+    new=571.0,
+    change=-0.0676,
+    interval=Interval(low=-0.0761, high=-0.0587),
+    limit=-0.05,
+    shown=("612.4", "571.0"),
     reason="the whole interval is beyond the limit",
-)  # fmt: skip
+)
 WHOLE = Row(label="toy/tp1pp1/none", workload_key="t", verdict=Verdict.FAILED, reason="timeout")
 
 
@@ -80,9 +87,10 @@ def test_only_what_may_be_run_again_has_its_command(verdict: Verdict) -> None:
 
 def test_environments_come_before_the_numbers() -> None:
     change = EnvironmentChange(
-        label="toy", differences=(Difference(name="software.torch", golden="2.8", new=None),),
+        label="toy",
+        differences=(Difference(name="software.torch", golden="2.8", new=None),),
         unrecorded=("cuda", "nccl"),
-    )  # fmt: skip
+    )
     assert render(of(ROW, environments=(change,))).splitlines()[:3] == [
         "environment  toy  software.torch  2.8 -> (none)",
         "environment  toy  the golden does not say: cuda, nccl",

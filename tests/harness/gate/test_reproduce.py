@@ -13,11 +13,16 @@ from harness.trial import Backend, Device, MeasurementPlan, Trial, Workload
 def preset_trial() -> Trial:
     preset = load_experiment("llama3_70b_32xh100")
     workload = Workload(
-        model=preset.configure(load_model(preset.model)), layout=preset.layout,
-        seq_length=preset.config.seq_length, micro_batch_size=preset.config.micro_batch_size,
-        global_batch_size=preset.config.global_batch_size, precision=preset.config.precision,
-        recompute="selective:core_attn,mlp", backend=Backend.NATIVE, device=Device.CUDA,
-    )  # fmt: skip
+        model=preset.configure(load_model(preset.model)),
+        layout=preset.layout,
+        seq_length=preset.config.seq_length,
+        micro_batch_size=preset.config.micro_batch_size,
+        global_batch_size=preset.config.global_batch_size,
+        precision=preset.config.precision,
+        recompute="selective:core_attn,mlp",
+        backend=Backend.NATIVE,
+        device=Device.CUDA,
+    )
     return Trial(workload=workload, measurement=MeasurementPlan(repeats=5))
 
 
@@ -25,10 +30,14 @@ def test_a_preset_needs_its_name_and_the_setting() -> None:
     trial = preset_trial()
     words = shlex.split(again("llama3_70b_32xh100", trial))
     assert words == [
-        "harness", "run", "experiment=llama3_70b_32xh100",
-        'recompute.settings=["selective:core_attn,mlp"]', "measure.repeats=5", "device=cuda",
+        "harness",
+        "run",
+        "experiment=llama3_70b_32xh100",
+        'recompute.settings=["selective:core_attn,mlp"]',
+        "measure.repeats=5",
+        "device=cuda",
         f"name=again-{trial.workload.key()}",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_environment_comes_first() -> None:
@@ -50,9 +59,13 @@ def test_what_differs_is_overridden() -> None:
     )
     words = shlex.split(again("llama3_70b_32xh100", replace(trial, workload=changed)))
     wanted = {
-        "model.num_layers=40", "layout.tp_comm_overlap=false", "gpus=64xH100",
-        "job.seq_length=8192", "job.precision=fp8_current", "recompute.settings=[none]",
-    }  # fmt: skip
+        "model.num_layers=40",
+        "layout.tp_comm_overlap=false",
+        "gpus=64xH100",
+        "job.seq_length=8192",
+        "job.precision=fp8_current",
+        "recompute.settings=[none]",
+    }
     assert wanted <= set(words)
     assert not any(word.startswith("layout.data_parallel_size") for word in words)
 

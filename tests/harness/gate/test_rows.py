@@ -16,12 +16,15 @@ MIB = 2**20
     [
         ("", {}, " in backward"),
         ("", {"rank": 0}, " in backward on rank 0"),
-        ("CUDA out of memory", {"over_bytes": 5 * MIB}, " in backward, 5.00 MiB over: CUDA out of "
-         "memory"),
+        (
+            "CUDA out of memory",
+            {"over_bytes": 5 * MIB},
+            " in backward, 5.00 MiB over: CUDA out of memory",
+        ),
         ("two\nlines\t and  blanks", {"rank": 3}, " in backward on rank 3: two lines and blanks"),
         ("fits exactly", {"over_bytes": 0}, " in backward: fits exactly"),
     ],
-)  # fmt: skip
+)
 def test_evidence_on_one_line(
     make_failed: Any, message: str, more: dict[str, Any], says: str
 ) -> None:

@@ -118,8 +118,15 @@ def test_half_width_is_the_formula() -> None:
 
 def shift_of(noise: float, processes: int, golden: int) -> Shift:
     unit = Interval(low=1.0, high=1.0)
-    return Shift(ratio=1.0, interval=unit, strict=unit, noise=noise, noise_assumed=False,
-                 processes=processes, golden_processes=golden)  # fmt: skip
+    return Shift(
+        ratio=1.0,
+        interval=unit,
+        strict=unit,
+        noise=noise,
+        noise_assumed=False,
+        processes=processes,
+        golden_processes=golden,
+    )
 
 
 def test_repeats_are_the_least_that_settle() -> None:

@@ -50,9 +50,13 @@ class Ranks:
 
 def follower(tmp_path: Path, plan: RunPlan, ranks: Ranks, **options: Any) -> Follower:
     return Follower(
-        folder=RunFolder(tmp_path / "run"), plan=plan, progress=Progress(3, StringIO()),
-        launcher=lambda _: ranks, node_rank=1, **options,
-    )  # fmt: skip
+        folder=RunFolder(tmp_path / "run"),
+        plan=plan,
+        progress=Progress(3, StringIO()),
+        launcher=lambda _: ranks,
+        node_rank=1,
+        **options,
+    )
 
 
 def node_zero(
@@ -125,20 +129,39 @@ def test_two_machines_train_together(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
-        **os.environ, "CUDA_VISIBLE_DEVICES": "",
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    }
     nodes = [
         subprocess.Popen(
-            [sys.executable, "-m", "harness.cli", "run", "launcher=torchrun", "launcher.nnodes=2",
-             f"launcher.node_rank={rank}", f"launcher.rendezvous=127.0.0.1:{port}", "device=cpu",
-             "experiment=tiny_cpu", "gpus=2xH100", "recompute.settings=[none]", "name=x",
-             "measure.steps=2", "measure.max_warmup_steps=3", "--no-report", f"runs={tmp_path}"],
-            env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [
+                sys.executable,
+                "-m",
+                "harness.cli",
+                "run",
+                "launcher=torchrun",
+                "launcher.nnodes=2",
+                f"launcher.node_rank={rank}",
+                f"launcher.rendezvous=127.0.0.1:{port}",
+                "device=cpu",
+                "experiment=tiny_cpu",
+                "gpus=2xH100",
+                "recompute.settings=[none]",
+                "name=x",
+                "measure.steps=2",
+                "measure.max_warmup_steps=3",
+                "--no-report",
+                f"runs={tmp_path}",
+            ],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         for rank in (0, 1)
-    ]  # fmt: skip
+    ]
     said = [node.communicate(timeout=120)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     (result,) = RunFolder(tmp_path / "x").results().values()

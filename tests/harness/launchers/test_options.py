@@ -9,10 +9,17 @@ from harness.launchers.options import LauncherKind, LauncherOptions, minutes
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("30", 30), ("1:00", 1), ("1:01", 2), ("0:30", 1), ("1:30:00", 90), ("00:00:59", 1),
-        ("1-12", 2160), ("1-0:30", 1470), ("2-01:02:03", 2943),
+        ("30", 30),
+        ("1:00", 1),
+        ("1:01", 2),
+        ("0:30", 1),
+        ("1:30:00", 90),
+        ("00:00:59", 1),
+        ("1-12", 2160),
+        ("1-0:30", 1470),
+        ("2-01:02:03", 2943),
     ],
-)  # fmt: skip
+)
 def test_times_as_sbatch_takes_them(text: str, expected: int) -> None:
     assert minutes(text) == expected
 
@@ -20,8 +27,10 @@ def test_times_as_sbatch_takes_them(text: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"partition": "h100"}, "launcher.partition = h100: says nothing under launcher=local; "
-                                "launcher=slurm"),
+        (
+            {"partition": "h100"},
+            "launcher.partition = h100: says nothing under launcher=local; launcher=slurm",
+        ),
         ({"wait": True}, "says nothing under launcher=local"),
         ({"kind": LauncherKind.SLURM, "nnodes": 2}, "launcher=torchrun"),
         ({"kind": LauncherKind.SLURM, "time": "soon"}, "is not a time that sbatch takes"),
@@ -32,10 +41,12 @@ def test_times_as_sbatch_takes_them(text: str, expected: int) -> None:
         ({"kind": LauncherKind.SLURM, "poll_seconds": 0.0}, "must be positive"),
         ({"kind": LauncherKind.TORCHRUN, "nnodes": 2}, "must be HOST:PORT of node 0"),
         ({"kind": LauncherKind.TORCHRUN, "nnodes": 2, "rendezvous": "h:x"}, "must be HOST:PORT"),
-        ({"kind": LauncherKind.TORCHRUN, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"},
-         "launcher.node_rank = 2: must be below launcher.nnodes = 2"),
+        (
+            {"kind": LauncherKind.TORCHRUN, "nnodes": 2, "node_rank": 2, "rendezvous": "h:1"},
+            "launcher.node_rank = 2: must be below launcher.nnodes = 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_hold(options: dict[str, object], says: str) -> None:
     with pytest.raises(UserError) as error:
         LauncherOptions(**options)  # type: ignore[arg-type]

@@ -8,12 +8,21 @@ transformers 4.57.1 and 5.23.0 (trainer_callback.py).
 """
 
 ARGUMENTS = {
-    "context_parallel_size": 1, "global_batch_size": 32, "hidden_size": 8192,
-    "micro_batch_size": 1, "num_layers": 80, "offload_modules": [],
-    "pipeline_model_parallel_size": 4, "recompute_granularity": "selective",
-    "recompute_method": None, "recompute_modules": ["mlp"], "recompute_num_layers": None,
-    "seq_length": 4096, "tensor_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 5,
-}  # fmt: skip
+    "context_parallel_size": 1,
+    "global_batch_size": 32,
+    "hidden_size": 8192,
+    "micro_batch_size": 1,
+    "num_layers": 80,
+    "offload_modules": [],
+    "pipeline_model_parallel_size": 4,
+    "recompute_granularity": "selective",
+    "recompute_method": None,
+    "recompute_modules": ["mlp"],
+    "recompute_num_layers": None,
+    "seq_length": 4096,
+    "tensor_model_parallel_size": 4,
+    "virtual_pipeline_model_parallel_size": 5,
+}
 
 
 def megatron(
@@ -65,12 +74,14 @@ def bridge_step(seconds: float, tflops: float) -> str:
 
 
 def bridge_memory(rank: int, number: int, peak: float, reserved: float) -> str:
-    return (f"[Rank {rank}] (after {number} iterations) memory (GB) | mem-allocated-gigabytes: "
-            f"21.034 | mem-active-gigabytes: 21.034 | mem-inactive-gigabytes: 0.51 | "
-            f"mem-reserved-gigabytes: {reserved} | mem-max-allocated-gigabytes: {peak} | "
-            f"mem-max-active-gigabytes: 56.0 | mem-max-inactive-gigabytes: 4.2 | "
-            f"mem-max-reserved-gigabytes: {reserved} | mem-alloc-retires: 0 | "
-            f"mem-allocated-count: 1234\n")  # fmt: skip
+    return (
+        f"[Rank {rank}] (after {number} iterations) memory (GB) | mem-allocated-gigabytes: "
+        f"21.034 | mem-active-gigabytes: 21.034 | mem-inactive-gigabytes: 0.51 | "
+        f"mem-reserved-gigabytes: {reserved} | mem-max-allocated-gigabytes: {peak} | "
+        f"mem-max-active-gigabytes: 56.0 | mem-max-inactive-gigabytes: 4.2 | "
+        f"mem-max-reserved-gigabytes: {reserved} | mem-alloc-retires: 0 | "
+        f"mem-allocated-count: 1234\n"
+    )
 
 
 def job_throughput(number: int, tflops: float) -> str:
@@ -83,17 +94,21 @@ def job_throughput(number: int, tflops: float) -> str:
 
 
 def nemo(number: int, total: int = 100, *, seconds: float = 5.432, tail: str = "") -> str:
-    return (f"Training epoch 0, iteration {number - 1}/{total - 1} | lr: 0.00015 | "
-            f"global_batch_size: 256 | global_step: {number - 1} | reduced_train_loss: 8.123 | "
-            f"train_step_timing in s: {seconds:.4} | TFLOPS_per_GPU: 412.3 | consumed_samples: "
-            f"{number * 256}{tail}\n")  # fmt: skip
+    return (
+        f"Training epoch 0, iteration {number - 1}/{total - 1} | lr: 0.00015 | "
+        f"global_batch_size: 256 | global_step: {number - 1} | reduced_train_loss: 8.123 | "
+        f"train_step_timing in s: {seconds:.4} | TFLOPS_per_GPU: 412.3 | consumed_samples: "
+        f"{number * 256}{tail}\n"
+    )
 
 
 def nemo_1(number: int, total: int = 1000, seconds: float = 3.41) -> str:
     """A bar is written over: a carriage return before, no newline."""
-    return (f"\rEpoch 0: :   2%|▏         | {number}/{total} [01:10<57:30, reduced_train_loss=7.120"
-            f", global_step={number - 1:.2f}, consumed_samples={number * 256:.1f}, "
-            f"train_step_timing in s={seconds:.3f}]")  # fmt: skip
+    return (
+        f"\rEpoch 0: :   2%|▏         | {number}/{total} [01:10<57:30, reduced_train_loss=7.120"
+        f", global_step={number - 1:.2f}, consumed_samples={number * 256:.1f}, "
+        f"train_step_timing in s={seconds:.3f}]"
+    )
 
 
 def titan(
@@ -107,9 +122,19 @@ def titan(
     colour: bool = True,
 ) -> str:
     red, green, orange, turquoise, blue, cyan, magenta, reset = (
-        ("\033[31m", "\033[32m", "\033[38;2;180;60;0m", "\033[38;2;54;234;195m", "\033[34m",
-         "\033[36m", "\033[35m", "\033[39m") if colour else [""] * 8
-    )  # fmt: skip
+        (
+            "\033[31m",
+            "\033[32m",
+            "\033[38;2;180;60;0m",
+            "\033[38;2;54;234;195m",
+            "\033[34m",
+            "\033[36m",
+            "\033[35m",
+            "\033[39m",
+        )
+        if colour
+        else [""] * 8
+    )
     stamp = f"2026-01-15 10:20:{second:06.3f}".replace(".", ",")
     text = f"[titan] {stamp} - root - INFO - {red}step: {number:2}  {green}loss: {loss:8.5f}  "
     text += f"{orange}grad_norm: {1.2345:7.4f}  {turquoise}memory: {gib:5.2f}GiB(69.71%)  "

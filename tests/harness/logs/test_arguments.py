@@ -18,14 +18,18 @@ TOLD = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_s
 def test_everything_that_megatron_prints() -> None:
     assert told_workload(TOLD) == {
         "layout": {
-            "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
-            "virtual_pipeline_model_parallel_size": 5, "context_parallel_size": 1,
+            "tensor_model_parallel_size": 4,
+            "pipeline_model_parallel_size": 4,
+            "virtual_pipeline_model_parallel_size": 5,
+            "context_parallel_size": 1,
             "data_parallel_size": 2,
         },
         "model": {"num_layers": 80, "hidden_size": 8192},
-        "seq_length": 4096, "micro_batch_size": 1, "global_batch_size": 32,
+        "seq_length": 4096,
+        "micro_batch_size": 1,
+        "global_batch_size": 32,
         "recompute": "selective:mlp",
-    }  # fmt: skip
+    }
 
 
 def test_what_is_not_printed_is_not_told() -> None:
@@ -47,19 +51,30 @@ def test_deepspeed_prints_its_batch() -> None:
         ({"recompute_granularity": "None", "recompute_modules": "['core_attn']"}, "none"),
         ({"recompute_granularity": "selective"}, "selective:core_attn"),
         ({"recompute_granularity": "selective", "recompute_modules": "[]"}, "none"),
-        ({"recompute_granularity": "selective", "recompute_modules": "['mlp', 'core_attn']"},
-         "selective:core_attn,mlp"),
-        ({"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "4",
-          "recompute_modules": "['core_attn']", "distribute_saved_activations": "True"},
-         "full:block:4+distribute_saved_activations"),
-        ({"recompute_granularity": "None", "offload_modules": "['core_attn']"},
-         "none+offload=core_attn"),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": "['mlp', 'core_attn']"},
+            "selective:core_attn,mlp",
+        ),
+        (
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": "4",
+                "recompute_modules": "['core_attn']",
+                "distribute_saved_activations": "True",
+            },
+            "full:block:4+distribute_saved_activations",
+        ),
+        (
+            {"recompute_granularity": "None", "offload_modules": "['core_attn']"},
+            "none+offload=core_attn",
+        ),
         ({"recompute_granularity": "other"}, None),
         ({"recompute_granularity": "full", "recompute_method": "odd"}, None),
         ({"recompute_granularity": "full", "recompute_modules": "f("}, None),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_the_setting_that_megatron_prints(arguments: dict[str, str], spec: str | None) -> None:
     assert told_recompute(arguments) == spec
 

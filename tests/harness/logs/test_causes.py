@@ -19,21 +19,31 @@ OOM = (
         (OOM, "oom", "Tried to allocate"),
         (f"NCCL error in: a\n{OOM}\nNCCL error in: b", "oom", "Tried to allocate"),
         ("[rank0]:[E115 10:00:00.1 ProcessGroupNCCL.cpp:616] Watchdog", "nccl_error", "Watchdog"),
-        ("slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "timeout",
-         "TIME LIMIT"),
+        (
+            "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",
+            "timeout",
+            "TIME LIMIT",
+        ),
         ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0.", "oom", "oom-kill"),
         ("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "oom", "CUBLAS"),
-        ("Traceback (most recent call last):\n  File \"x.py\"\nValueError: no such data", "failed",
-         "ValueError: no such data"),
+        (
+            'Traceback (most recent call last):\n  File "x.py"\nValueError: no such data',
+            "failed",
+            "ValueError: no such data",
+        ),
         ("Segmentation fault (core dumped)", "failed", "Segmentation"),
         ("found NaN in local forward loss calculation. Device: 0, node: n1", "nan", "NaN"),
-        ("AssertionError: recompute_num_layers must be None unless recompute_granularity is full",
-         None, ""),
+        (
+            "AssertionError: recompute_num_layers must be None unless "
+            "recompute_granularity is full",
+            None,
+            "",
+        ),
         ("ValueError: a warning somebody printed", None, ""),
         ("[rank0]:[W115 10:00:00.1 ProcessGroupNCCL.cpp:1496] not destroyed", None, ""),
         ("all is well", None, ""),
     ],
-)  # fmt: skip
+)
 def test_the_cause(text: str, status: str | None, says: str) -> None:
     causes = Causes()
     for line in text.splitlines():
@@ -52,9 +62,11 @@ def test_what_was_survived_is_no_cause(parse: Parse) -> None:
 
 def test_a_known_failure_is_told_in_its_own_words(parse: Parse) -> None:
     """The advisor's catalogue knows it; the exception's last line would say less."""
-    text = ("Traceback (most recent call last):\n  File \"t.py\", line 1\n"
-            "ValueError: When using recompute_granularity: selective recompute_method must be None."
-            "\n")  # fmt: skip
+    text = (
+        'Traceback (most recent call last):\n  File "t.py", line 1\n'
+        "ValueError: When using recompute_granularity: selective recompute_method must be None."
+        "\n"
+    )
     cause = parse(text).cause
     assert cause is not None
     assert cause.status is TrialStatus.FAILED

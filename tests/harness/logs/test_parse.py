@@ -71,8 +71,9 @@ def test_cut_at_every_byte_there_is_never_a_wrong_number(tmp_path: Path, kind: s
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, len(SMALL)))
-def test_garbage_between_adds_nothing(tmp_path_factory: pytest.TempPathFactory, junk: bytes,
-                                      at: int) -> None:  # fmt: skip
+def test_garbage_between_adds_nothing(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes, at: int
+) -> None:
     """Wherever it stands, a figure is the true one or none. (A digit within a number would make
     another number: no reader can know, so the junk begins and ends with a control character.)"""
     path = tmp_path_factory.mktemp("junk") / "train.log"
@@ -105,9 +106,17 @@ def test_random_bytes_are_no_log(tmp_path_factory: pytest.TempPathFactory, junk:
         SMALL.replace("\n [", "\n3: [").replace("\n[Rank", "\n0: [Rank").encode(),
         SMALL.replace(" [2026", "[default7]: [2026").encode(),
     ],
-    ids=["windows", "utf-8 with a mark", "utf-16", "gzip", "colours", "bad bytes", "srun",
-         "nemo-run"],
-)  # fmt: skip
+    ids=[
+        "windows",
+        "utf-8 with a mark",
+        "utf-16",
+        "gzip",
+        "colours",
+        "bad bytes",
+        "srun",
+        "nemo-run",
+    ],
+)
 def test_what_consoles_and_launchers_make_of_it(parse: Parse, content: bytes) -> None:
     parsed = parse(content)
     assert seconds(parsed) == [9.0, 1.2001, 1.203, 1.204, 1.205]
@@ -127,8 +136,10 @@ def test_a_bar_of_carriage_returns(parse: Parse) -> None:
     parsed = parse("".join(lines.nemo_1(n, 20, 3.0 + n) for n in (18, 19, 19, 20)) + "\n")
     assert parsed.framework is LogFramework.NEMO
     assert [(step.number, step.seconds) for step in parsed.steps] == [
-        (18, 21.0), (19, 22.0), (20, 23.0),
-    ]  # fmt: skip
+        (18, 21.0),
+        (19, 22.0),
+        (20, 23.0),
+    ]
     assert parsed.ended is True
 
 
@@ -212,20 +223,29 @@ def test_files_of_ranks_are_one_run(tmp_path: Path) -> None:
     first, last = tmp_path / "0" / "stdout.log", tmp_path / "31" / "stdout.log"
     for path in (first, last):
         path.parent.mkdir()
-    first.write_text(lines.megatron_header() + lines.bridge_step(1.23, 400.0)
-                     + lines.megatron_memory(0, 2, 5.0, 6.0))  # fmt: skip
+    first.write_text(
+        lines.megatron_header()
+        + lines.bridge_step(1.23, 400.0)
+        + lines.megatron_memory(0, 2, 5.0, 6.0)
+    )
     last.write_text(lines.megatron(1, 2, ms=1234.5, tflops=None) + lines.megatron(2, 2))
     parsed = parse_logs([first, last])
     assert [(s.number, s.seconds, s.tflops_per_gpu) for s in parsed.steps] == [
-        (1, 1.2345, 400.0), (2, 1.2345, 412.3),
-    ]  # fmt: skip
+        (1, 1.2345, 400.0),
+        (2, 1.2345, 412.3),
+    ]
     assert [peak.rank for peak in parsed.peaks] == [0]
     assert (parsed.restarts, parsed.ended, parsed.lines) == (0, True, 21)
 
 
 def test_files_that_say_less_than_those_of_other_ranks(tmp_path: Path) -> None:
-    contents = {"cut": SMALL[: SMALL.index("iteration        4")], "empty": "", "junk": "junk\n",
-                "rank0": SMALL, "stderr": "a warning\n"}  # fmt: skip
+    contents = {
+        "cut": SMALL[: SMALL.index("iteration        4")],
+        "empty": "",
+        "junk": "junk\n",
+        "rank0": SMALL,
+        "stderr": "a warning\n",
+    }
     for name, text in contents.items():
         (tmp_path / f"{name}.log").write_text(text)
     parsed = parse_logs(sorted(tmp_path.iterdir()))
@@ -252,8 +272,10 @@ def test_one_framework_can_be_asked_for(parse: Parse) -> None:
 
 
 def test_a_trainers_losses_begin_again_with_their_epoch(parse: Parse) -> None:
-    text = "".join(f"{{'loss': {loss}, 'epoch': {epoch}}}\n"
-                   for loss, epoch in ((9, 0.1), (8, 0.2), (7, 0.1), (6, 0.2)))  # fmt: skip
+    text = "".join(
+        f"{{'loss': {loss}, 'epoch': {epoch}}}\n"
+        for loss, epoch in ((9, 0.1), (8, 0.2), (7, 0.1), (6, 0.2))
+    )
     parsed = parse(text)
     assert [step.loss for step in parsed.steps] == [7.0, 6.0]
     assert (parsed.restarts, parsed.ended) == (1, False)

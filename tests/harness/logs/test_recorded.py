@@ -28,9 +28,13 @@ def recorded(name: str) -> ParsedLog:
 def result(parsed: ParsedLog, accept: bool = False, **workload: object) -> TrialResult:
     plan = MeasurementPlan(warmup_tolerance=1.0)  # a busy machine wrote them
     question = Question(
-        name="x", trial={"workload": workload}, plan=plan, device=Device.CPU,
-        started_at="2026-11-22T03:36:00+00:00", accept_incomplete=accept,
-    )  # fmt: skip
+        name="x",
+        trial={"workload": workload},
+        plan=plan,
+        device=Device.CPU,
+        started_at="2026-11-22T03:36:00+00:00",
+        accept_incomplete=accept,
+    )
     return result_of(parsed, question)
 
 

@@ -17,15 +17,24 @@ from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
 
 WORKLOAD = {
-    "model": {"name": "llama3_70b"}, "seq_length": 4096, "global_batch_size": 32,
-    "layout": {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
-               "data_parallel_size": 2},
-    "recompute": "selective:mlp", "backend": "command", "device": "cuda",
-}  # fmt: skip
+    "model": {"name": "llama3_70b"},
+    "seq_length": 4096,
+    "global_batch_size": 32,
+    "layout": {
+        "tensor_model_parallel_size": 4,
+        "pipeline_model_parallel_size": 4,
+        "data_parallel_size": 2,
+    },
+    "recompute": "selective:mlp",
+    "backend": "command",
+    "device": "cuda",
+}
 QUESTION = Question(
-    name="train", trial={"workload": WORKLOAD}, plan=MeasurementPlan(steps=200),
+    name="train",
+    trial={"workload": WORKLOAD},
+    plan=MeasurementPlan(steps=200),
     started_at="2026-01-15T10:20:31+00:00",
-)  # fmt: skip
+)
 
 
 def run(steps: int = 12, interval: int = 1, total: int | None = None) -> str:
@@ -52,12 +61,11 @@ def test_a_good_run(parse: Parse) -> None:
     assert result.reported is not None
     assert result.reported.tflops_per_gpu == (412.3,) * 8
     peaks = [(p.rank, p.stage, p.allocated, p.reserved) for p in result.memory]
-    assert peaks == [
-        (0, 0, round(55210.5 * 2**20), 58112 * 2**20), (24, 3, 2**20, 2 * 2**20)
-    ]  # fmt: skip
+    assert peaks == [(0, 0, round(55210.5 * 2**20), 58112 * 2**20), (24, 3, 2**20, 2 * 2**20)]
     assert result.environment["source"] == {
-        "provenance": "parsed from log", "framework": "megatron_lm",
-    }  # fmt: skip
+        "provenance": "parsed from log",
+        "framework": "megatron_lm",
+    }
     assert decode_result(encode(result), "x") == result
 
 
@@ -114,8 +122,12 @@ def test_a_run_that_broke_off(parse: Parse) -> None:
 def test_without_its_framework_s_end_a_log_gives_no_number(parse: Parse, text: str) -> None:
     result = result_of(parse(text), QUESTION)
     assert (result.status, result.times, result.memory, result.loss, result.reported) == (
-        TrialStatus.INCOMPLETE, None, (), (), None,
-    )  # fmt: skip
+        TrialStatus.INCOMPLETE,
+        None,
+        (),
+        (),
+        None,
+    )
 
 
 def test_lines_of_another_framework_than_was_asked_for(parse: Parse) -> None:
@@ -162,8 +174,11 @@ def test_another_batch_than_was_asked_for(parse: Parse) -> None:
 def test_no_data(parse: Parse, text: str, says: str) -> None:
     result = result_of(parse(text), QUESTION)
     assert (result.status, result.times, result.memory, result.loss) == (
-        TrialStatus.NO_DATA, None, (), (),
-    )  # fmt: skip
+        TrialStatus.NO_DATA,
+        None,
+        (),
+        (),
+    )
     assert result.evidence is not None
     assert result.evidence.message.startswith(says)
 
@@ -179,8 +194,10 @@ def test_a_failure_has_no_numbers(parse: Parse) -> None:
 
 
 def test_a_loss_of_nan_is_a_failure_wherever_it_stands(parse: Parse) -> None:
-    text = run(12).replace(lines.megatron(7, 12, ms=1231.0, loss=9.3),
-                           lines.megatron(7, 12, ms=1231.0, loss=None, nans=1))  # fmt: skip
+    text = run(12).replace(
+        lines.megatron(7, 12, ms=1231.0, loss=9.3),
+        lines.megatron(7, 12, ms=1231.0, loss=None, nans=1),
+    )
     result = result_of(parse(text), QUESTION)
     assert result.status is TrialStatus.NAN
     assert result.evidence is not None
@@ -188,8 +205,10 @@ def test_a_loss_of_nan_is_a_failure_wherever_it_stands(parse: Parse) -> None:
 
 
 def test_a_skipped_iteration_takes_the_losses_not_the_times(parse: Parse) -> None:
-    text = run(12).replace(lines.megatron(7, 12, ms=1231.0, loss=9.3),
-                           lines.megatron(7, 12, ms=1231.0, loss=None, skipped=1))  # fmt: skip
+    text = run(12).replace(
+        lines.megatron(7, 12, ms=1231.0, loss=9.3),
+        lines.megatron(7, 12, ms=1231.0, loss=None, skipped=1),
+    )
     result = result_of(parse(text), QUESTION)
     assert (result.status, result.loss) == (TrialStatus.OK, ())
     assert result.times is not None
@@ -235,8 +254,10 @@ def test_deepspeed_rates_and_an_end_that_only_its_launcher_tells(parse: Parse) -
 
 
 def test_a_trainer_tells_one_mean(parse: Parse) -> None:
-    text = ("{'loss': 7.1, 'epoch': 0.5, 'train_tokens_per_second': 640}\n"
-            "{'train_runtime': 80.0, 'train_steps_per_second': 1.25, 'epoch': 1.0}\n")  # fmt: skip
+    text = (
+        "{'loss': 7.1, 'epoch': 0.5, 'train_tokens_per_second': 640}\n"
+        "{'train_runtime': 80.0, 'train_steps_per_second': 1.25, 'epoch': 1.0}\n"
+    )
     result = result_of(parse(text), replace(QUESTION, device=Device.CPU))
     assert result.times is not None
     assert (result.times.seconds, result.loss) == ((0.8,), (7.1,))

@@ -35,8 +35,11 @@ class Binding(SimpleNamespace):
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(**calls: Any) -> None:
-        calls = {"nvmlInit": lambda: None, "nvmlDeviceGetCount": lambda: 1,
-                 "nvmlDeviceGetHandleByIndex": lambda index: f"index {index}"} | calls  # fmt: skip
+        calls = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 1,
+            "nvmlDeviceGetHandleByIndex": lambda index: f"index {index}",
+        } | calls
         monkeypatch.setitem(sys.modules, "pynvml", Binding(**calls))
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -79,9 +82,13 @@ def test_a_reading_in_our_units(install: Any) -> None:
     gpu = open_gpu()
     assert gpu is not None
     assert gpu.reading() == GpuReading(
-        sm_clock_mhz=1980, memory_clock_mhz=2619, power_watts=612.5, temperature_celsius=54,
-        throttle_reasons=("sw_power_cap",), used_bytes=3 * 2**30,
-    )  # fmt: skip
+        sm_clock_mhz=1980,
+        memory_clock_mhz=2619,
+        power_watts=612.5,
+        temperature_celsius=54,
+        throttle_reasons=("sw_power_cap",),
+        used_bytes=3 * 2**30,
+    )
 
 
 def test_memory_without_what_the_driver_keeps(install: Any) -> None:
@@ -104,16 +111,25 @@ def test_readings_as_one_state(install: Any) -> None:
     assert load_of((GpuReading(),), None) is None
     assert load_of((GpuReading(),), gpu) == GpuLoad(max_sm_clock_mhz=highest)
     busy = [
-        GpuReading(sm_clock_mhz=clock, power_watts=watts, temperature_celsius=degrees,
-                   throttle_reasons=reasons)
-        for clock, watts, degrees, reasons in (
-            (1980, 650.0, 50, ()), (1700, 699.0, 58, ("sw_power_cap",)), (1720, 698.0, 57, None),
+        GpuReading(
+            sm_clock_mhz=clock,
+            power_watts=watts,
+            temperature_celsius=degrees,
+            throttle_reasons=reasons,
         )
-    ]  # fmt: skip
+        for clock, watts, degrees, reasons in (
+            (1980, 650.0, 50, ()),
+            (1700, 699.0, 58, ("sw_power_cap",)),
+            (1720, 698.0, 57, None),
+        )
+    ]
     assert load_of(busy, gpu) == GpuLoad(
-        sm_clock_mhz=1720, max_sm_clock_mhz=highest, power_watts=698.0, temperature_celsius=58,
+        sm_clock_mhz=1720,
+        max_sm_clock_mhz=highest,
+        power_watts=698.0,
+        temperature_celsius=58,
         throttle_reasons=("sw_power_cap",),
-    )  # fmt: skip
+    )
     braked = [GpuReading(throttle_reasons=("hw_slowdown",)), *busy]
     found = load_of(braked, gpu)
     assert found is not None
@@ -133,10 +149,16 @@ def test_identity(install: Any) -> None:
     gpu = open_gpu()
     assert gpu is not None
     assert gpu.identity() == GpuIdentity(
-        name="NVIDIA H200", driver="580.65.06", power_limit_watts=700.0, max_sm_clock_mhz=1000,
-        max_memory_clock_mhz=2000, ecc_enabled=True, uncorrected_ecc_errors=0, mig_enabled=False,
+        name="NVIDIA H200",
+        driver="580.65.06",
+        power_limit_watts=700.0,
+        max_sm_clock_mhz=1000,
+        max_memory_clock_mhz=2000,
+        ecc_enabled=True,
+        uncorrected_ecc_errors=0,
+        mig_enabled=False,
         persistence_mode=None,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("listed", "others"), [([], 0), ([7], 0), ([7, 8, 9], 2)])

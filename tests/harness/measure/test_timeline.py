@@ -21,8 +21,10 @@ def test_a_phase_is_marked_with_the_bytes_of_that_moment() -> None:
     timeline.add(70)
     timeline.phase(Phase.BACKWARD)
     assert timeline.points() == (
-        point(1.0, 10), point(2.5, 70), point(3.0, 30, Phase.BACKWARD),
-    )  # fmt: skip
+        point(1.0, 10),
+        point(2.5, 70),
+        point(3.0, 30, Phase.BACKWARD),
+    )
 
 
 def test_few_points_stay_as_they_are() -> None:

@@ -21,8 +21,12 @@ def found(device: Device = Device.CUDA, **seen: object) -> dict[str, Concern]:
 def test_a_calm_series_raises_nothing() -> None:
     assert found() == {}
     quiet = GpuReading(sm_clock_mhz=1980, throttle_reasons=("gpu_idle",))
-    assert found(readings=(quiet, quiet), other_processes=0, uncorrected_ecc_errors=0,
-                 host_seconds=CALM) == {}  # fmt: skip
+    assert (
+        found(
+            readings=(quiet, quiet), other_processes=0, uncorrected_ecc_errors=0, host_seconds=CALM
+        )
+        == {}
+    )
 
 
 def test_one_percent_noise_is_calm_and_ten_is_not() -> None:
@@ -103,8 +107,10 @@ def test_the_range_of_the_clock() -> None:
 def test_neighbours_retries_and_errors() -> None:
     seen = found(other_processes=2, allocator_retries=3, uncorrected_ecc_errors=1)
     assert {name: concern.fatal for name, concern in seen.items()} == {
-        "allocator_retries": True, "other_processes": True, "ecc_errors": False,
-    }  # fmt: skip
+        "allocator_retries": True,
+        "other_processes": True,
+        "ecc_errors": False,
+    }
 
 
 def test_two_clocks_that_disagree() -> None:

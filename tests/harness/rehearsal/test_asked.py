@@ -19,11 +19,14 @@ JOB_VALUES = ("llama3_70b", "32xH100")
 
 def test_compact_layout() -> None:
     assert parse_layout("tp4_pp4_vpp5_cp2_ep8_etp1_sp") == {
-        "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
-        "virtual_pipeline_model_parallel_size": 5, "context_parallel_size": 2,
-        "expert_model_parallel_size": 8, "expert_tensor_parallel_size": 1,
+        "tensor_model_parallel_size": 4,
+        "pipeline_model_parallel_size": 4,
+        "virtual_pipeline_model_parallel_size": 5,
+        "context_parallel_size": 2,
+        "expert_model_parallel_size": 8,
+        "expert_tensor_parallel_size": 1,
         "sequence_parallel": True,
-    }  # fmt: skip
+    }
     assert parse_layout("tp2_nosp")["sequence_parallel"] is False
     assert parse_layout("") == {}
     request = parse_asked([*JOB, "layout=tp4_pp2"]).request
@@ -41,23 +44,34 @@ def test_what_is_no_layout(text: str) -> None:
     ("text", "settings"),
     [
         ("none", ("none",)),
-        ("[none,selective:core_attn,mlp,full:block:2]",
-         ("none", "selective:core_attn,mlp", "full:block:2")),
+        (
+            "[none,selective:core_attn,mlp,full:block:2]",
+            ("none", "selective:core_attn,mlp", "full:block:2"),
+        ),
         ("[none, 'selective:core_attn,mlp' ,none]", ("none", "selective:core_attn,mlp")),
         ("selective:core_attn,mlp", ("selective:core_attn,mlp",)),
         ("corners", ("none", "selective:mlp", "full:uniform:1")),
         ("full_uniform_1", ("full:uniform:1",)),
     ],
-)  # fmt: skip
+)
 def test_settings(text: str, settings: tuple[str, ...]) -> None:
     assert parse_asked([*JOB, f"recompute={text}"]).recompute == settings
 
 
 def test_everything_else(tmp_path: Path) -> None:
     asked = parse_asked(
-        [*JOB, "stage=3", "device=cpu", "steps=5", "name=x", "runs=y", "model.num_layers=8",
-         "layout.use_distributed_optimizer=false"], tmp_path,
-    )  # fmt: skip
+        [
+            *JOB,
+            "stage=3",
+            "device=cpu",
+            "steps=5",
+            "name=x",
+            "runs=y",
+            "model.num_layers=8",
+            "layout.use_distributed_optimizer=false",
+        ],
+        tmp_path,
+    )
     assert (asked.stage, asked.device, asked.steps) == (3, "cpu", 5)
     assert (asked.name, asked.runs, asked.request.config_dir) == ("x", "y", tmp_path)
     assert asked.request.overrides == (

@@ -32,9 +32,10 @@ def test_a_failure_is_told() -> None:
     wanted = plan(PEAKS)
     trial = wanted.settings[0].trial
     failed = replace(
-        result(trial), status=TrialStatus.OOM,
+        result(trial),
+        status=TrialStatus.OOM,
         evidence=Evidence(phase=Phase.FORWARD, message="out of memory"),
-    )  # fmt: skip
+    )
     assert "none: oom [forward] out of memory" in page(wanted, {trial.name: failed})
 
 

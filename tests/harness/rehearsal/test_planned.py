@@ -34,8 +34,15 @@ def test_a_trial_a_setting_with_every_stage_predicted() -> None:
 def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
     monkeypatch.setattr("harness.rehearsal.planned.find_machine", lambda _: machine)
-    asked = [*JOB, "layout=tp4_pp4_vpp1", "stage=0", "recompute=[none,full:uniform:1]",
-             "device=cuda", "job.expandable_segments=true", "job.micro_batch_size=2"]  # fmt: skip
+    asked = [
+        *JOB,
+        "layout=tp4_pp4_vpp1",
+        "stage=0",
+        "recompute=[none,full:uniform:1]",
+        "device=cuda",
+        "job.expandable_segments=true",
+        "job.micro_batch_size=2",
+    ]
     none, full = (setting.trial for setting in plan_rehearsal(parse_asked(asked)).settings)
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in none.variables
     assert none.prediction is not None
@@ -69,8 +76,9 @@ def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
 
 def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
     job = ["model=mixtral_8x7b", "gpus=64xH100", "layout=tp1_pp4_ep8"]
-    even, uneven = (plan_rehearsal(parse_asked([*job, f"job.moe_load_imbalance={x}"]))
-                    for x in (1, 2))  # fmt: skip
+    even, uneven = (
+        plan_rehearsal(parse_asked([*job, f"job.moe_load_imbalance={x}"])) for x in (1, 2)
+    )
     predicted = [plan.settings[0].trial.prediction for plan in (even, uneven)]
     assert predicted[0] == predicted[1]
     assert any("moe_load_imbalance 1" in text for text in uneven.assumptions)

@@ -75,9 +75,12 @@ def test_microbatches_beyond_the_steady_state_are_not_run() -> None:
 def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     """Twice PP microbatches are not enough where a spent input of the first rounds stays."""
     many = replace(
-        CASE, num_layers=8, num_microbatches=24, pipeline_model_parallel_size=4,
+        CASE,
+        num_layers=8,
+        num_microbatches=24,
+        pipeline_model_parallel_size=4,
         virtual_pipeline_model_parallel_size=2,
-    )  # fmt: skip
+    )
     numbers = [enough_microbatches(many, stage).num_microbatches for stage in range(4)]
     assert numbers == [12, 16, 12, 8]
     found = [rehearse_fake(replace(many, num_microbatches=n), 1).peaks.forward for n in (8, 16, 24)]
@@ -110,8 +113,10 @@ def test_a_real_rank_holds_what_the_fake_one_holds(
     """The step counters of torch's AdamW included."""
     real, fake = on_cpu[stage], rehearse_fake(CASE, stage).peaks
     assert (real.weights, real.gradients, real.optimizer) == (
-        fake.weights, fake.gradients, fake.optimizer,
-    )  # fmt: skip
+        fake.weights,
+        fake.gradients,
+        fake.optimizer,
+    )
     assert (real.compute_seconds or 0) > 0
     assert real.reserved is None
     static = real.weights + real.gradients + real.optimizer

@@ -14,9 +14,14 @@ from tests.harness.rehearsal.test_predicted import JOB
 def candidate(recompute: str = "none", **changes: Any) -> dict[str, Any]:
     job = replace(JOB, **changes)
     values = {
-        "model": asdict(job.model), "layout": asdict(job.layout), "config": asdict(job.config),
-        "gpu": "H100-SXM-80GB", "num_gpus": 8, "recompute": recompute, "stage": 1,
-    }  # fmt: skip
+        "model": asdict(job.model),
+        "layout": asdict(job.layout),
+        "config": asdict(job.config),
+        "gpu": "H100-SXM-80GB",
+        "num_gpus": 8,
+        "recompute": recompute,
+        "stage": 1,
+    }
     plain: dict[str, Any] = json.loads(json.dumps(values))
     return plain
 

@@ -11,13 +11,20 @@ from tests.harness.backends.megatron_core.workloads import LLAMA, workload
 
 GIB = 2**30
 PEAKS = StagePeaks(
-    stage=0, weights=GIB, gradients=2 * GIB, optimizer=3 * GIB, forward=10 * GIB,
-    backward=12 * GIB, optimizer_step=7 * GIB,
-)  # fmt: skip
+    stage=0,
+    weights=GIB,
+    gradients=2 * GIB,
+    optimizer=3 * GIB,
+    forward=10 * GIB,
+    backward=12 * GIB,
+    optimizer_step=7 * GIB,
+)
 LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2, sequence_parallel=True, pipeline_model_parallel_size=2,
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+    pipeline_model_parallel_size=2,
     data_parallel_size=2,
-)  # fmt: skip
+)
 TRIAL = Trial(
     workload=workload(
         LLAMA, layout=LAYOUT, global_batch_size=8, backend=Backend.REHEARSAL, device=Device.FAKE
@@ -29,22 +36,33 @@ TRIAL = Trial(
 
 def prediction(*stages: StagePeaks) -> Prediction:
     return Prediction(
-        step_time_seconds=None, peak_allocated_bytes=max(one.peak for one in stages),
-        peak_reserved_bytes=None, saved_bytes_per_layer=None, replayed_flops_per_layer=None,
-        calibration="none", stages=stages,
-    )  # fmt: skip
+        step_time_seconds=None,
+        peak_allocated_bytes=max(one.peak for one in stages),
+        peak_reserved_bytes=None,
+        saved_bytes_per_layer=None,
+        replayed_flops_per_layer=None,
+        calibration="none",
+        stages=stages,
+    )
 
 
 def plan(*predicted: StagePeaks) -> RunPlan:
     trial = replace(TRIAL, prediction=prediction(*predicted))
     return RunPlan(
-        experiment="toy", device_name="fake", settings=(PlannedSetting(trial=trial),),
+        experiment="toy",
+        device_name="fake",
+        settings=(PlannedSetting(trial=trial),),
         assumptions=("said",),
-    )  # fmt: skip
+    )
 
 
 def result(trial: Trial, *rehearsed: StagePeaks) -> TrialResult:
     return TrialResult(
-        name=trial.name, status=TrialStatus.OK, trial=plain(trial), environment={},
-        started_at="now", wall_seconds=1.0, stages=rehearsed,
-    )  # fmt: skip
+        name=trial.name,
+        status=TrialStatus.OK,
+        trial=plain(trial),
+        environment={},
+        started_at="now",
+        wall_seconds=1.0,
+        stages=rehearsed,
+    )

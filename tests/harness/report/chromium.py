@@ -79,12 +79,24 @@ class Chromium:
 
     def _run(self, flags: Sequence[str], page: Path) -> str:
         done = subprocess.run(
-            [self.program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-             "--disable-dev-shm-usage", "--disable-background-networking",
-             f"--user-data-dir={self.folder / 'profile'}", *flags, page.as_uri()],
-            capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False,
+            [
+                self.program,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                f"--user-data-dir={self.folder / 'profile'}",
+                *flags,
+                page.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
             env=os.environ | {"HOME": str(self.folder)},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         return done.stdout
 

@@ -29,21 +29,32 @@ from harness.trial import Device, Trial
 
 GIB = 2**30
 ENVIRONMENT = {
-    "software": {"torch": "2.9.0", "cuda": "12.8"}, "gpus": [{"torch_name": "NVIDIA H200"}],
-    "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "git_commit": "0123",
-}  # fmt: skip
+    "software": {"torch": "2.9.0", "cuda": "12.8"},
+    "gpus": [{"torch_name": "NVIDIA H200"}],
+    "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    "git_commit": "0123",
+}
 STATUSES = (
-    TrialStatus.OK, TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.OOM, TrialStatus.TIMEOUT,
+    TrialStatus.OK,
+    TrialStatus.OK,
+    TrialStatus.UNSTABLE,
+    TrialStatus.OOM,
+    TrialStatus.TIMEOUT,
     TrialStatus.FAILED,
-)  # fmt: skip
+)
 MakeRun = Callable[..., Path]
 
 
 def timeline(seconds: float, low: int, high: int) -> tuple[TimelinePoint, ...]:
     """Up in the forward, down in the backward."""
-    shape = [(0.0, low, Phase.FORWARD), (0.3, high, Phase.FORWARD), (0.31, high, Phase.BACKWARD),
-             (0.9, low, Phase.BACKWARD), (0.95, low, Phase.OPTIMIZER),
-             (1.0, low, Phase.OPTIMIZER)]  # fmt: skip
+    shape = [
+        (0.0, low, Phase.FORWARD),
+        (0.3, high, Phase.FORWARD),
+        (0.31, high, Phase.BACKWARD),
+        (0.9, low, Phase.BACKWARD),
+        (0.95, low, Phase.OPTIMIZER),
+        (1.0, low, Phase.OPTIMIZER),
+    ]
     return tuple(TimelinePoint(seconds=x * seconds, allocated=y, phase=p) for x, y, p in shape)
 
 
@@ -52,31 +63,45 @@ def measured(trial: Trial, seconds: float, allocated: int, **more: Any) -> Trial
     on_gpu = trial.workload.device is Device.CUDA
     prediction = trial.prediction
     peak = MemoryPeak(
-        rank=0, stage=0, allocated=allocated,
+        rank=0,
+        stage=0,
+        allocated=allocated,
         active=allocated + GIB // 4 if on_gpu else None,
         reserved=allocated + GIB if on_gpu else None,
         nvml_used=allocated + 2 * GIB if on_gpu else None,
         saved_bytes_per_layer=prediction.saved_bytes_per_layer if prediction else None,
-    )  # fmt: skip
+    )
     values = {
-        "name": trial.name, "status": TrialStatus.OK, "trial": plain(trial),
+        "name": trial.name,
+        "status": TrialStatus.OK,
+        "trial": plain(trial),
         "environment": ENVIRONMENT if on_gpu else {"software": {"torch": "2.9.0"}},
-        "started_at": "2026-01-01T00:00:00+00:00", "wall_seconds": 9.0,
-        "times": StepTimes(seconds=tuple(seconds * (1 + 0.001 * (j % 5 - 2)) for j in range(10)),
-                           warmup_seconds=(9.0, 1.0, 1.0),
-                           clock="cuda_event" if on_gpu else "host"),
-        "memory": (peak,), "timeline": timeline(seconds, allocated // 2, allocated),
-        "flops": Flops(model=4e14 * seconds, hardware=5e14 * seconds), "loss": (3.0, 2.9),
-    }  # fmt: skip
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "wall_seconds": 9.0,
+        "times": StepTimes(
+            seconds=tuple(seconds * (1 + 0.001 * (j % 5 - 2)) for j in range(10)),
+            warmup_seconds=(9.0, 1.0, 1.0),
+            clock="cuda_event" if on_gpu else "host",
+        ),
+        "memory": (peak,),
+        "timeline": timeline(seconds, allocated // 2, allocated),
+        "flops": Flops(model=4e14 * seconds, hardware=5e14 * seconds),
+        "loss": (3.0, 2.9),
+    }
     return TrialResult(**(values | more))
 
 
 def ended(trial: Trial, status: TrialStatus, message: str = "", **more: Any) -> TrialResult:
     evidence = Evidence(phase=Phase.BACKWARD, message=message, **more)
     return TrialResult(
-        name=trial.name, status=status, trial=plain(trial), environment={},
-        started_at="2026-01-01T00:00:00+00:00", wall_seconds=1.0, evidence=evidence,
-    )  # fmt: skip
+        name=trial.name,
+        status=status,
+        trial=plain(trial),
+        environment={},
+        started_at="2026-01-01T00:00:00+00:00",
+        wall_seconds=1.0,
+        evidence=evidence,
+    )
 
 
 def write_run(path: Path, plan: RunPlan, results: Sequence[TrialResult]) -> Path:
@@ -106,8 +131,13 @@ def answer(setting: PlannedSetting, trial: Trial, status: TrialStatus) -> TrialR
     )
     if status is TrialStatus.OK:
         return result
-    concern = Concern(name="drift", seen="+9.0 % over the window", limit="5.0 %",
-                      advice="warm up longer", fatal=True)  # fmt: skip
+    concern = Concern(
+        name="drift",
+        seen="+9.0 % over the window",
+        limit="5.0 %",
+        advice="warm up longer",
+        fatal=True,
+    )
     return replace(result, status=status, concerns=(concern,))
 
 
@@ -117,8 +147,9 @@ def gpu_plan() -> RunPlan:
     wanted = ("experiment=llama3_8b_1xh200", "recompute.top=6")
     plan = plan_of(compose(wanted), Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",)))
     first = plan.settings[0].trial
-    forbidden = replace(first, workload=replace(first.workload, recompute="full:block:99"),
-                        prediction=None)  # fmt: skip
+    forbidden = replace(
+        first, workload=replace(first.workload, recompute="full:block:99"), prediction=None
+    )
     skipped = PlannedSetting(trial=forbidden, skip="there are 32 layers")
     return replace(plan, settings=(*plan.settings, skipped))
 
@@ -138,12 +169,25 @@ def gpu_run(gpu_plan: RunPlan, tmp_path_factory: pytest.TempPathFactory) -> Path
 def cpu_run(tmp_path: Path, make_plan: Callable[..., RunPlan]) -> Path:
     """Three settings of the toy, two repeats each, on the CPU; predicted are bytes alone."""
     made = make_plan(3, 2)
-    plan = replace(made, settings=tuple(
-        replace(one, trial=replace(one.trial, prediction=replace(
-            one.trial.prediction, step_time_seconds=None, peak_allocated_bytes=None,
-            peak_reserved_bytes=None, calibration="none")))
-        for one in made.settings
-    ))  # fmt: skip
+    plan = replace(
+        made,
+        settings=tuple(
+            replace(
+                one,
+                trial=replace(
+                    one.trial,
+                    prediction=replace(
+                        one.trial.prediction,
+                        step_time_seconds=None,
+                        peak_allocated_bytes=None,
+                        peak_reserved_bytes=None,
+                        calibration="none",
+                    ),
+                ),
+            )
+            for one in made.settings
+        ),
+    )
     results = [
         measured(trial, 0.1 * (setting.rank or 1), 2**20 * (10 - (setting.rank or 1)))
         for setting, trial in plan.trials()

@@ -58,9 +58,11 @@ def test_bencher_metric_format(gpu_facts: Facts) -> None:
 def test_cpu_times_have_names_of_their_own(cpu_facts: Facts) -> None:
     (first, *_) = json.loads(bmf(cpu_facts)).values()
     assert set(first) == {
-        "cpu_step_time_seconds", "cpu_tflops_per_gpu", "cpu_tokens_per_second_per_gpu",
+        "cpu_step_time_seconds",
+        "cpu_tflops_per_gpu",
+        "cpu_tokens_per_second_per_gpu",
         "peak_allocated_bytes",
-    }  # fmt: skip
+    }
     assert {row["device"] for row in trial_rows(cpu_facts)} == {"cpu"}
 
 

@@ -19,13 +19,23 @@ pytest.importorskip("matplotlib")
 
 from harness.report.figures import _drawings, draw_all
 
-NAMES = ["memory_and_time", "memory_and_throughput", "predicted_and_measured", "memory_waterfall",
-         "timeline"]  # fmt: skip
+NAMES = [
+    "memory_and_time",
+    "memory_and_throughput",
+    "predicted_and_measured",
+    "memory_waterfall",
+    "timeline",
+]
 
 
 def point(number: int, memory: int, seconds: float) -> Point:
-    return Point(number=number, spec=f"s{number}", memory_bytes=memory, seconds=seconds,
-                 tokens_per_second=1 / seconds)  # fmt: skip
+    return Point(
+        number=number,
+        spec=f"s{number}",
+        memory_bytes=memory,
+        seconds=seconds,
+        tokens_per_second=1 / seconds,
+    )
 
 
 def painted(facts: Facts, name: str) -> Any:
@@ -62,8 +72,9 @@ def test_on_a_cpu_there_is_no_waterfall(cpu_facts: Facts) -> None:
 
 
 def test_a_run_that_measured_nothing_has_the_prediction_alone(gpu_facts: Facts) -> None:
-    failed = {n: replace(r, times=None, memory=(), timeline=())
-              for n, r in gpu_facts.results.items()}  # fmt: skip
+    failed = {
+        n: replace(r, times=None, memory=(), timeline=()) for n, r in gpu_facts.results.items()
+    }
     facts = replace(gpu_facts, results=failed)
     assert [name for name, *_ in _drawings(facts)] == ["memory_waterfall"]
 
@@ -132,8 +143,10 @@ def test_timelines_show_their_phases(gpu_facts: Facts, cpu_facts: Facts) -> None
     assert "CPU time" in figure.axes[-1].get_xlabel()
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
-        Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER,
-    ]  # fmt: skip
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.OPTIMIZER,
+    ]
     spans = [patch.get_extents() for patch in figure.axes[0].patches]
     assert len(spans) == 3
     for before, after in pairwise(spans):
@@ -147,8 +160,9 @@ def words_of(figure: Any) -> list[Any]:
         texts += [axes._left_title, axes.xaxis.label, axes.yaxis.label]
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
-            texts += [tick.label1 for tick in axis.get_major_ticks()
-                      if low <= tick.get_loc() <= high]  # fmt: skip
+            texts += [
+                tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high
+            ]
     renderer = figure.canvas.get_renderer()
     return [t.get_window_extent(renderer) for t in texts if t.get_visible() and t.get_text()]
 
@@ -174,8 +188,10 @@ def test_units() -> None:
 
 
 def test_a_picture_in_a_page_has_ids_of_its_own() -> None:
-    svg = ('<?xml version="1.0"?>\n<svg width="460pt" height="280pt" viewBox="0 0 460 280">'
-           f'<path id="a" fill="{INK}"/><use href="#a" clip-path="url(#b)"/></svg>\n')  # fmt: skip
+    svg = (
+        '<?xml version="1.0"?>\n<svg width="460pt" height="280pt" viewBox="0 0 460 280">'
+        f'<path id="a" fill="{INK}"/><use href="#a" clip-path="url(#b)"/></svg>\n'
+    )
     assert embedded(svg, "x") == (
         '<svg viewBox="0 0 460 280"><path id="x-a" fill="currentColor"/>'
         '<use href="#x-a" clip-path="url(#x-b)"/></svg>'

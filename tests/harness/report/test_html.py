@@ -51,8 +51,17 @@ def test_nothing_is_loaded_and_all_is_closed(gpu_facts: Facts) -> None:
     document = make_document(gpu_facts, ())
     first = document.sections[0]
     section = Section(title=first.title, tables=first.tables, pictures=(picture,))
-    tags = parsed(html(Document(title="t", subtitle="s", outcome="o", good=True,
-                                sections=(section, *document.sections[1:]))))  # fmt: skip
+    tags = parsed(
+        html(
+            Document(
+                title="t",
+                subtitle="s",
+                outcome="o",
+                good=True,
+                sections=(section, *document.sections[1:]),
+            )
+        )
+    )
     names = {tag for tag, _ in tags.seen}
     assert not names & {"script", "link", "iframe", "object", "embed", "img", "base"}
     for _, attributes in tags.seen:
@@ -75,10 +84,12 @@ def test_links_lead_to_sections(gpu_facts: Facts) -> None:
 
 def test_text_is_text() -> None:
     section = Section(
-        title=EVIL, prose=(EVIL,), lines=(EVIL,),
+        title=EVIL,
+        prose=(EVIL,),
+        lines=(EVIL,),
         tables=(Table(columns=(EVIL,), rows=((EVIL,),)),),
         pictures=(Picture(name="x", caption=EVIL, svg="<svg></svg>"),),
-    )  # fmt: skip
+    )
     text = html(Document(title=EVIL, subtitle=EVIL, outcome=EVIL, good=None, sections=(section,)))
     assert "<script" not in text
     assert not re.search(r"<img", text)

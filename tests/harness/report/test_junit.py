@@ -21,10 +21,19 @@ RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
 
 
 def comparison(*verdicts: Verdict, metric: str = "step_time_seconds", **more: Any) -> Comparison:
-    return Comparison(rows=tuple(
-        Row(label=f"toy/{v}", workload_key="k", verdict=v, metric=metric, reason=f"why {v}", **more)
-        for v in verdicts
-    ))  # fmt: skip
+    return Comparison(
+        rows=tuple(
+            Row(
+                label=f"toy/{v}",
+                workload_key="k",
+                verdict=v,
+                metric=metric,
+                reason=f"why {v}",
+                **more,
+            )
+            for v in verdicts
+        )
+    )
 
 
 def cases(text: str) -> list[Any]:
@@ -45,11 +54,17 @@ def test_every_verdict_is_what_a_test_runner_knows() -> None:
         else:
             assert row_line(row) in case.system_out
     assert kinds == {
-        Verdict.REGRESSION: "Failure", Verdict.FAILED: "Error", Verdict.UNSTABLE: "Skipped",
-        Verdict.INCONCLUSIVE: "Skipped", Verdict.ENVIRONMENT: "Skipped",
-        Verdict.VANISHED: "Skipped", Verdict.APPEARED: "Skipped", Verdict.STALE: "passed",
-        Verdict.SKIPPED: "Skipped", Verdict.PASS: "passed",
-    }  # fmt: skip
+        Verdict.REGRESSION: "Failure",
+        Verdict.FAILED: "Error",
+        Verdict.UNSTABLE: "Skipped",
+        Verdict.INCONCLUSIVE: "Skipped",
+        Verdict.ENVIRONMENT: "Skipped",
+        Verdict.VANISHED: "Skipped",
+        Verdict.APPEARED: "Skipped",
+        Verdict.STALE: "passed",
+        Verdict.SKIPPED: "Skipped",
+        Verdict.PASS: "passed",
+    }
 
 
 def test_the_totals_are_the_cases() -> None:

@@ -14,17 +14,23 @@ def document(*sections: Section) -> Document:
 
 def rows(count: int, width: int = 100) -> Section:
     """The first row is the worst."""
-    return Section(title="Rows", tables=(
-        Table(columns=("name", "n"), rows=tuple((f"row {i} " + "x" * width, str(i))
-                                                for i in range(count))),
-    ))  # fmt: skip
+    return Section(
+        title="Rows",
+        tables=(
+            Table(
+                columns=("name", "n"),
+                rows=tuple((f"row {i} " + "x" * width, str(i)) for i in range(count)),
+            ),
+        ),
+    )
 
 
 def test_a_section_in_full() -> None:
     table = Table(columns=("a|b", "n"), rows=(("x_y", "1"), ("<b>", "—")))
     picture = Picture(name="memory", caption="what it is", svg="<svg/>")
-    one = Section(title="One", prose=("a *b*",), tables=(table,), lines=("| raw | <b>",),
-                  pictures=(picture,))  # fmt: skip
+    one = Section(
+        title="One", prose=("a *b*",), tables=(table,), lines=("| raw | <b>",), pictures=(picture,)
+    )
     assert markdown(document(one)) == (
         "# run\\_1\n\na · b\n\n**2 ok**\n\n"
         "## One\n\na \\*b\\*\n\n"

@@ -21,11 +21,18 @@ def test_the_front_is_what_no_other_beats() -> None:
 
 def test_an_outcome_is_the_median_step_and_the_worst_peak() -> None:
     result = TrialResult(
-        name="x", status=TrialStatus.OK, trial={}, environment={}, started_at="", wall_seconds=0.0,
+        name="x",
+        status=TrialStatus.OK,
+        trial={},
+        environment={},
+        started_at="",
+        wall_seconds=0.0,
         times=StepTimes(seconds=(3.0, 1.0, 2.0), warmup_seconds=(), clock="host"),
-        memory=(MemoryPeak(rank=0, stage=0, allocated=5),
-                MemoryPeak(rank=1, stage=0, allocated=4, reserved=9)),
-    )  # fmt: skip
+        memory=(
+            MemoryPeak(rank=0, stage=0, allocated=5),
+            MemoryPeak(rank=1, stage=0, allocated=4, reserved=9),
+        ),
+    )
     found = outcome_of(result)
     assert (found.step_seconds, found.peak_bytes, found.measured) == (2.0, 9, True)
     bare = TrialResult(

@@ -25,13 +25,20 @@ SPACE = ("sweep=tiny_cpu", "name=x")
 def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None) -> Any:
     (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
     environment = {
-        **os.environ, "STUB_FAULTS": str(tmp_path / "faults.json"), "CUDA_VISIBLE_DEVICES": "",
+        **os.environ,
+        "STUB_FAULTS": str(tmp_path / "faults.json"),
+        "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }  # fmt: skip
+    }
     return subprocess.Popen(
-        [*DRIVE, *SPACE, *overrides], env=environment, cwd=tmp_path, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [*DRIVE, *SPACE, *overrides],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def finish(

@@ -22,8 +22,9 @@ def test_the_product_of_micro_batches_and_settings(space_of: MakeSpace) -> None:
     for point, planned in space.planned.items():
         workload = planned.trial.workload
         assert (workload.micro_batch_size, workload.recompute) == (
-            point.micro_batch_size, point.recompute,
-        )  # fmt: skip
+            point.micro_batch_size,
+            point.recompute,
+        )
         assert workload.global_batch_size == 2, "steps of all points train on as many tokens"
         assert space.point_of(workload) == point
     assert space.choices() == {
@@ -60,9 +61,14 @@ def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(
 
 def test_layouts_are_those_that_the_advisor_finds_legal() -> None:
     config, options = compose_sweep(
-        ["experiment=tiny_cpu", "gpus=4xH100", "job.global_batch_size=4", "sweep.layouts=true",
-         "recompute.settings=[none]"]
-    )  # fmt: skip
+        [
+            "experiment=tiny_cpu",
+            "gpus=4xH100",
+            "job.global_batch_size=4",
+            "sweep.layouts=true",
+            "recompute.settings=[none]",
+        ]
+    )
     space = make_space(config, Machine(device=Device.CPU), options)
     legal = {point.layout for point, planned in space.planned.items() if not planned.skip}
     assert {"dp4", "tp2-dp2", "pp2-dp2", "tp4-dp1", "pp4-dp1", "tp2-pp2-dp1"} <= legal
@@ -72,8 +78,12 @@ def test_layouts_are_those_that_the_advisor_finds_legal() -> None:
 
 
 def test_unlikely_points_are_skipped_where_the_advisor_predicts() -> None:
-    overrides = ["experiment=llama3_8b_1xh200", "recompute.settings=[none,full:uniform:1]",
-                 "sweep.micro_batch_sizes=[1,128]", "job.global_batch_size=128"]  # fmt: skip
+    overrides = [
+        "experiment=llama3_8b_1xh200",
+        "recompute.settings=[none,full:uniform:1]",
+        "sweep.micro_batch_sizes=[1,128]",
+        "job.global_batch_size=128",
+    ]
     machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
     config, options = compose_sweep([*overrides, "sweep.min_fit_probability=0.01"])
     planned = make_space(config, machine, options).planned
@@ -90,7 +100,9 @@ def test_a_space_without_a_legal_point_is_a_user_error(space_of: MakeSpace) -> N
 
 def test_names_of_layouts() -> None:
     layout = ParallelLayout(
-        tensor_model_parallel_size=2, pipeline_model_parallel_size=4, data_parallel_size=8,
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=4,
+        data_parallel_size=8,
         virtual_pipeline_model_parallel_size=5,
-    )  # fmt: skip
+    )
     assert layout_name(layout) == "tp2-pp4-vpp5-dp8"

@@ -17,25 +17,44 @@ from advisor.job import Framework
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 BASE: dict[str, Any] = {
-    "num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8, "add_bias_linear": False,
+    "num_layers": 8,
+    "num_attention_heads": 8,
+    "num_query_groups": 8,
+    "add_bias_linear": False,
     "moe_token_dispatcher_type": "alltoall",
-}  # fmt: skip
+}
 _DEFAULTS = {field.name: field.default for field in fields(RawSettings)}
 _LISTS = ("recompute_modules", "offload_modules", "cuda_graph_modules")
 # Options of the command line and of the environment, which TransformerConfig never sees.
 _ELSEWHERE = frozenset(
-    {"recompute_activations", "checkpoint_activations", "expandable_segments",
-     "use_transformer_engine_op_fuser", "mcore_gpt",
-     "num_micro_batches_with_partial_activation_checkpoints",
-     "activations_checkpoint_layers_per_pipeline", "hierarchical_context_parallel_sizes",
-     "packed_sequences", "transformer_engine_version", "optimizer", "use_distributed_optimizer",
-     "overlap_grad_reduce", "overlap_param_gather", "use_precision_aware_optimizer", "fp16"}
-)  # fmt: skip
+    {
+        "recompute_activations",
+        "checkpoint_activations",
+        "expandable_segments",
+        "use_transformer_engine_op_fuser",
+        "mcore_gpt",
+        "num_micro_batches_with_partial_activation_checkpoints",
+        "activations_checkpoint_layers_per_pipeline",
+        "hierarchical_context_parallel_sizes",
+        "packed_sequences",
+        "transformer_engine_version",
+        "optimizer",
+        "use_distributed_optimizer",
+        "overlap_grad_reduce",
+        "overlap_param_gather",
+        "use_precision_aware_optimizer",
+        "fp16",
+    }
+)
 # A gated delta net is described by more fields than any rule on recompute reads.
 _GATED_DELTA_NET = {
-    "linear_attention_freq": 2, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8, "linear_num_key_heads": 8, "linear_num_value_heads": 8,
-}  # fmt: skip
+    "linear_attention_freq": 2,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 8,
+}
 
 
 def report_transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +83,13 @@ def real_outcome(raw: RawSettings) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             TransformerConfig(
-                hidden_size=64, bf16=True, params_dtype=torch.bfloat16,
-                pipeline_dtype=torch.bfloat16, gradient_accumulation_fusion=True, **values,
-            )  # fmt: skip
+                hidden_size=64,
+                bf16=True,
+                params_dtype=torch.bfloat16,
+                pipeline_dtype=torch.bfloat16,
+                gradient_accumulation_fusion=True,
+                **values,
+            )
     except (ValueError, AssertionError, KeyError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "ok"

@@ -4,8 +4,9 @@ from typing import Any
 
 MOE: dict[str, Any] = {"num_moe_experts": 8, "moe_grouped_gemm": True}
 PADDED: dict[str, Any] = {
-    "moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True,
-}  # fmt: skip
+    "moe_expert_capacity_factor": 1.0,
+    "moe_pad_expert_input_to_capacity": True,
+}
 
 
 def sel(*modules: str, **more: Any) -> dict[str, Any]:
@@ -14,9 +15,11 @@ def sel(*modules: str, **more: Any) -> dict[str, Any]:
 
 def full(method: str = "uniform", number: int = 1, **more: Any) -> dict[str, Any]:
     return {
-        "recompute_granularity": "full", "recompute_method": method,
-        "recompute_num_layers": number, **more,
-    }  # fmt: skip
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": number,
+        **more,
+    }
 
 
 def fp8(recipe: str, **more: Any) -> dict[str, Any]:
@@ -33,8 +36,11 @@ def graph(impl: str, *modules: str, **more: Any) -> dict[str, Any]:
 
 def overlap(**more: Any) -> dict[str, Any]:
     return {
-        "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2, **MOE, **more,
-    }  # fmt: skip
+        "overlap_moe_expert_parallel_comm": True,
+        "expert_model_parallel_size": 2,
+        **MOE,
+        **more,
+    }
 
 
 DRY: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -86,14 +92,19 @@ CASES: tuple[dict[str, Any], ...] = (
     {"moe_layer_recompute": True, **MOE},
     full(moe_layer_recompute=True),
     full(distribute_saved_activations=True, tensor_model_parallel_size=2),
-    full(
-        distribute_saved_activations=True, tensor_model_parallel_size=2, sequence_parallel=True
+    full(distribute_saved_activations=True, tensor_model_parallel_size=2, sequence_parallel=True),
+    sel(
+        "mlp",
+        distribute_saved_activations=True,
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
     ),
-    sel("mlp", distribute_saved_activations=True, tensor_model_parallel_size=2,
-        sequence_parallel=True),
     sel("mlp", distribute_saved_activations=True, tensor_model_parallel_size=2),
-    {"distribute_saved_activations": True, "tensor_model_parallel_size": 2,
-     "sequence_parallel": True},
+    {
+        "distribute_saved_activations": True,
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+    },
     {"sequence_parallel": True},
     {"tensor_model_parallel_size": 3},
     {"tensor_model_parallel_size": 4, "num_query_groups": 2},
@@ -109,8 +120,12 @@ CASES: tuple[dict[str, Any], ...] = (
     fp8("delayed", first_last_layers_bf16=True),
     fp8("tensorwise", first_last_layers_bf16=True),
     fp8("tensorwise", first_last_layers_bf16=True, num_layers_at_start_in_bf16=9),
-    fp8("tensorwise", first_last_layers_bf16=True, num_layers_at_end_in_bf16=5,
-        pipeline_model_parallel_size=2),
+    fp8(
+        "tensorwise",
+        first_last_layers_bf16=True,
+        num_layers_at_end_in_bf16=5,
+        pipeline_model_parallel_size=2,
+    ),
     fp8("custom"),
     fp8("custom", fp8_quantizer_factory="a.b.c"),
     {"fp8_param": True},
@@ -169,8 +184,12 @@ CASES: tuple[dict[str, Any], ...] = (
     graph(TE, "moe_router", **sel("moe"), **DRY, **MOE),
     graph(TE, **sel("moe"), attention_dropout=0.0, **MOE),
     graph(TE, recompute_granularity="selective"),
-    sel("shared_experts", moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64,
-        moe_token_dispatcher_type="allgather"),
+    sel(
+        "shared_experts",
+        moe_shared_expert_overlap=True,
+        moe_shared_expert_intermediate_size=64,
+        moe_token_dispatcher_type="allgather",
+    ),
     {"expert_model_parallel_size": 2},
     {"expert_model_parallel_size": 2, **MOE},
     {"num_moe_experts": 0},
@@ -179,11 +198,19 @@ CASES: tuple[dict[str, Any], ...] = (
     {"moe_ffn_hidden_size": 64, **MOE},
     {"moe_shared_expert_intermediate_size": 0, **MOE},
     {"moe_shared_expert_intermediate_size": 64, "moe_shared_expert_overlap": True, **MOE},
-    {"moe_shared_expert_intermediate_size": 64, "moe_shared_expert_overlap": True, **MOE,
-     "moe_token_dispatcher_type": "flex"},
+    {
+        "moe_shared_expert_intermediate_size": 64,
+        "moe_shared_expert_overlap": True,
+        **MOE,
+        "moe_token_dispatcher_type": "flex",
+    },
     {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep", **PADDED, **MOE},
-    {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep", **PADDED,
-     **MOE},
+    {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": "hybridep",
+        **PADDED,
+        **MOE,
+    },
     {"moe_expert_capacity_factor": 1.0, "moe_router_load_balancing_type": "sinkhorn", **MOE},
     {"moe_expert_capacity_factor": 1.0, **MOE},
     {"moe_expert_capacity_factor": -1.0, "moe_pad_expert_input_to_capacity": True, **MOE},
@@ -191,14 +218,22 @@ CASES: tuple[dict[str, Any], ...] = (
     {"add_bias_linear": True, **MOE},
     {"add_bias_linear": True, "tensor_model_parallel_size": 2, **MOE},
     {"add_bias_linear": True, "expert_tensor_parallel_size": 2, **MOE},
-    {"add_bias_linear": True, "tensor_model_parallel_size": 2, "expert_tensor_parallel_size": 1,
-     **MOE},
+    {
+        "add_bias_linear": True,
+        "tensor_model_parallel_size": 2,
+        "expert_tensor_parallel_size": 1,
+        **MOE,
+    },
     {"moe_router_enable_expert_bias": True, **MOE},
     {"moe_router_enable_expert_bias": True, "moe_router_score_function": "sigmoid", **MOE},
     {"moe_router_padding_for_fp8": True, **MOE},
     {"moe_router_padding_for_quantization": True, **MOE, **fp8("mxfp8")},
-    {"moe_router_padding_for_fp8": True, **MOE, **fp8("mxfp8"),
-     "moe_token_dispatcher_type": "allgather"},
+    {
+        "moe_router_padding_for_fp8": True,
+        **MOE,
+        **fp8("mxfp8"),
+        "moe_token_dispatcher_type": "allgather",
+    },
     {"moe_router_topk": 1, **MOE},
     {"moe_router_topk": 1, "moe_router_pre_softmax": True, **MOE},
     {"moe_router_topk": 1, "moe_router_score_function": "sigmoid", **MOE},
@@ -213,10 +248,23 @@ CASES: tuple[dict[str, Any], ...] = (
     {"experimental_attention_variant": "gated_delta_net"},
     sel("core_attn", experimental_attention_variant="gated_delta_net"),
     sel("mla_up_proj", multi_latent_attention=True),
-    sel("mla_up_proj", "layernorm", "moe_act", "shared_experts", multi_latent_attention=True,
-        moe_shared_expert_intermediate_size=64, **MOE),
-    sel("mla_up_proj", "mlp", multi_latent_attention=True, expert_model_parallel_size=4,
-        mtp_num_layers=1, **MOE),
+    sel(
+        "mla_up_proj",
+        "layernorm",
+        "moe_act",
+        "shared_experts",
+        multi_latent_attention=True,
+        moe_shared_expert_intermediate_size=64,
+        **MOE,
+    ),
+    sel(
+        "mla_up_proj",
+        "mlp",
+        multi_latent_attention=True,
+        expert_model_parallel_size=4,
+        mtp_num_layers=1,
+        **MOE,
+    ),
     sel("mla_up_proj", multi_latent_attention=True, **fp8("blockwise")),
     sel("layernorm", "moe", "moe_act", **MOE),
     full(mtp_num_layers=1, **MOE),
@@ -224,8 +272,13 @@ CASES: tuple[dict[str, Any], ...] = (
     {"moe_layer_recompute": True, "recompute_granularity": "selective", **MOE},
     {"moe_layer_recompute": True, "recompute_modules": ("mlp",), **MOE},
     {"moe_layer_recompute": True, "cuda_graph_impl": TE, **MOE},
-    {"moe_layer_recompute": True, "cuda_graph_impl": TE, "recompute_modules": (),
-     "attention_dropout": 0.0, **MOE},
+    {
+        "moe_layer_recompute": True,
+        "cuda_graph_impl": TE,
+        "recompute_modules": (),
+        "attention_dropout": 0.0,
+        **MOE,
+    },
     {"enable_mhc_connections": True},
     {"moe_paged_stash": True, **MOE},
     {"fp8_output_proj": True},
@@ -240,8 +293,14 @@ CASES: tuple[dict[str, Any], ...] = (
     graph(TE, "moe", **PADDED, **MOE),
     graph(TE, "moe_router", "moe_preprocess", **MOE),
     graph(TE, "moe_router", "moe_preprocess", moe_expert_capacity_factor=1.0, **MOE),
-    graph(TE, "moe_router", "moe_preprocess", moe_expert_capacity_factor=1.0, **MOE,
-          moe_token_dispatcher_type="allgather"),
+    graph(
+        TE,
+        "moe_router",
+        "moe_preprocess",
+        moe_expert_capacity_factor=1.0,
+        **MOE,
+        moe_token_dispatcher_type="allgather",
+    ),
     graph("local", "moe_router", moe_router_padding_for_fp8=True, **MOE, **fp8("mxfp8")),
     graph(TE, "moe", **PADDED, **MOE, **sel("moe"), moe_input_jitter_eps=0.1, **DRY),
     graph(TE, "attn", **MOE, **sel("moe"), moe_input_jitter_eps=0.1, **DRY),
@@ -263,12 +322,13 @@ CASES: tuple[dict[str, Any], ...] = (
     overlap(mtp_num_layers=1),
     overlap(mtp_num_layers=0),
     overlap(mtp_num_layers=2),
-    overlap(mtp_num_layers=1, pipeline_model_parallel_size=2,
-            virtual_pipeline_model_parallel_size=2),
+    overlap(
+        mtp_num_layers=1, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2
+    ),
     overlap(**graph(TE, "attn", "moe_router")),
     overlap(**graph(TE, "moe", **PADDED)),
     overlap(**graph(TE)),
     overlap(**graph("local")),
     overlap(delay_wgrad_compute=True),
     {"delay_wgrad_compute": True},
-)  # fmt: skip
+)

@@ -38,18 +38,25 @@ def _titan(shape: RankShape) -> Block:
     args = import_titan(f"models.{name}.model.args")
     if model.qk_layernorm:
         arguments = args.Qwen3ModelArgs(
-            dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
-            n_kv_heads=model.num_query_groups, head_dim=model.kv_channels,
-            hidden_dim=model.ffn_hidden_size, qk_norm=True,
-        )  # fmt: skip
+            dim=model.hidden_size,
+            n_layers=1,
+            n_heads=model.num_attention_heads,
+            n_kv_heads=model.num_query_groups,
+            head_dim=model.kv_channels,
+            hidden_dim=model.ffn_hidden_size,
+            qk_norm=True,
+        )
         cache = torch.empty(shape.seq_length, 2 * model.kv_channels, dtype=torch.float32)
     else:
         # FeedForward rounds 8/3 of dim up to a multiple: one multiple of ffn_hidden_size.
         arguments = args.TransformerModelArgs(
-            dim=model.hidden_size, n_layers=1, n_heads=model.num_attention_heads,
-            n_kv_heads=model.num_query_groups, multiple_of=model.ffn_hidden_size,
+            dim=model.hidden_size,
+            n_layers=1,
+            n_heads=model.num_attention_heads,
+            n_kv_heads=model.num_query_groups,
+            multiple_of=model.ffn_hidden_size,
             ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
-        )  # fmt: skip
+        )
         cache = torch.empty(shape.seq_length, model.kv_channels // 2, dtype=torch.complex64)
     made = package.TransformerBlock(0, arguments)
     return made, (cache, None), {}
@@ -64,11 +71,17 @@ def _llama(shape: RankShape) -> Block:
     if model.qk_layernorm:
         config_class, layer_class = Qwen3Config, Qwen3DecoderLayer
     config = config_class(
-        hidden_size=model.hidden_size, intermediate_size=model.ffn_hidden_size,
-        num_attention_heads=model.num_attention_heads, head_dim=model.kv_channels,
-        num_key_value_heads=model.num_query_groups, num_hidden_layers=1, vocab_size=8,
-        pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        hidden_size=model.hidden_size,
+        intermediate_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        head_dim=model.kv_channels,
+        num_key_value_heads=model.num_query_groups,
+        num_hidden_layers=1,
+        vocab_size=8,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     config._attn_implementation = "sdpa"
     tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
     return layer_class(config, 0), (), {"position_embeddings": tables}
@@ -79,19 +92,26 @@ def variant_config(model: ModelSpec) -> Any:
     from transformers import Gemma2Config, Gemma3TextConfig, Olmo2Config
 
     shared: dict[str, Any] = {
-        "hidden_size": model.hidden_size, "intermediate_size": model.ffn_hidden_size,
-        "num_attention_heads": model.num_attention_heads, "vocab_size": model.vocab_size,
-        "num_key_value_heads": model.num_query_groups, "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "vocab_size": model.vocab_size,
+        "num_key_value_heads": model.num_query_groups,
+        "num_hidden_layers": model.num_layers,
         "use_cache": False,
-    }  # fmt: skip
+    }
     if not model.norm_placement.before:
         config = Olmo2Config(**shared)
     else:
         windows = [kind.mixer for kind in model.layer_kinds]
         types = [str(Mixer(mixer)).replace("window_", "") for mixer in windows]
         cls = Gemma3TextConfig if model.attn_logit_softcapping is None else Gemma2Config
-        config = cls(**shared, head_dim=model.kv_channels, layer_types=types,
-                     sliding_window=model.window_size)  # fmt: skip
+        config = cls(
+            **shared,
+            head_dim=model.kv_channels,
+            layer_types=types,
+            sliding_window=model.window_size,
+        )
     config._attn_implementation = "eager" if model.attn_logit_softcapping else "sdpa"
     return config
 
@@ -103,16 +123,22 @@ def _variant(shape: RankShape) -> Block:
     from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer
     from transformers.models.olmo2.modeling_olmo2 import Olmo2DecoderLayer
 
-    layers = {"gemma2": Gemma2DecoderLayer, "gemma3_text": Gemma3DecoderLayer,
-              "olmo2": Olmo2DecoderLayer}  # fmt: skip
+    layers = {
+        "gemma2": Gemma2DecoderLayer,
+        "gemma3_text": Gemma3DecoderLayer,
+        "olmo2": Olmo2DecoderLayer,
+    }
     model, config = shape.model, variant_config(shape.model)
     mask = None
     if model.window_size is not None:
         embeds = torch.empty(shape.micro_batch_size, shape.seq_length, 1)
         mask = create_sliding_window_causal_mask(
-            config=config, inputs_embeds=embeds, attention_mask=None, past_key_values=None,
+            config=config,
+            inputs_embeds=embeds,
+            attention_mask=None,
+            past_key_values=None,
             position_ids=torch.arange(shape.seq_length)[None],
-        )  # fmt: skip
+        )
     dtype = torch.get_default_dtype() if model.norm_placement.before else torch.float32
     size = 1, shape.seq_length, model.kv_channels
     tables = tuple(torch.empty(size, dtype=dtype) for _ in range(2))
@@ -124,10 +150,16 @@ def _gpt2(model: ModelSpec) -> Block:
     from transformers.models.gpt2.modeling_gpt2 import GPT2Block, GPT2Config
 
     config = GPT2Config(
-        n_embd=model.hidden_size, n_inner=model.ffn_hidden_size, n_head=model.num_attention_heads,
-        n_layer=1, vocab_size=8, bos_token_id=1, eos_token_id=2,
-        resid_pdrop=model.hidden_dropout, attn_pdrop=model.attention_dropout,
-    )  # fmt: skip
+        n_embd=model.hidden_size,
+        n_inner=model.ffn_hidden_size,
+        n_head=model.num_attention_heads,
+        n_layer=1,
+        vocab_size=8,
+        bos_token_id=1,
+        eos_token_id=2,
+        resid_pdrop=model.hidden_dropout,
+        attn_pdrop=model.attention_dropout,
+    )
     config._attn_implementation = "sdpa"
     made = GPT2Block(config, 0)
     return made, (), {}
@@ -154,8 +186,9 @@ class PlainGpt(nn.Module):
 
     def _attention(self, x: torch.Tensor) -> torch.Tensor:
         b, s, _ = x.shape
-        q, k, v = (w(x).view(b, s, self.heads, -1).transpose(1, 2)
-                   for w in (self.wq, self.wk, self.wv))  # fmt: skip
+        q, k, v = (
+            w(x).view(b, s, self.heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
+        )
         out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(b, s, -1))
 

@@ -19,26 +19,35 @@ def titan_experts(model: ModelSpec) -> Any:
     """torchtitan's MoEArgs of `model`."""
     width = model.moe_shared_expert_intermediate_size or 0
     return import_titan("models.moe").MoEArgs(
-        num_experts=model.num_moe_experts, top_k=model.moe_router_topk,
+        num_experts=model.num_moe_experts,
+        top_k=model.moe_router_topk,
         num_shared_experts=width // model.expert_ffn_hidden_size,
-        score_func=str(model.moe_router_score_function), route_norm=normalizes(model),
+        score_func=str(model.moe_router_score_function),
+        route_norm=normalizes(model),
         score_before_experts=model.moe_apply_probs_on_input,
         num_expert_groups=model.moe_router_num_groups,
         num_limited_groups=model.moe_router_group_topk,
         use_grouped_mm=model.moe_grouped_gemm,
-    )  # fmt: skip
+    )
 
 
 def titan_arguments(shape: RankShape) -> Any:
     """torchtitan's Qwen3ModelArgs of the shape's model."""
     model = shape.model
     return import_titan("models.qwen3.model.args").Qwen3ModelArgs(
-        dim=model.hidden_size, n_layers=model.num_layers, n_heads=model.num_attention_heads,
-        n_kv_heads=model.num_query_groups, head_dim=model.kv_channels, vocab_size=model.vocab_size,
-        hidden_dim=model.ffn_hidden_size, qk_norm=True, moe_enabled=True,
-        moe_inter_dim=model.expert_ffn_hidden_size, moe_args=titan_experts(model),
+        dim=model.hidden_size,
+        n_layers=model.num_layers,
+        n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_query_groups,
+        head_dim=model.kv_channels,
+        vocab_size=model.vocab_size,
+        hidden_dim=model.ffn_hidden_size,
+        qk_norm=True,
+        moe_enabled=True,
+        moe_inter_dim=model.expert_ffn_hidden_size,
+        moe_args=titan_experts(model),
         max_seq_len=shape.seq_length,
-    )  # fmt: skip
+    )
 
 
 def titan_block(shape: RankShape) -> Block:
@@ -56,13 +65,19 @@ def _deepseek(shape: RankShape) -> Block:
     package, args = (import_titan(f"models.deepseek_v3.model.{part}") for part in ("model", "args"))
     dense = model.layer_kinds[0].feed_forward is FeedForward.DENSE
     arguments = args.DeepSeekV3ModelArgs(
-        dim=model.hidden_size, inter_dim=model.ffn_hidden_size, n_layers=1,
-        moe_inter_dim=model.expert_ffn_hidden_size, n_dense_layers=int(dense),
-        n_heads=model.num_attention_heads, q_lora_rank=model.q_lora_rank or 0,
-        kv_lora_rank=model.kv_lora_rank, qk_nope_head_dim=model.qk_head_dim,
-        qk_rope_head_dim=model.qk_pos_emb_head_dim, v_head_dim=model.v_head_dim,
+        dim=model.hidden_size,
+        inter_dim=model.ffn_hidden_size,
+        n_layers=1,
+        moe_inter_dim=model.expert_ffn_hidden_size,
+        n_dense_layers=int(dense),
+        n_heads=model.num_attention_heads,
+        q_lora_rank=model.q_lora_rank or 0,
+        kv_lora_rank=model.kv_lora_rank,
+        qk_nope_head_dim=model.qk_head_dim,
+        qk_rope_head_dim=model.qk_pos_emb_head_dim,
+        v_head_dim=model.v_head_dim,
         moe_args=titan_experts(model),
-    )  # fmt: skip
+    )
     arguments.moe_impl = "standard"
     frequencies = model.qk_pos_emb_head_dim // 2
     table = torch.empty(shape.seq_length, frequencies, dtype=torch.complex64)
@@ -85,19 +100,32 @@ def transformers_config(model: ModelSpec) -> Any:
     from transformers import MixtralConfig, Qwen3MoeConfig
 
     shared: dict[str, Any] = {
-        "hidden_size": model.hidden_size, "num_hidden_layers": model.num_layers,
-        "num_attention_heads": model.num_attention_heads, "head_dim": model.kv_channels,
-        "num_key_value_heads": model.num_query_groups, "vocab_size": model.vocab_size,
-        "num_experts_per_tok": model.moe_router_topk, "use_cache": False,
-        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "head_dim": model.kv_channels,
+        "num_key_value_heads": model.num_query_groups,
+        "vocab_size": model.vocab_size,
+        "num_experts_per_tok": model.moe_router_topk,
+        "use_cache": False,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     config: Any
     if model.qk_layernorm:
-        config = Qwen3MoeConfig(**shared, moe_intermediate_size=model.expert_ffn_hidden_size,
-                                num_experts=model.num_moe_experts, norm_topk_prob=True)  # fmt: skip
+        config = Qwen3MoeConfig(
+            **shared,
+            moe_intermediate_size=model.expert_ffn_hidden_size,
+            num_experts=model.num_moe_experts,
+            norm_topk_prob=True,
+        )
     else:
-        config = MixtralConfig(**shared, intermediate_size=model.expert_ffn_hidden_size,
-                               num_local_experts=model.num_moe_experts)  # fmt: skip
+        config = MixtralConfig(
+            **shared,
+            intermediate_size=model.expert_ffn_hidden_size,
+            num_local_experts=model.num_moe_experts,
+        )
     config._attn_implementation = "sdpa"
     config._experts_implementation = "grouped_mm" if model.moe_grouped_gemm else "eager"
     return config

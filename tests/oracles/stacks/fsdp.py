@@ -67,8 +67,13 @@ def titan_step(
         else:
             package = "llama3" if shape.model.num_moe_experts is None else "llama4"
             apply = import_titan(f"models.{package}.infra.parallelize").apply_fsdp
-            apply(model, mesh, *policy, pp_enabled=False,
-                  reshard_after_forward_policy="default" if reshards else "never")  # fmt: skip
+            apply(
+                model,
+                mesh,
+                *policy,
+                pp_enabled=False,
+                reshard_after_forward_policy="default" if reshards else "never",
+            )
         return (measure or measured_step)(shape, model)
 
 
@@ -77,11 +82,15 @@ def _titan(shape: RankShape) -> Any:
     if model.num_moe_experts is not None:
         return import_titan("models.qwen3.model.model").Qwen3Model(titan_arguments(shape))
     arguments = import_titan("models.llama3.model.args").TransformerModelArgs(
-        dim=model.hidden_size, n_layers=model.num_layers, n_heads=model.num_attention_heads,
-        n_kv_heads=model.num_query_groups, vocab_size=model.vocab_size,
-        multiple_of=model.ffn_hidden_size, max_seq_len=shape.seq_length,
+        dim=model.hidden_size,
+        n_layers=model.num_layers,
+        n_heads=model.num_attention_heads,
+        n_kv_heads=model.num_query_groups,
+        vocab_size=model.vocab_size,
+        multiple_of=model.ffn_hidden_size,
+        max_seq_len=shape.seq_length,
         ffn_dim_multiplier=model.ffn_hidden_size / (8 * model.hidden_size),
-    )  # fmt: skip
+    )
     return import_titan("models.llama3.model.model").Transformer(arguments)
 
 

@@ -95,8 +95,14 @@ def cut(model: nn.Module, shape: RankShape, among: Meshes) -> None:
     if among["tp"] is not None:
         apply = module.apply_tp if package == "llama3" else module.apply_non_moe_tp
         rest = {"enable_async_tp": False} if package == "qwen3" else {}
-        apply(model, among["tp"], loss_parallel=True, enable_float8_tensorwise_tp=False,
-              cp_enabled=False, **rest)  # fmt: skip
+        apply(
+            model,
+            among["tp"],
+            loss_parallel=True,
+            enable_float8_tensorwise_tp=False,
+            cp_enabled=False,
+            **rest,
+        )
     if shape.model.num_moe_experts is not None and (among["tp"] or among["ep"]) is not None:
         import_titan("models.llama4.infra.parallelize").apply_moe_ep_tp(
             model, **{f"{name}_mesh": mesh for name, mesh in among.items()}
@@ -185,7 +191,12 @@ def expert_parallel_step(shape: RankShape, checkpoint: Callable[[nn.Module], Non
             cut(model, shape, {**among, "ep": sparse["ep"]})
             checkpoint(model)
             import_titan("models.llama4.infra.parallelize").apply_fsdp(
-                model, dense, torch.bfloat16, torch.float32, pp_enabled=False, ep_degree=size,
+                model,
+                dense,
+                torch.bfloat16,
+                torch.float32,
+                pp_enabled=False,
+                ep_degree=size,
                 edp_mesh=sparse["efsdp"],
-            )  # fmt: skip
+            )
             return measured_step(shape, model)

@@ -61,9 +61,11 @@ def under_budgets(
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), _kernels_of(kernel) as decompositions:
             backend = aot_autograd(
-                fw_compiler=run, bw_compiler=run, partition_fn=partition,
+                fw_compiler=run,
+                bw_compiler=run,
+                partition_fn=partition,
                 decompositions=decompositions,
-            )  # fmt: skip
+            )
             made, rest, named = block(shape)
             compiled = torch.compile(made, backend=backend, dynamic=False)
             compiled(torch.empty(size, requires_grad=True), *rest, **named)
@@ -130,9 +132,15 @@ def _layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def _flash(
-    q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
     """As on a GPU, the memory-efficient kernel where there is a mask."""
     if attn_mask is None:
         return aten._scaled_dot_product_flash_attention(
@@ -145,9 +153,15 @@ def _flash(
 
 
 def _cudnn(
-    q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
+    q: Any,
+    k: Any,
+    v: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
     bias = None if attn_mask is None else _bias(attn_mask)
     return aten._scaled_dot_product_cudnn_attention(
         q, k, v, bias, True, dropout_p, is_causal, False, scale=scale

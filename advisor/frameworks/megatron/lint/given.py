@@ -30,14 +30,17 @@ KINDS: Final = {f.name: _kind(f.type) for f in fields(RawSettings)}
 """Kind of every field of RawSettings."""
 
 RENAMED: Final = {
-    "fp8_format": "fp8", "fp4_format": "fp4", "fp8_param_gather": "fp8_param",
-    "num_experts": "num_moe_experts", "cuda_graph_scope": "cuda_graph_modules",
+    "fp8_format": "fp8",
+    "fp4_format": "fp4",
+    "fp8_param_gather": "fp8_param",
+    "num_experts": "num_moe_experts",
+    "cuda_graph_scope": "cuda_graph_modules",
     "activations_checkpoint_granularity": "recompute_granularity",
     "activations_checkpoint_method": "recompute_method",
     "activations_checkpoint_num_layers": "recompute_num_layers",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
     "hybrid_override_pattern": "hybrid_layer_pattern",
-}  # fmt: skip
+}
 """Options and fields of other releases whose name is not the field's."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -57,8 +60,10 @@ _LEGAL: Final[dict[str, object]] = {
 
 
 _OF_RECIPES: Final[dict[str, object]] = {
-    "hidden_dropout": 0.0, "attention_dropout": 0.0, "moe_token_dispatcher_type": "alltoall",
-}  # fmt: skip
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "moe_token_dispatcher_type": "alltoall",
+}
 
 
 @dataclass(slots=True)

@@ -13,15 +13,15 @@ from advisor.job import Framework
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {
-    "-tp": "tensor_model_parallel_size", "--tensor_model_parallel_size": (
-        "tensor_model_parallel_size"),
-    "-pp": "pipeline_model_parallel_size", "--pipeline_model_parallel_size": (
-        "pipeline_model_parallel_size"),
+    "-tp": "tensor_model_parallel_size",
+    "--tensor_model_parallel_size": ("tensor_model_parallel_size"),
+    "-pp": "pipeline_model_parallel_size",
+    "--pipeline_model_parallel_size": ("pipeline_model_parallel_size"),
     "-vp": "virtual_pipeline_model_parallel_size",
     "-cp": "context_parallel_size",
     "-ep": "expert_model_parallel_size",
     "-et": "expert_tensor_parallel_size",
-}  # fmt: skip
+}
 _MODULES: Final = "--recompute_modules"
 _LAYERS: Final = ("-rl", "--recompute_num_layers")
 _OFFLOAD: Final = ("-ol", "--activation_offload_layers")

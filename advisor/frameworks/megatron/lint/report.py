@@ -63,8 +63,12 @@ def lint_target(target: str | Sequence[str], framework_version: str | None = Non
     """
     given, name = _read(target)
     if not given.values and not given.unresolved:
-        raise UserError("lint", name, "holds no setting of Megatron",
-                        "give flags, a launch script or a YAML configuration")  # fmt: skip
+        raise UserError(
+            "lint",
+            name,
+            "holds no setting of Megatron",
+            "give flags, a launch script or a YAML configuration",
+        )
     revision = resolve_revision(given.framework, framework_version or given.version)
     settings, launcher_findings = _as_launched(given, revision)
     found = (*launcher_findings, *find(settings, revision))
@@ -103,28 +107,38 @@ def _as_launched(given: Given, revision: Revision) -> tuple[RawSettings, list[Fi
     """
     settings = given.settings()
     findings = [
-        _note("shell_variable", f"the value of {where} is a shell variable and is not checked",
-              "lint the flags as they are run", "")
+        _note(
+            "shell_variable",
+            f"the value of {where} is a shell variable and is not checked",
+            "lint the flags as they are run",
+            "",
+        )
         for where in given.unresolved
-    ]  # fmt: skip
+    ]
     findings += [
         Finding(
-            rule="stray_word", verdict=Verdict.REFUSED, authority=Authority.LAUNCHER,
-            reason=f"{words}: the option takes no value", fix="drop the word behind it",
-            source="argparse", raises="SystemExit: unrecognized arguments",
+            rule="stray_word",
+            verdict=Verdict.REFUSED,
+            authority=Authority.LAUNCHER,
+            reason=f"{words}: the option takes no value",
+            fix="drop the word behind it",
+            source="argparse",
+            raises="SystemExit: unrecognized arguments",
         )
         for words in given.stray
-    ]  # fmt: skip
+    ]
     if revision.framework is Framework.MEGATRON_LM:
         findings += _spelling_findings(given, revision)
         if settings.sequence_parallel and settings.tensor_model_parallel_size == 1:
             settings = replace(settings, sequence_parallel=False)
             findings.append(
-                _note("sequence_parallel_disabled",
-                      "sequence_parallel is switched off: tensor_model_parallel_size is 1",
-                      "drop --sequence-parallel",
-                      f"megatron-core {revision.read_at} training/arguments.py")
-            )  # fmt: skip
+                _note(
+                    "sequence_parallel_disabled",
+                    "sequence_parallel is switched off: tensor_model_parallel_size is 1",
+                    "drop --sequence-parallel",
+                    f"megatron-core {revision.read_at} training/arguments.py",
+                )
+            )
     return settings, findings
 
 
@@ -138,24 +152,36 @@ def _spelling_findings(given: Given, revision: Revision) -> list[Finding]:
     if _NEW_SPELLING in given.spellings and not renamed:
         return [
             Finding(
-                rule="cuda_graph_spelling", verdict=Verdict.REFUSED, authority=Authority.LAUNCHER,
-                reason=f"{revision.label} has no {_NEW_SPELLING}", fix=f"write {_OLD_SPELLING}",
-                source=source, raises="SystemExit: unrecognized arguments",
+                rule="cuda_graph_spelling",
+                verdict=Verdict.REFUSED,
+                authority=Authority.LAUNCHER,
+                reason=f"{revision.label} has no {_NEW_SPELLING}",
+                fix=f"write {_OLD_SPELLING}",
+                source=source,
+                raises="SystemExit: unrecognized arguments",
             )
-        ]  # fmt: skip
+        ]
     if _OLD_SPELLING in given.spellings and renamed:
         return [
-            _note("cuda_graph_spelling", f"{_OLD_SPELLING} is deprecated in {revision.label}",
-                  f"write {_NEW_SPELLING}", source)
-        ]  # fmt: skip
+            _note(
+                "cuda_graph_spelling",
+                f"{_OLD_SPELLING} is deprecated in {revision.label}",
+                f"write {_NEW_SPELLING}",
+                source,
+            )
+        ]
     return []
 
 
 def _note(rule: str, reason: str, fix: str, source: str) -> Finding:
     return Finding(
-        rule=rule, verdict=Verdict.NOTE, authority=Authority.LAUNCHER, reason=reason, fix=fix,
+        rule=rule,
+        verdict=Verdict.NOTE,
+        authority=Authority.LAUNCHER,
+        reason=reason,
+        fix=fix,
         source=source,
-    )  # fmt: skip
+    )
 
 
 def understood(settings: RawSettings) -> str:

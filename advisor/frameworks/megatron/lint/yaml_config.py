@@ -13,9 +13,11 @@ MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")
 """How keys begin that NeMo 1 alone has."""
 _RECIPES: Final = (
-    ("fp8_delayed", "delayed"), ("fp8_current", "tensorwise"), ("fp8_subchannel", "blockwise"),
+    ("fp8_delayed", "delayed"),
+    ("fp8_current", "tensorwise"),
+    ("fp8_subchannel", "blockwise"),
     ("mxfp8", "mxfp8"),
-)  # fmt: skip
+)
 _ATTENTION_BACKENDS: Final = ("", "flash", "fused", "unfused", "local", "auto")
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 

@@ -7,10 +7,18 @@ from advisor.frameworks.megatron.rules.engine import (
     first_refusal,
     notes,
     without_effect,
-)  # fmt: skip
+)
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
 
 __all__ = [
-    "RULES", "Authority", "Finding", "Rule", "Verdict",
-    "check", "find", "first_refusal", "notes", "without_effect",
-]  # fmt: skip
+    "RULES",
+    "Authority",
+    "Finding",
+    "Rule",
+    "Verdict",
+    "check",
+    "find",
+    "first_refusal",
+    "notes",
+    "without_effect",
+]

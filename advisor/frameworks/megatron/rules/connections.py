@@ -44,9 +44,10 @@ def mhc_with_offload(raw: RawSettings, revision: Revision) -> Problem | None:
     if not _recomputes(raw, revision, "mhc") or not offloads:
         return None
     return Problem(
-        "recompute_modules has mhc with fine_grained_activation_offloading", "drop one of the two",
+        "recompute_modules has mhc with fine_grained_activation_offloading",
+        "drop one of the two",
         "NotImplementedError: 'mhc' in recompute_modules + fine_grained_activation_offloading is",
-    )  # fmt: skip
+    )
 
 
 def mhc_with_full(raw: RawSettings, revision: Revision) -> Problem | None:

@@ -55,9 +55,10 @@ def cp_comm_type_known(raw: RawSettings, revision: Revision) -> Problem | None:
     if not unknown or raw.experimental_attention_variant == "dsa":
         return None
     return Problem(
-        f"cp_comm_type = {unknown[0]} is none of {names(_KINDS)}", f"use one of {names(_KINDS)}",
+        f"cp_comm_type = {unknown[0]} is none of {names(_KINDS)}",
+        f"use one of {names(_KINDS)}",
         f"ValueError: Unsupported communication type: {unknown[0]}!",
-    )  # fmt: skip
+    )
 
 
 def hierarchical_sizes(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -197,26 +198,42 @@ RULES: Final = (
     Rule("cp_comm_type_per_layer", Verdict.REFUSED, Authority.CONFIG, cp_comm_type_per_layer),
     Rule("hierarchical_sizes", Verdict.REFUSED, Authority.LAUNCHER, hierarchical_sizes),
     Rule(
-        "bridge_hierarchical_sizes", Verdict.REFUSED, Authority.BRIDGE, hierarchical_sizes,
+        "bridge_hierarchical_sizes",
+        Verdict.REFUSED,
+        Authority.BRIDGE,
+        hierarchical_sizes,
         "Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
     ),
     Rule(
-        "nemo_without_hierarchy", Verdict.REFUSED, Authority.NEMO, nemo_without_hierarchy,
+        "nemo_without_hierarchy",
+        Verdict.REFUSED,
+        Authority.NEMO,
+        nemo_without_hierarchy,
         "nemo_toolkit 2.5.3 nemo/lightning",
     ),
     Rule(
-        "cp_needs_transformer_engine", Verdict.REFUSED, Authority.TRAINING,
-        cp_needs_transformer_engine, "megatron-core 0.16.1 transformer/dot_product_attention.py:58",
+        "cp_needs_transformer_engine",
+        Verdict.REFUSED,
+        Authority.TRAINING,
+        cp_needs_transformer_engine,
+        "megatron-core 0.16.1 transformer/dot_product_attention.py:58",
     ),
     Rule(
-        "cp_needs_fused_kernels", Verdict.CRASHES, Authority.TRAINING, cp_needs_fused_kernels,
+        "cp_needs_fused_kernels",
+        Verdict.CRASHES,
+        Authority.TRAINING,
+        cp_needs_fused_kernels,
         _BACKEND,
     ),
     *(
         Rule(check.__name__, Verdict.CRASHES, Authority.TRAINING, check, _SOURCE)
         for check in (
-            cp_comm_type_known, cp_exchanged_heads, cp_window, cp_sinks, cp_latent_attention,
+            cp_comm_type_known,
+            cp_exchanged_heads,
+            cp_window,
+            cp_sinks,
+            cp_latent_attention,
             cp_packed_sequences,
         )
     ),
-)  # fmt: skip
+)

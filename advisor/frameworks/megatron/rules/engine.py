@@ -27,7 +27,7 @@ from advisor.frameworks.megatron.rules import (
     overlap,
     recompute,
     training,
-)  # fmt: skip
+)
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.rules.sources import source_of, stated_in
 from advisor.frameworks.megatron.setting import RecomputeSetting
@@ -105,10 +105,14 @@ def _fired(rules: tuple[Rule, ...], raw: RawSettings, revision: Revision) -> Ite
         if problem is None:
             continue
         yield Finding(
-            rule=rule.id, verdict=rule.verdict, authority=rule.authority, reason=problem.reason,
-            fix=problem.fix, raises=problem.raises,
+            rule=rule.id,
+            verdict=rule.verdict,
+            authority=rule.authority,
+            reason=problem.reason,
+            fix=problem.fix,
+            raises=problem.raises,
             source=rule.source or source_of(rule.id, revision),
-        )  # fmt: skip
+        )
 
 
 def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Rejection, ...]:
@@ -153,6 +157,9 @@ def _rejection(setting: RecomputeSetting, finding: Finding) -> Rejection:
     breaks = finding.verdict in (Verdict.CRASHES, Verdict.HANGS)
     consequence = f" ({finding.verdict})" if breaks else ""
     return Rejection(
-        setting=setting, rule=finding.rule, reason=finding.reason + consequence,
-        fix=finding.fix, source=finding.source,
-    )  # fmt: skip
+        setting=setting,
+        rule=finding.rule,
+        reason=finding.reason + consequence,
+        fix=finding.fix,
+        source=finding.source,
+    )

@@ -26,9 +26,10 @@ def experts_are_positive(raw: RawSettings, revision: Revision) -> Problem | None
     if raw.num_moe_experts is None or raw.num_moe_experts > 0:
         return None
     return Problem(
-        f"num_moe_experts = {raw.num_moe_experts}", "leave it unset in a dense model",
+        f"num_moe_experts = {raw.num_moe_experts}",
+        "leave it unset in a dense model",
         "ValueError: num_moe_experts must be non-negative.",
-    )  # fmt: skip
+    )
 
 
 def expert_size_needs_experts(raw: RawSettings, revision: Revision) -> Problem | None:

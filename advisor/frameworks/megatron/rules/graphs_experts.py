@@ -13,15 +13,17 @@ def cuda_graph_router_modules(raw: RawSettings, revision: Revision) -> Problem |
     modules = _captured(raw, revision)
     if {"moe", "moe_router"} <= modules:
         return Problem(
-            "the graph captures both moe and moe_router", "drop one of the two",
+            "the graph captures both moe and moe_router",
+            "drop one of the two",
             f"AssertionError: {revision.cuda_graph_field} must not contain both moe and moe_router",
-        )  # fmt: skip
+        )
     if "moe_preprocess" not in modules or "moe_router" in modules:
         return None
     return Problem(
-        "the graph captures moe_preprocess without moe_router", "add moe_router",
+        "the graph captures moe_preprocess without moe_router",
+        "add moe_router",
         "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
-    )  # fmt: skip
+    )
 
 
 def cuda_graph_experts_of_dense(raw: RawSettings, revision: Revision) -> Problem | None:

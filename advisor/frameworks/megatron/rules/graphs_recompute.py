@@ -64,9 +64,10 @@ def cuda_graph_router_recompute(raw: RawSettings, revision: Revision) -> Problem
     if not applies or not _replays(raw, revision, "moe"):
         return None
     return Problem(
-        "the graph captures moe_router, and moe is recomputed around it", "drop one of the two",
+        "the graph captures moe_router, and moe is recomputed around it",
+        "drop one of the two",
         "AssertionError: moe recompute is not supported with moe_router CUDA graph with:",
-    )  # fmt: skip
+    )
 
 
 def cuda_graph_attention_dropout(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -126,15 +127,17 @@ def cuda_graph_offload(raw: RawSettings, revision: Revision) -> Problem | None:
         )
     if "moe" in graphs.modules:
         return Problem(
-            "offload_modules with a graph that captures moe", "drop one of the two",
+            "offload_modules with a graph that captures moe",
+            "drop one of the two",
             "AssertionError: Token-drop MoE is temporarily not supported with activation",
-        )  # fmt: skip
+        )
     if raw.cuda_graph_warmup_steps > 0:
         return None
     return Problem(
-        "offload_modules with cuda_graph_warmup_steps = 0", "set cuda_graph_warmup_steps 3",
+        "offload_modules with cuda_graph_warmup_steps = 0",
+        "set cuda_graph_warmup_steps 3",
         "AssertionError: cuda_graph_warmup_steps must be greater than 0 when enabling",
-    )  # fmt: skip
+    )
 
 
 def _bounded(raw: RawSettings) -> bool:
@@ -149,21 +152,24 @@ def _local_graph_offload(
     fix = "use cuda_graph_impl transformer_engine, or drop the offload"
     if not revision.at_least(0, 19):
         return Problem(
-            "offload_modules with cuda_graph_impl = local", fix,
+            "offload_modules with cuda_graph_impl = local",
+            fix,
             "AssertionError: fine-grained activation offloading is only supported with",
-        )  # fmt: skip
+        )
     if outside:
         return Problem(
-            f"offload of {names(outside)} with cuda_graph_impl = local", fix,
+            f"offload of {names(outside)} with cuda_graph_impl = local",
+            fix,
             "AssertionError: fine-grained activation offloading with cuda_graph_impl='local' only "
             "supports offload_modules",
-        )  # fmt: skip
+        )
     if captured:
         return None
     return Problem(
-        "offload_modules with cuda_graph_impl = local that captures whole layers", fix,
+        "offload_modules with cuda_graph_impl = local that captures whole layers",
+        fix,
         "AssertionError: fine-grained activation offloading with cuda_graph_impl='local' is not",
-    )  # fmt: skip
+    )
 
 
 def _replays(raw: RawSettings, revision: Revision, module: str) -> bool:

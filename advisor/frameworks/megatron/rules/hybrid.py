@@ -39,11 +39,17 @@ def hybrid_segments(raw: RawSettings, revision: Revision) -> Problem | None:
 
 RULES: Final = (
     Rule(
-        "hybrid_segments", Verdict.REFUSED, Authority.TRAINING, hybrid_segments,
+        "hybrid_segments",
+        Verdict.REFUSED,
+        Authority.TRAINING,
+        hybrid_segments,
         "megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
     ),
     Rule(
-        "hybrid_ignores_full", Verdict.NO_EFFECT, Authority.TRAINING, hybrid_ignores_full,
+        "hybrid_ignores_full",
+        Verdict.NO_EFFECT,
+        Authority.TRAINING,
+        hybrid_ignores_full,
         "megatron-core 0.17.0 ssm/mamba_block.py, 0.18.0 models/hybrid/hybrid_block.py:308",
     ),
-)  # fmt: skip
+)

@@ -122,9 +122,10 @@ def bridge_offload_needs_te_impl(raw: RawSettings, revision: Revision) -> Proble
     if problem is None:
         return None
     return Problem(
-        problem.reason, problem.fix,
+        problem.reason,
+        problem.fix,
         "ValueError: Fine-grained activation offloading is only supported with transformer_engine",
-    )  # fmt: skip
+    )
 
 
 def bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -154,17 +155,22 @@ def fp8_recompute_te_version(raw: RawSettings, revision: Revision) -> Problem | 
 
 
 RULES: Final = (
-    Rule(
-        "checkpoint_activations", Verdict.REFUSED, Authority.LAUNCHER, checkpoint_activations
-    ),
+    Rule("checkpoint_activations", Verdict.REFUSED, Authority.LAUNCHER, checkpoint_activations),
     Rule("distribute_needs_tp", Verdict.REFUSED, Authority.LAUNCHER, distribute_needs_tp),
     Rule("distribute_needs_full", Verdict.REFUSED, Authority.LAUNCHER, distribute_needs_full),
     Rule("selective_with_method", Verdict.REFUSED, Authority.LAUNCHER, selective_with_method),
-    Rule("recompute_modules_empty", Verdict.REFUSED, Authority.LAUNCHER, recompute_modules_empty,
-         "megatron-core 0.17.1 training/argument_utils.py"),
+    Rule(
+        "recompute_modules_empty",
+        Verdict.REFUSED,
+        Authority.LAUNCHER,
+        recompute_modules_empty,
+        "megatron-core 0.17.1 training/argument_utils.py",
+    ),
     Rule("offload_needs_te_impl", Verdict.REFUSED, Authority.LAUNCHER, offload_needs_te_impl),
     Rule(
-        "graphs_with_expandable_segments", Verdict.REFUSED, Authority.LAUNCHER,
+        "graphs_with_expandable_segments",
+        Verdict.REFUSED,
+        Authority.LAUNCHER,
         graphs_with_expandable_segments,
     ),
     Rule(
@@ -172,14 +178,15 @@ RULES: Final = (
     ),
     Rule("offload_environment", Verdict.NOTE, Authority.LAUNCHER, offload_environment),
     Rule(
-        "bridge_offload_needs_te_impl", Verdict.REFUSED, Authority.BRIDGE,
-        bridge_offload_needs_te_impl, _BRIDGE,
+        "bridge_offload_needs_te_impl",
+        Verdict.REFUSED,
+        Authority.BRIDGE,
+        bridge_offload_needs_te_impl,
+        _BRIDGE,
     ),
     Rule("bridge_local_graphs", Verdict.REFUSED, Authority.BRIDGE, bridge_local_graphs, _BRIDGE),
     Rule(
         "bridge_offload_environment", Verdict.NOTE, Authority.BRIDGE, offload_environment, _BRIDGE
     ),
-    Rule(
-        "fp8_recompute_te_version", Verdict.NOTE, Authority.CONFIG, fp8_recompute_te_version
-    ),
-)  # fmt: skip
+    Rule("fp8_recompute_te_version", Verdict.NOTE, Authority.CONFIG, fp8_recompute_te_version),
+)

@@ -129,9 +129,10 @@ def fp8_output_proj(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     if not raw.fp8:
         return Problem(
-            "fp8_output_proj is on and fp8 is not", "set fp8, or drop fp8_output_proj",
+            "fp8_output_proj is on and fp8 is not",
+            "set fp8, or drop fp8_output_proj",
             "ValueError: fp8_output_proj must be used together with fp8 mode.",
-        )  # fmt: skip
+        )
     if raw.fp8_recipe == "mxfp8":
         return None
     return Problem(
@@ -146,9 +147,10 @@ def fp4_with_fp8(raw: RawSettings, revision: Revision) -> Problem | None:
     if not (raw.fp4 and raw.fp8) or not revision.at_least(0, 15):
         return None
     return Problem(
-        f"fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set", "choose one of them",
+        f"fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set",
+        "choose one of them",
         "ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
-    )  # fmt: skip
+    )
 
 
 RULES: Final = tuple(

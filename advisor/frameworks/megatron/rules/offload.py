@@ -141,9 +141,10 @@ def paged_stash(raw: RawSettings, revision: Revision) -> Problem | None:
         return None
     if raw.cpu_offloading:
         return Problem(
-            "moe_paged_stash with cpu_offloading", "drop one of the two",
+            "moe_paged_stash with cpu_offloading",
+            "drop one of the two",
             "ValueError: moe_paged_stash cannot be enabled with cpu_offloading.",
-        )  # fmt: skip
+        )
     inside = [m for m in _INSIDE_MOE if m in raw.offload_modules]
     if not inside:
         return None

@@ -112,8 +112,11 @@ RULES: Final = (
     Rule("optimizer_choice", Verdict.REFUSED, Authority.LAUNCHER, optimizer_choice, _PARSER),
     Rule("muon_release", Verdict.REFUSED, Authority.LAUNCHER, muon_release, _FILE),
     Rule(
-        "muon_distributed_optimizer", Verdict.REFUSED, Authority.LAUNCHER,
-        muon_distributed_optimizer, _ARGUMENTS,
+        "muon_distributed_optimizer",
+        Verdict.REFUSED,
+        Authority.LAUNCHER,
+        muon_distributed_optimizer,
+        _ARGUMENTS,
     ),
     Rule(
         "muon_becomes_layer_wise", Verdict.NOTE, Authority.LAUNCHER, muon_becomes_layer_wise, _NEWER
@@ -123,4 +126,4 @@ RULES: Final = (
         "muon_precision_aware", Verdict.REFUSED, Authority.LAUNCHER, muon_precision_aware, _CONFIG
     ),
     Rule("muon_fp16", Verdict.REFUSED, Authority.LAUNCHER, muon_fp16, _FP16),
-)  # fmt: skip
+)

@@ -52,20 +52,23 @@ def expert_overlap_full_recompute(raw: RawSettings, revision: Revision) -> Probl
     fix = f"use selective recompute, or drop {_OVERLAP}"
     if raw.full:
         return Problem(
-            f"full recompute with {_OVERLAP}", fix,
+            f"full recompute with {_OVERLAP}",
+            fix,
             f"AssertionError: disable full recomputation when enabling {_OVERLAP}",
-        )  # fmt: skip
+        )
     if raw.recompute_method is not None:
         return Problem(
-            f"recompute_method = {raw.recompute_method} with {_OVERLAP}", fix,
+            f"recompute_method = {raw.recompute_method} with {_OVERLAP}",
+            fix,
             f"AssertionError: disable recomputation method when enabling {_OVERLAP}",
-        )  # fmt: skip
+        )
     if raw.recompute_num_layers is None:
         return None
     return Problem(
-        f"recompute_num_layers = {raw.recompute_num_layers} with {_OVERLAP}", fix,
+        f"recompute_num_layers = {raw.recompute_num_layers} with {_OVERLAP}",
+        fix,
         f"AssertionError: recompute_num_layers must be None when enabling {_OVERLAP}",
-    )  # fmt: skip
+    )
 
 
 def expert_overlap_moe_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
@@ -103,9 +106,10 @@ def expert_overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
         old = "MTP layernum only supports 1 when enabling"
         new = "MTP supports at most one layer when enabling"
         return Problem(
-            f"mtp_num_layers = {layers} with {_OVERLAP}", "use one MTP layer, or leave it unset",
+            f"mtp_num_layers = {layers} with {_OVERLAP}",
+            "use one MTP layer, or leave it unset",
             f"AssertionError: {new if newest else old} {_OVERLAP}.",
-        )  # fmt: skip
+        )
     needs_pipeline = revision.at_least(0, 16) and not revision.at_least(0, 18)
     if layers == 0 or not needs_pipeline or raw.pipeline_model_parallel_size > 1:
         return None
@@ -139,9 +143,10 @@ def delayed_wgrad_needs_overlap(raw: RawSettings, revision: Revision) -> Problem
     if not raw.delay_wgrad_compute or overlaps or not revision.at_least(0, 14):
         return None
     return Problem(
-        f"delay_wgrad_compute without {_OVERLAP}", "drop delay_wgrad_compute",
+        f"delay_wgrad_compute without {_OVERLAP}",
+        "drop delay_wgrad_compute",
         f"AssertionError: {_OVERLAP} must be enabled when enabling delay_wgrad_compute",
-    )  # fmt: skip
+    )
 
 
 def _overlaps(raw: RawSettings, revision: Revision) -> bool:

@@ -103,17 +103,26 @@ RULES: Final = (
         "uniform_without_layers", Verdict.HANGS, Authority.TRAINING, uniform_without_layers, _LOOP
     ),
     Rule(
-        "uniform_must_divide", Verdict.CRASHES, Authority.TRAINING, uniform_must_divide,
+        "uniform_must_divide",
+        Verdict.CRASHES,
+        Authority.TRAINING,
+        uniform_must_divide,
         "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
     ),
     Rule("mtp_uniform_layers", Verdict.CRASHES, Authority.TRAINING, mtp_uniform_layers, _MTP),
     Rule("mtp_block", Verdict.NOTE, Authority.TRAINING, mtp_block, _MTP),
     Rule(
-        "mlp_recompute_with_bias", Verdict.HANGS, Authority.TRAINING, mlp_recompute_with_bias,
+        "mlp_recompute_with_bias",
+        Verdict.HANGS,
+        Authority.TRAINING,
+        mlp_recompute_with_bias,
         _BIASED_MLP,
     ),
     Rule(
-        "mlp_recompute_with_bias_under_te", Verdict.NOTE, Authority.TRAINING,
-        mlp_recompute_with_bias_under_te, _BIASED_MLP,
+        "mlp_recompute_with_bias_under_te",
+        Verdict.NOTE,
+        Authority.TRAINING,
+        mlp_recompute_with_bias_under_te,
+        _BIASED_MLP,
     ),
-)  # fmt: skip
+)

@@ -32,8 +32,9 @@ def _shared_tables(block: Block) -> tuple[Node, Node]:
     model = block.shape.model
     dtype = block.shape.dtype if model.norm_placement.before else DType.FP32
     size = block.shape.local_seq * model.kv_channels * dtype.itemsize
-    cos, sin = (block.graph.view(block.input(f"rope_{name}", size), "unsqueeze")
-                for name in ("cos", "sin"))  # fmt: skip
+    cos, sin = (
+        block.graph.view(block.input(f"rope_{name}", size), "unsqueeze") for name in ("cos", "sin")
+    )
     return cos, sin
 
 
@@ -42,10 +43,11 @@ def _own_tables(block: Block) -> tuple[Node, Node]:
     size = shape.local_seq * shape.model.kv_channels
     cache = graph.view(block.input("rope_cache", 2 * size * WIDE), "reshape")
     cos, sin = (
-        graph.fused(f"rope_{name}", size * shape.dtype.itemsize,
-                    graph.view(cache, name, size * WIDE))
+        graph.fused(
+            f"rope_{name}", size * shape.dtype.itemsize, graph.view(cache, name, size * WIDE)
+        )
         for name in ("cos", "sin")
-    )  # fmt: skip
+    )
     return cos, sin
 
 
@@ -94,8 +96,12 @@ def lower_attention(block: Block, operator: Operator) -> None:
     inputs = [block.heads_first(tensor) for tensor in operator.inputs]
     lse, *bias = operator.saved[4:]
     masks = [_bias(block, tensor) for tensor in bias]
-    sizes = {"out": output.num_bytes, lse.name: lse.num_bytes, "offset": _OFFSET_BYTES,
-             "seed": _OFFSET_BYTES if bias else _SEED_BYTES[block.kernel]}  # fmt: skip
+    sizes = {
+        "out": output.num_bytes,
+        lse.name: lse.num_bytes,
+        "offset": _OFFSET_BYTES,
+        "seed": _OFFSET_BYTES if bias else _SEED_BYTES[block.kernel],
+    }
     kind = Kind.COSTLY if block.kernel is AttentionKernel.FLASH else Kind.OTHER
     flops = operator.attention_flops * (1 if bias else 2)
     kernel = graph.add(

@@ -84,7 +84,11 @@ class Block:
     def weights(self, operator: Operator) -> list[Node]:
         """A node for each weight of `operator`, in 16 bit."""
         return [
-            self.graph.add(weight.name, Kind.INPUT,
-                           weight.num_elements * self.shape.dtype.itemsize, weight=True)
+            self.graph.add(
+                weight.name,
+                Kind.INPUT,
+                weight.num_elements * self.shape.dtype.itemsize,
+                weight=True,
+            )
             for weight in operator.weights
-        ]  # fmt: skip
+        ]

@@ -91,9 +91,15 @@ def _transpose(block: Block, operator: Operator) -> None:
 
 
 EAGER_ATTENTION = {
-    "repeat_kv": _repeat, "attention_scores": _scores, "attention_scale": _pointwise,
-    "attention_scores_scaled": _pointwise, "attention_scores_tanh": _tanh,
-    "attention_scores_capped": _pointwise, "attention_mask": _mask,
-    "attention_softmax": _softmax, "attention_probs": _pointwise,
-    "attention_context": _context, "attention_transpose": _transpose,
-}  # fmt: skip
+    "repeat_kv": _repeat,
+    "attention_scores": _scores,
+    "attention_scale": _pointwise,
+    "attention_scores_scaled": _pointwise,
+    "attention_scores_tanh": _tanh,
+    "attention_scores_capped": _pointwise,
+    "attention_mask": _mask,
+    "attention_softmax": _softmax,
+    "attention_probs": _pointwise,
+    "attention_context": _context,
+    "attention_transpose": _transpose,
+}

@@ -90,15 +90,31 @@ class Graph:
         self._views: dict[tuple[Node, str], Node] = {}
 
     def add(
-        self, name: str, kind: Kind, num_bytes: int, *inputs: Node, flops: int = 0,
-        several: bool = False, weight: bool = False, base: Node | None = None,
-    ) -> Node:  # fmt: skip
+        self,
+        name: str,
+        kind: Kind,
+        num_bytes: int,
+        *inputs: Node,
+        flops: int = 0,
+        several: bool = False,
+        weight: bool = False,
+        base: Node | None = None,
+    ) -> Node:
         """A new node that reads `inputs`; a second one of the same name and owner is numbered."""
         earlier = self._names[self.owner, name]
         self._names[self.owner, name] += 1
         name = f"{name}_{earlier}" if earlier else name
-        node = Node(name, kind, num_bytes, inputs, flops, several, weight, owner=self.owner,
-                    base=base and base.storage)  # fmt: skip
+        node = Node(
+            name,
+            kind,
+            num_bytes,
+            inputs,
+            flops,
+            several,
+            weight,
+            owner=self.owner,
+            base=base and base.storage,
+        )
         self.nodes.append(node)
         for source in inputs:
             source.users.append(node)

@@ -64,8 +64,9 @@ def _linear(block: Block, operator: Operator) -> None:
     if not _is_gpt2(block.shape):
         weight = graph.view(weight, "transposed")
     assert operator.gemm is not None
-    product = graph.add("matmul", Kind.COSTLY, output.num_bytes, *bias, rows, weight,
-                        flops=operator.gemm.flops)  # fmt: skip
+    product = graph.add(
+        "matmul", Kind.COSTLY, output.num_bytes, *bias, rows, weight, flops=operator.gemm.flops
+    )
     graph.read_by_kernel(rows, weight)
     block.define(output, graph.view(product, "batched"))
 
@@ -214,9 +215,17 @@ def _square(block: Block, operator: Operator) -> None:
 
 
 _BY_NAME: Final[dict[str, Lower]] = {
-    "rotary": lower_rotary, "core_attention": lower_attention, "split": _split,
-    "activation": _activation, "multiply": _multiply, "relu": _relu, "square": _square,
-    "gelu.half": _pointwise, "gelu.cubic": _gelu_new_cubic, "gelu.tanh": _gelu_new_tanh,
-    "gelu.one_plus": _pointwise, "gelu.multiply": _multiply,
+    "rotary": lower_rotary,
+    "core_attention": lower_attention,
+    "split": _split,
+    "activation": _activation,
+    "multiply": _multiply,
+    "relu": _relu,
+    "square": _square,
+    "gelu.half": _pointwise,
+    "gelu.cubic": _gelu_new_cubic,
+    "gelu.tanh": _gelu_new_tanh,
+    "gelu.one_plus": _pointwise,
+    "gelu.multiply": _multiply,
     **EAGER_ATTENTION,
-}  # fmt: skip
+}

@@ -61,8 +61,7 @@ def _layer_norm(block: Block, operator: Operator, source: Node) -> Node:
     normalized = graph.fused("normalized", wide, graph.fused("centred", wide, copy, mean), inverse)
     shifted = graph.fused("shifted", wide, graph.fused("scaled", wide, normalized, weight), bias)
     output = graph.fused("out", size, shifted)
-    graph.read(normalized, graph.fused("rstd_over_width", rows, inverse),
-               block.in_fp32(weight))  # fmt: skip
+    graph.read(normalized, graph.fused("rstd_over_width", rows, inverse), block.in_fp32(weight))
     return output
 
 

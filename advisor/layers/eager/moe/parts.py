@@ -31,9 +31,14 @@ def all_scores(logits: Tensor) -> Operator:
     """Softmax or sigmoid of an fp32 copy of the logits, in fp32: keeps its result."""
     scores = Tensor("router_scores", logits.shape, DType.FP32)
     return pointwise(
-        "router.scores", Module.ROUTER, (logits,), scores, saved=(scores,),
-        forward_workspace=scores.num_bytes, backward_workspace=scores.num_bytes,
-    )  # fmt: skip
+        "router.scores",
+        Module.ROUTER,
+        (logits,),
+        scores,
+        saved=(scores,),
+        forward_workspace=scores.num_bytes,
+        backward_workspace=scores.num_bytes,
+    )
 
 
 def per_choice(shape: RankShape, name: str, dtype: DType = DType.FP32) -> Tensor:
@@ -46,9 +51,14 @@ def choice(shape: RankShape, scores: Tensor, chosen: Tensor, workspace: int) -> 
     are made, and written into a copy."""
     indices = per_choice(shape, "chosen_experts", DType.INT64)
     operator = pointwise(
-        "router.choice", Module.ROUTER, (scores,), chosen, saved=(indices,),
-        forward_workspace=workspace, backward_workspace=scores.num_bytes,
-    )  # fmt: skip
+        "router.choice",
+        Module.ROUTER,
+        (scores,),
+        chosen,
+        saved=(indices,),
+        forward_workspace=workspace,
+        backward_workspace=scores.num_bytes,
+    )
     return replace(operator, outputs=(chosen, indices))
 
 
@@ -56,18 +66,26 @@ def normalized(shape: RankShape, chosen: Tensor, weights: Tensor) -> Operator:
     """Chosen scores over their sum: keeps both."""
     total = Tensor("score_sum", (shape.tokens, 1), DType.FP32)
     return pointwise(
-        "router.normalize", Module.ROUTER, (chosen,), weights, saved=(chosen, total),
+        "router.normalize",
+        Module.ROUTER,
+        (chosen,),
+        weights,
+        saved=(chosen, total),
         backward_workspace=3 * chosen.num_bytes,
-    )  # fmt: skip
+    )
 
 
 def gather_tokens(source: Tensor, taken: Tensor, indices: Tensor) -> Operator:
     """Rows of `source` by `indices`, which it keeps; their gradient is added into zeros, out of
     place."""
     return pointwise(
-        f"{taken.name}.gather", Module.DISPATCH, (source,), taken, saved=(indices,),
+        f"{taken.name}.gather",
+        Module.DISPATCH,
+        (source,),
+        taken,
+        saved=(indices,),
         backward_workspace=source.num_bytes,
-    )  # fmt: skip
+    )
 
 
 def grouped_linear(
@@ -77,9 +95,13 @@ def grouped_linear(
     (rows, depth), width = source.shape, output.shape[-1]
     experts = moe_tokens(shape).local_experts
     weight = Weight(
-        f"experts.{name}.weight", (width, depth), shape.expert_tensor_parallel_size > 1,
-        in_linear=True, expert=True, copies=experts,
-    )  # fmt: skip
+        f"experts.{name}.weight",
+        (width, depth),
+        shape.expert_tensor_parallel_size > 1,
+        in_linear=True,
+        expert=True,
+        copies=experts,
+    )
     operator = Operator(
         name=f"experts.{name}",
         module=module,
@@ -100,9 +122,12 @@ def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operato
     )
     (operator,) = nonlinearity(shape.model.activation, gate, activated)
     multiply = pointwise(
-        "experts.multiply", Module.EXPERT_ACTIVATION, (activated, up), product,
+        "experts.multiply",
+        Module.EXPERT_ACTIVATION,
+        (activated, up),
+        product,
         saved=(activated, up),
-    )  # fmt: skip
+    )
     return (
         replace(operator, name="experts.activation", module=Module.EXPERT_ACTIVATION),
         multiply,

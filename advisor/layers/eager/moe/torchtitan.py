@@ -111,8 +111,9 @@ def _dispatch(
     """Order of the copies by expert, the copies in that order, and what makes them."""
     copies = moe_tokens(shape).routed * shape.expert_tensor_parallel_size
     order, taken = (Tensor(name, (copies,), DType.INT64) for name in ("order", "taken_tokens"))
-    sort = pointwise("sort_by_expert", Module.DISPATCH, (weights,), order,
-                     forward_workspace=order.num_bytes)  # fmt: skip
+    sort = pointwise(
+        "sort_by_expert", Module.DISPATCH, (weights,), order, forward_workspace=order.num_bytes
+    )
     sort = replace(sort, gradient_free_inputs=frozenset({weights.name}))
     sent = rows(shape, "routed_tokens", copies, shape.model.hidden_size)
     operators = [sort, gather_tokens(source, sent, taken)]
@@ -128,9 +129,14 @@ def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Ope
     wide = Tensor("routed_tokens.fp32", sent.shape, DType.FP32)
     scores = Tensor("sorted_scores", (sent.shape[0],), DType.FP32)
     return pointwise(
-        "apply_scores", Module.DISPATCH, (sent, weights), scaled, saved=(wide, scores, order),
-        forward_workspace=wide.num_bytes, backward_workspace=2 * wide.num_bytes,
-    )  # fmt: skip
+        "apply_scores",
+        Module.DISPATCH,
+        (sent, weights),
+        scaled,
+        saved=(wide, scores, order),
+        forward_workspace=wide.num_bytes,
+        backward_workspace=2 * wide.num_bytes,
+    )
 
 
 def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
@@ -164,26 +170,36 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     combine = all_to_all("combine.all_to_all", Module.COMBINE, computed, back)
     return (
         all_to_all("dispatch.all_to_all", Module.DISPATCH, sent, received),
-        *operators, replace(combine, forward_holds=(padded, output)),
-    ), back  # fmt: skip
+        *operators,
+        replace(combine, forward_holds=(padded, output)),
+    ), back
 
 
 def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
     """A row of zeros is put behind all rows, by a copy, and rows are taken from that."""
     longer = source.num_bytes + 2 * source.num_bytes // source.shape[0]
     return pointwise(
-        "pad_groups", Module.DISPATCH, (source,), padded, saved=(indices,),
-        forward_workspace=longer, backward_workspace=longer,
-    )  # fmt: skip
+        "pad_groups",
+        Module.DISPATCH,
+        (source,),
+        padded,
+        saved=(indices,),
+        forward_workspace=longer,
+        backward_workspace=longer,
+    )
 
 
 def _put(source: Tensor, output: Tensor, indices: Tensor, *, longer: bool = False) -> Operator:
     """Rows of `source` written to `indices` of a new tensor. Where the next operator reads all but
     its last row, the gradient is first copied into a `longer` one."""
     return pointwise(
-        f"{output.name}.put", Module.COMBINE, (source,), output, saved=(indices,),
+        f"{output.name}.put",
+        Module.COMBINE,
+        (source,),
+        output,
+        saved=(indices,),
         backward_workspace=output.num_bytes if longer else 0,
-    )  # fmt: skip
+    )
 
 
 def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:

@@ -46,21 +46,38 @@ def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
     total = Tensor("sum_of_experts", output.shape, weights.dtype)
     held = (source, experts, order, sent, sorted_weights, computed, unsorted, *router[0].outputs)
     tail = [
-        pointwise("apply_weights", Module.COMBINE, (computed, sorted_weights), scaled,
-                  saved=(computed, sorted_weights), backward_workspace=scaled.num_bytes),
-        pointwise("unsort", Module.COMBINE, (scaled,), unsorted, saved=(inverse,),
-                  forward_workspace=inverse.num_bytes, backward_workspace=unsorted.num_bytes),
+        pointwise(
+            "apply_weights",
+            Module.COMBINE,
+            (computed, sorted_weights),
+            scaled,
+            saved=(computed, sorted_weights),
+            backward_workspace=scaled.num_bytes,
+        ),
+        pointwise(
+            "unsort",
+            Module.COMBINE,
+            (scaled,),
+            unsorted,
+            saved=(inverse,),
+            forward_workspace=inverse.num_bytes,
+            backward_workspace=unsorted.num_bytes,
+        ),
         pointwise("sum_of_experts", Module.COMBINE, (unsorted,), total),
-    ]  # fmt: skip
+    ]
     if total.dtype is not output.dtype:
         tail.append(pointwise("sum_of_experts.cast", Module.COMBINE, (total,), output))
     else:
         tail[-1] = replace(tail[-1], outputs=(output,))
     tail[-1] = replace(tail[-1], forward_holds=held)
     return (
-        *router, sort, gather_tokens(source, sent, taken),
-        gather_tokens(weights, sorted_weights, order), *operators, *tail,
-    )  # fmt: skip
+        *router,
+        sort,
+        gather_tokens(source, sent, taken),
+        gather_tokens(weights, sorted_weights, order),
+        *operators,
+        *tail,
+    )
 
 
 def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
@@ -82,8 +99,9 @@ def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
     copies, ffn = sent.shape[0], shape.model.expert_ffn_hidden_size
     both = rows(shape, "gate_up_proj_out", copies, 2 * ffn)
     halves = tuple(both.view(name, (copies, ffn)) for name in ("expert_gate", "expert_up"))
-    split = replace(pointwise("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves[0]),
-                    outputs=halves)  # fmt: skip
+    split = replace(
+        pointwise("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves[0]), outputs=halves
+    )
     activate, multiply = gated(shape, *halves)
     output = rows(shape, "down_proj_out", *sent.shape)
     operators = (

@@ -93,9 +93,12 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor
     grad_query = grad_scores @ _expand(key, heads).float()
     grad_key = grad_scores.transpose(-1, -2) @ query.float()
     return (
-        grad_query.to(query.dtype), _collapse(grad_key, key), _collapse(grad_value, value),
-        None, None,
-    )  # fmt: skip
+        grad_query.to(query.dtype),
+        _collapse(grad_key, key),
+        _collapse(grad_value, value),
+        None,
+        None,
+    )
 
 
 def _collapse(expanded: Tensor, like: Tensor) -> Tensor:

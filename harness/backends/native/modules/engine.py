@@ -41,9 +41,11 @@ def engine_layers(precision: Precision) -> LayerMaker:
         recipes = import_module("transformer_engine.common.recipe")
     except (ImportError, RuntimeError, OSError) as error:
         raise UserError(
-            "model.transformer_impl", "transformer_engine", f"the package does not load: {error}",
+            "model.transformer_impl",
+            "transformer_engine",
+            f"the package does not load: {error}",
             "model.transformer_impl=local runs plain torch modules",
-        ) from error  # fmt: skip
+        ) from error
     recipe = getattr(recipes, _RECIPES[precision])() if precision.is_fp8 else None
 
     def make(
@@ -61,9 +63,13 @@ class EngineLayer(nn.Module):
     """
 
     def __init__(
-        self, settings: LayerSettings, segment: Segment, frequencies: Tensor | None, engine: Any,
+        self,
+        settings: LayerSettings,
+        segment: Segment,
+        frequencies: Tensor | None,
+        engine: Any,
         recipe: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         model = settings.model
         self._engine, self._recipe, self._frequencies = engine, recipe, frequencies
@@ -74,16 +80,22 @@ class EngineLayer(nn.Module):
         norm = {"normalization": str(model.normalization), "eps": NORM_EPSILON}
         late_bias = {"bias": model.add_bias_linear, "return_bias": model.add_bias_linear}
         self.linear_qkv = engine.LayerNormLinear(
-            hidden, model.query_projection_size + 2 * model.kv_projection_size,
-            bias=model.add_bias_linear or model.add_qkv_bias, **norm, **options,
-        )  # fmt: skip
+            hidden,
+            model.query_projection_size + 2 * model.kv_projection_size,
+            bias=model.add_bias_linear or model.add_qkv_bias,
+            **norm,
+            **options,
+        )
         norms = [Norm(settings, model.kv_channels) if model.qk_layernorm else None for _ in "qk"]
         self.q_layernorm, self.k_layernorm = norms
         self.core_attention = engine.DotProductAttention(
-            model.num_attention_heads, model.kv_channels, num_gqa_groups=model.num_query_groups,
-            attention_dropout=model.attention_dropout, qkv_format="bshd",
+            model.num_attention_heads,
+            model.kv_channels,
+            num_gqa_groups=model.num_query_groups,
+            attention_dropout=model.attention_dropout,
+            qkv_format="bshd",
             attn_mask_type="causal",
-        )  # fmt: skip
+        )
         self.linear_proj = engine.Linear(
             model.query_projection_size, hidden, **late_bias, **options
         )

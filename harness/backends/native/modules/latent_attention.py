@@ -37,9 +37,13 @@ class LatentAttention(nn.Module):
         self.up_projections = UpProjections(settings, frequencies)
         self.core_attention = CoreAttention(model.attention_dropout)
         self.linear_proj = ParallelLinear(
-            model.num_attention_heads * model.v_head_dim, model.hidden_size, settings.tensor,
-            column_parallel=False, bias=model.add_bias_linear, **settings.where,
-        )  # fmt: skip
+            model.num_attention_heads * model.v_head_dim,
+            model.hidden_size,
+            settings.tensor,
+            column_parallel=False,
+            bias=model.add_bias_linear,
+            **settings.where,
+        )
 
     def forward(self, x: Tensor, regions: Regions) -> Tensor:
         """The branch before its bias; the caller adds that with dropout and residual."""

@@ -29,9 +29,12 @@ class TransformerLayer(nn.Module):
     """
 
     def __init__(
-        self, settings: LayerSettings, segment: Segment, kind: LayerKind,
+        self,
+        settings: LayerSettings,
+        segment: Segment,
+        kind: LayerKind,
         frequencies: Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         model = settings.model
         self.hidden_dropout = model.hidden_dropout

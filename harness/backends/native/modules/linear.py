@@ -114,9 +114,17 @@ class ParallelLinear(nn.Module):
     """
 
     def __init__(
-        self, in_size: int, out_size: int, tp: TensorParallel, *, column_parallel: bool,
-        bias: bool = False, adds_bias: bool = False, blocks: int = 1, **where: Any,
-    ) -> None:  # fmt: skip
+        self,
+        in_size: int,
+        out_size: int,
+        tp: TensorParallel,
+        *,
+        column_parallel: bool,
+        bias: bool = False,
+        adds_bias: bool = False,
+        blocks: int = 1,
+        **where: Any,
+    ) -> None:
         super().__init__()
         rows, columns = out_size, in_size
         if column_parallel:

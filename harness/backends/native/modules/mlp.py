@@ -15,14 +15,22 @@ class Mlp(nn.Module):
         model, tp = settings.model, settings.tensor
         self.activation = model.activation
         self.linear_fc1 = ParallelLinear(
-            model.hidden_size, model.fc1_size_of(ffn_hidden_size), tp, column_parallel=True,
-            bias=model.add_bias_linear, blocks=2 if model.activation.gated else 1,
+            model.hidden_size,
+            model.fc1_size_of(ffn_hidden_size),
+            tp,
+            column_parallel=True,
+            bias=model.add_bias_linear,
+            blocks=2 if model.activation.gated else 1,
             **settings.where,
-        )  # fmt: skip
+        )
         self.linear_fc2 = ParallelLinear(
-            ffn_hidden_size, model.hidden_size, tp, column_parallel=False,
-            bias=model.add_bias_linear, **settings.where,
-        )  # fmt: skip
+            ffn_hidden_size,
+            model.hidden_size,
+            tp,
+            column_parallel=False,
+            bias=model.add_bias_linear,
+            **settings.where,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The branch before its bias."""

@@ -60,9 +60,14 @@ class TransformerBlock(nn.Module):
     """
 
     def __init__(
-        self, settings: LayerSettings, plan: RecomputePlan, first_layer: int, *, last_stage: bool,
+        self,
+        settings: LayerSettings,
+        plan: RecomputePlan,
+        first_layer: int,
+        *,
+        last_stage: bool,
         make_layer: LayerMaker = TransformerLayer,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.layer_scope: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.layers = nn.ModuleDict()
@@ -101,9 +106,14 @@ class GptModel(nn.Module):
     """
 
     def __init__(
-        self, settings: LayerSettings, plan: RecomputePlan, *, stage: int = 0, num_stages: int = 1,
+        self,
+        settings: LayerSettings,
+        plan: RecomputePlan,
+        *,
+        stage: int = 0,
+        num_stages: int = 1,
         make_layer: LayerMaker = TransformerLayer,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         model, tp = settings.model, settings.tensor
         self.tp, first, last = tp, stage == 0, stage == num_stages - 1
@@ -114,9 +124,12 @@ class GptModel(nn.Module):
         self.output_layer: ParallelLinear | None = None
         if last:
             self.output_layer = ParallelLinear(
-                model.hidden_size, model.padded_vocab_size(tp.size), tp, column_parallel=True,
+                model.hidden_size,
+                model.padded_vocab_size(tp.size),
+                tp,
+                column_parallel=True,
                 **settings.where,
-            )  # fmt: skip
+            )
             if model.share_embeddings_and_output_weights and self.embedding is not None:
                 self.output_layer.weight = self.embedding.word_embeddings.weight
 

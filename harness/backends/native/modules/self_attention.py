@@ -32,17 +32,25 @@ class SelfAttention(nn.Module):
         self.channels = model.kv_channels
         self._frequencies = frequencies
         self.linear_qkv = ParallelLinear(
-            model.hidden_size, model.query_projection_size + 2 * model.kv_projection_size, tp,
-            column_parallel=True, bias=model.add_bias_linear or model.add_qkv_bias,
-            adds_bias=True, **settings.where,
-        )  # fmt: skip
+            model.hidden_size,
+            model.query_projection_size + 2 * model.kv_projection_size,
+            tp,
+            column_parallel=True,
+            bias=model.add_bias_linear or model.add_qkv_bias,
+            adds_bias=True,
+            **settings.where,
+        )
         norms = [Norm(settings, self.channels) if model.qk_layernorm else None for _ in range(2)]
         self.q_layernorm, self.k_layernorm = norms
         self.core_attention = CoreAttention(model.attention_dropout)
         self.linear_proj = ParallelLinear(
-            model.query_projection_size, model.hidden_size, tp, column_parallel=False,
-            bias=model.add_bias_linear, **settings.where,
-        )  # fmt: skip
+            model.query_projection_size,
+            model.hidden_size,
+            tp,
+            column_parallel=False,
+            bias=model.add_bias_linear,
+            **settings.where,
+        )
 
     def forward(self, x: Tensor, regions: Regions) -> Tensor:
         """The branch before its bias; the caller adds that with dropout and residual."""

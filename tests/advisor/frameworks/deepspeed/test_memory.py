@@ -25,12 +25,15 @@ def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
     return stack.fixed_memory(job, rank_shape(job), chunks)
 
 
-@pytest.mark.parametrize(("sharding", "weights", "gradients", "optimizer"), [
-    (DataParallelSharding.NONE, 2, 2, 12),
-    (DataParallelSharding.OPTIMIZER, 2, 2, 12 / 8),
-    (DataParallelSharding.GRADIENTS, 2, 2 / 8, 12 / 8),
-    (DataParallelSharding.FULL, 2 / 8, 2 / 8, 12 / 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sharding", "weights", "gradients", "optimizer"),
+    [
+        (DataParallelSharding.NONE, 2, 2, 12),
+        (DataParallelSharding.OPTIMIZER, 2, 2, 12 / 8),
+        (DataParallelSharding.GRADIENTS, 2, 2 / 8, 12 / 8),
+        (DataParallelSharding.FULL, 2 / 8, 2 / 8, 12 / 8),
+    ],
+)
 def test_bytes_a_parameter_by_stage(
     sharding: DataParallelSharding, weights: float, gradients: float, optimizer: float
 ) -> None:
@@ -40,10 +43,15 @@ def test_bytes_a_parameter_by_stage(
     assert static.optimizer == optimizer * ELEMENTS
 
 
-@pytest.mark.parametrize(("sharding", "buckets"), [
-    (DataParallelSharding.NONE, 0), (DataParallelSharding.OPTIMIZER, 1),
-    (DataParallelSharding.GRADIENTS, 1), (DataParallelSharding.FULL, 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sharding", "buckets"),
+    [
+        (DataParallelSharding.NONE, 0),
+        (DataParallelSharding.OPTIMIZER, 1),
+        (DataParallelSharding.GRADIENTS, 1),
+        (DataParallelSharding.FULL, 2),
+    ],
+)
 def test_reduce_buckets(sharding: DataParallelSharding, buckets: int) -> None:
     named = {term.name: term.num_bytes for term in memory(sharding).buffers}
     assert named.get("reduce buckets", 0) == buckets * 500_000_000 * 2
@@ -61,10 +69,15 @@ def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
     assert lower.step == ELEMENTS * 4 // 8
 
 
-@pytest.mark.parametrize(("spec", "section"), [
-    ("none", None), ("full", "activation_checkpointing"), ("uniform:2", "pipeline"),
-    ("uniform:2+no_reentrant", "pipeline"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "section"),
+    [
+        ("none", None),
+        ("full", "activation_checkpointing"),
+        ("uniform:2", "pipeline"),
+        ("uniform:2+no_reentrant", "pipeline"),
+    ],
+)
 def test_sections_of_the_configuration(spec: str, section: str | None) -> None:
     override = ("layout.data_parallel_sharding=optimizer",)
     stack, job = stack_job("deepspeed", overrides=override)
@@ -80,10 +93,14 @@ def test_sections_of_the_configuration(spec: str, section: str | None) -> None:
 OFFLOAD = "job.optimizer_cpu_offload=true"
 
 
-@pytest.mark.parametrize(("sharding", "gradients"), [
-    (DataParallelSharding.OPTIMIZER, 2), (DataParallelSharding.GRADIENTS, 0),
-    (DataParallelSharding.FULL, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sharding", "gradients"),
+    [
+        (DataParallelSharding.OPTIMIZER, 2),
+        (DataParallelSharding.GRADIENTS, 0),
+        (DataParallelSharding.FULL, 0),
+    ],
+)
 def test_zero_offload_leaves_weights_alone(
     sharding: DataParallelSharding, gradients: float
 ) -> None:
@@ -147,6 +164,8 @@ def test_a_hugging_face_model_is_told_by_trainer() -> None:
     assert words[0] == "--deepspeed"
     assert "activation_checkpointing" not in json.loads(words[1])
     assert words[2:] == [
-        "--gradient_checkpointing", "True", "--gradient_checkpointing_kwargs",
+        "--gradient_checkpointing",
+        "True",
+        "--gradient_checkpointing_kwargs",
         '{"use_reentrant": false}',
-    ]  # fmt: skip
+    ]

@@ -13,15 +13,31 @@ from advisor.layout import ParallelLayout
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 
 GPU = Gpu(
-    name="H100-SXM-80GB", memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12, fp16_flops=989e12, fp8_flops=1979e12, sm_count=132, compute_capability=9.0,
-    nvlink_bytes_per_second=450e9, nvlink_domain_size=8, internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9, calibration="h100",
-)  # fmt: skip
+    name="H100-SXM-80GB",
+    memory_bytes=80 * 2**30,
+    memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12,
+    fp16_flops=989e12,
+    fp8_flops=1979e12,
+    sm_count=132,
+    compute_capability=9.0,
+    nvlink_bytes_per_second=450e9,
+    nvlink_domain_size=8,
+    internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9,
+    calibration="h100",
+)
 MODEL = ModelSpec(
-    name="toy", num_layers=24, hidden_size=64, ffn_hidden_size=256, num_attention_heads=8,
-    num_query_groups=8, kv_channels=8, vocab_size=512, max_position_embeddings=4096,
-)  # fmt: skip
+    name="toy",
+    num_layers=24,
+    hidden_size=64,
+    ffn_hidden_size=256,
+    num_attention_heads=8,
+    num_query_groups=8,
+    kv_channels=8,
+    vocab_size=512,
+    max_position_embeddings=4096,
+)
 LAYOUT = ParallelLayout()
 CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
 _FIELDS = {
@@ -31,9 +47,12 @@ _FIELDS = {
 }
 
 _ENUMS = {
-    "transformer_impl": TransformerImpl, "attention_backend": AttentionBackend,
-    "precision": Precision, "cuda_graph_impl": CudaGraphImpl, "main_grads_dtype": DType,
-}  # fmt: skip
+    "transformer_impl": TransformerImpl,
+    "attention_backend": AttentionBackend,
+    "precision": Precision,
+    "cuda_graph_impl": CudaGraphImpl,
+    "main_grads_dtype": DType,
+}
 
 MakeJob = Callable[..., Job]
 
@@ -53,9 +72,12 @@ def build_job(**overrides: Any) -> Job:
     block_scaled = config.precision is Precision.MXFP8
     gpu = replace(GPU, compute_capability=10.0) if block_scaled else GPU
     return Job(
-        model=replace(MODEL, **parts["model"]), layout=layout,
-        config=config, gpu=gpu, num_gpus=layout.world_size,
-    )  # fmt: skip
+        model=replace(MODEL, **parts["model"]),
+        layout=layout,
+        config=config,
+        gpu=gpu,
+        num_gpus=layout.world_size,
+    )
 
 
 @pytest.fixture

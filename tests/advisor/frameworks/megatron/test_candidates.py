@@ -27,18 +27,30 @@ def specs(job, revision=V19) -> list[str]:
 def test_the_candidates_of_six_layers_to_a_chunk(make_job) -> None:
     job = make_job(pipeline_model_parallel_size=4)
     assert specs(job) == [
-        "none", "selective:core_attn", "selective:mlp", "selective:core_attn,mlp",
-        "full:uniform:1", "full:uniform:2", "full:uniform:3", "full:uniform:6",
-        "full:block:1", "full:block:2", "full:block:3", "full:block:4", "full:block:5",
-    ]  # fmt: skip
+        "none",
+        "selective:core_attn",
+        "selective:mlp",
+        "selective:core_attn,mlp",
+        "full:uniform:1",
+        "full:uniform:2",
+        "full:uniform:3",
+        "full:uniform:6",
+        "full:block:1",
+        "full:block:2",
+        "full:block:3",
+        "full:block:4",
+        "full:block:5",
+    ]
 
 
 def test_layernorm_is_a_candidate_on_the_local_spec_only(make_job) -> None:
     local = [s for s in specs(make_job(transformer_impl="local")) if "layernorm" in s]
     assert local == [
-        "selective:layernorm", "selective:core_attn,layernorm", "selective:mlp,layernorm",
+        "selective:layernorm",
+        "selective:core_attn,layernorm",
+        "selective:mlp,layernorm",
         "selective:core_attn,mlp,layernorm",
-    ]  # fmt: skip
+    ]
     assert not [s for s in specs(make_job()) if "layernorm" in s]
 
 
@@ -84,9 +96,11 @@ def test_an_old_release_has_fewer_uniform_candidates(make_job) -> None:
 @pytest.mark.parametrize("graphs", ["none", "transformer_engine", "full_iteration"])
 def test_every_candidate_is_legal_and_acts(impl, precision, graphs, make_job) -> None:
     job = make_job(
-        transformer_impl=impl, precision=precision, cuda_graph_impl=graphs,
+        transformer_impl=impl,
+        precision=precision,
+        cuda_graph_impl=graphs,
         tensor_model_parallel_size=2,
-    )  # fmt: skip
+    )
     candidates = enumerate_settings(job, V19)
     assert NONE in candidates
     assert len(set(candidates)) == len(candidates)
@@ -131,8 +145,10 @@ def test_every_other_setting_is_rejected_with_a_reason(make_job) -> None:
 
 
 def test_rejections_follow_the_job(make_job) -> None:
-    graphed = {r.setting.spec: r.rule for r in rejected_settings(
-        make_job(cuda_graph_impl="transformer_engine"), V19)}  # fmt: skip
+    graphed = {
+        r.setting.spec: r.rule
+        for r in rejected_settings(make_job(cuda_graph_impl="transformer_engine"), V19)
+    }
     assert graphed["full:uniform:1"] == "cuda_graph_full_recompute"
     old = {r.setting.spec: r.rule for r in rejected_settings(make_job(num_layers=20), V16)}
     assert old["full:uniform:3"] == "uniform_must_divide"

@@ -19,9 +19,13 @@ from tests.advisor.frameworks.megatron.test_flags import parsed
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 LATENT = {
-    "multi_latent_attention": True, "kv_lora_rank": 16, "qk_head_dim": 16,
-    "qk_pos_emb_head_dim": 8, "v_head_dim": 16, "rope_type": RopeType.ROPE,
-}  # fmt: skip
+    "multi_latent_attention": True,
+    "kv_lora_rank": 16,
+    "qk_head_dim": 16,
+    "qk_pos_emb_head_dim": 8,
+    "v_head_dim": 16,
+    "rope_type": RopeType.ROPE,
+}
 CP4 = "--context-parallel-size 4"
 PACKED = {"mean_packed_length": 512}
 SINKS = {"softmax_type": SoftmaxType.LEARNABLE}
@@ -30,9 +34,11 @@ SINKS = {"softmax_type": SoftmaxType.LEARNABLE}
 def _job(make_job: Any, kind: str, **changes: Any) -> Any:
     sizes = (2, 2) if kind == "a2a+p2p" else None
     return make_job(
-        context_parallel_size=4, cp_comm_type=CpCommType(kind),
-        hierarchical_context_parallel_sizes=sizes, **changes,
-    )  # fmt: skip
+        context_parallel_size=4,
+        cp_comm_type=CpCommType(kind),
+        hierarchical_context_parallel_sizes=sizes,
+        **changes,
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,20 +54,28 @@ def _job(make_job: Any, kind: str, **changes: Any) -> Any:
         ("a2a", LATENT, "0.17", None),
         ("a2a", {**LATENT, "transformer_engine_version": "2.14.1"}, "0.19", "cp_latent_attention"),
         ("p2p", LATENT, "0.16", None),
-        ("p2p", {**LATENT, "precision": "fp8_current", "fp8_dot_product_attention": True}, "0.16",
-         "cp_latent_attention"),
+        (
+            "p2p",
+            {**LATENT, "precision": "fp8_current", "fp8_dot_product_attention": True},
+            "0.16",
+            "cp_latent_attention",
+        ),
         ("p2p", PACKED, "0.14", None),
         ("a2a", PACKED, "0.15", "cp_packed_sequences"),
         ("a2a", PACKED, "0.16", None),
         ("a2a", {**PACKED, **SINKS}, "0.16", "cp_packed_sequences"),
         ("all_gather", PACKED, "0.16", "cp_packed_sequences"),
-        ("a2a+p2p", {**PACKED, "transformer_engine_version": "2.18"}, "0.19",
-         "cp_packed_sequences"),
+        (
+            "a2a+p2p",
+            {**PACKED, "transformer_engine_version": "2.18"},
+            "0.19",
+            "cp_packed_sequences",
+        ),
         ("a2a+p2p", PACKED, "0.19", None),
         ("p2p", {"attention_backend": "unfused"}, "0.19", "cp_needs_fused_kernels"),
         ("p2p", {"transformer_impl": "local"}, "0.19", "cp_needs_transformer_engine"),
     ],
-)  # fmt: skip
+)
 def test_what_runs(
     kind: str, changes: dict[str, Any], version: str, rule: str | None, make_job: Any
 ) -> None:
@@ -99,15 +113,17 @@ def test_exchanged_heads_must_divide(make_job: Any) -> None:
     [
         (f"{CP4} --cp-comm-type a2a --num-attention-heads 6", "cp_exchanged_heads"),
         (f"{CP4} --cp-comm-type a2a+p2p", "hierarchical_sizes"),
-        (f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2",
-         "hierarchical_sizes"),
+        (
+            f"{CP4} --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 4 2",
+            "hierarchical_sizes",
+        ),
         (f"{CP4} --cp-comm-type p2p a2a --num-layers 8", "cp_comm_type_per_layer"),
         (f"{CP4} --cp-comm-type allgather", "cp_comm_type_known"),
         (f"{CP4} --window-size 128,0", "cp_window"),
         ("model.context_parallel_size=2 model.window_size=[127,0] model.cp_comm_type=a2a", None),
         ("--cp-comm-type a2a --window-size 128,0 --num-attention-heads 6", None),
     ],
-)  # fmt: skip
+)
 def test_lint(flags: str, rule: str | None) -> None:
     found = [finding.rule for finding in lint_target(flags).findings]
     assert [name for name in found if name.startswith(("cp_", "hier"))] == ([rule] if rule else [])

@@ -50,17 +50,25 @@ def parsed(flags: str, core: str = "0.19"):
         ("selective:", ""),
         ("selective", "--recompute-granularity selective --recompute-modules core_attn"),
         ("selective:mlp", "--recompute-granularity selective --recompute-modules mlp"),
-        ("selective:core_attn,mlp",
-         "--recompute-granularity selective --recompute-modules core_attn mlp"),
-        ("full:uniform:4",
-         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4"),
-        ("full:block:8+distribute_saved_activations",
-         "--recompute-granularity full --recompute-method block --recompute-num-layers 8 "
-         "--distribute-saved-activations"),
-        ("none+offload=core_attn,attn_proj",
-         "--fine-grained-activation-offloading --offload-modules core_attn attn_proj"),
+        (
+            "selective:core_attn,mlp",
+            "--recompute-granularity selective --recompute-modules core_attn mlp",
+        ),
+        (
+            "full:uniform:4",
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+        ),
+        (
+            "full:block:8+distribute_saved_activations",
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 8 "
+            "--distribute-saved-activations",
+        ),
+        (
+            "none+offload=core_attn,attn_proj",
+            "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
+        ),
     ],
-)  # fmt: skip
+)
 def test_recompute_flags_verbatim(spec, flags, make_job) -> None:
     assert megatron_lm_flags(parse_setting(spec), make_job(), V19) == flags
     parsed(flags)
@@ -96,10 +104,14 @@ def test_the_parser_refuses_what_megatron_refuses(flags: str) -> None:
 
 def test_layout_flags_of_the_70b_job(make_job) -> None:
     job = make_job(
-        num_layers=80, num_attention_heads=64, tensor_model_parallel_size=4,
-        sequence_parallel=True, pipeline_model_parallel_size=4,
-        virtual_pipeline_model_parallel_size=5, data_parallel_size=2,
-    )  # fmt: skip
+        num_layers=80,
+        num_attention_heads=64,
+        tensor_model_parallel_size=4,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=5,
+        data_parallel_size=2,
+    )
     assert layout_flags(job, V19) == (
         "--tensor-model-parallel-size 4 --sequence-parallel --context-parallel-size 1 "
         "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 4 "
@@ -135,18 +147,29 @@ def test_layout_flags_follow_the_job(changes, present, absent, make_job) -> None
     [
         ("0.14", "local", (), "--enable-cuda-graph"),
         ("0.14", "transformer_engine", ("attn",), "--external-cuda-graph --cuda-graph-scope attn"),
-        ("0.15", "transformer_engine", ("attn",),
-         "--cuda-graph-impl transformer_engine --cuda-graph-scope attn"),
-        ("0.16", "full_iteration", (),
-         "--cuda-graph-impl local --cuda-graph-scope full_iteration "
-         "--no-check-for-nan-in-loss-and-grad"),
-        ("0.19", "full_iteration", (),
-         "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad"),
-        ("0.19", "local", ("attn", "mlp"),
-         "--cuda-graph-impl local --cuda-graph-modules attn mlp"),
+        (
+            "0.15",
+            "transformer_engine",
+            ("attn",),
+            "--cuda-graph-impl transformer_engine --cuda-graph-scope attn",
+        ),
+        (
+            "0.16",
+            "full_iteration",
+            (),
+            "--cuda-graph-impl local --cuda-graph-scope full_iteration "
+            "--no-check-for-nan-in-loss-and-grad",
+        ),
+        (
+            "0.19",
+            "full_iteration",
+            (),
+            "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
+        ),
+        ("0.19", "local", ("attn", "mlp"), "--cuda-graph-impl local --cuda-graph-modules attn mlp"),
         ("0.19", "none", ("attn",), ""),
     ],
-)  # fmt: skip
+)
 def test_graph_flags_by_release(core, impl, modules, flags, make_job) -> None:
     job = make_job(cuda_graph_impl=impl, cuda_graph_modules=modules)
     written = layout_flags(job, resolve_revision(Framework.MEGATRON_LM, core))
@@ -167,8 +190,9 @@ def test_the_environment_that_a_job_needs(make_job) -> None:
     graphed = make_job(cuda_graph_impl="transformer_engine", expandable_segments=True)
     assert environment(NONE, plain, V19) == ()
     assert environment(NONE, graphed, V19) == (
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "NCCL_GRAPH_REGISTER=0",
-    )  # fmt: skip
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "NCCL_GRAPH_REGISTER=0",
+    )
     offload = parse_setting("none+offload=core_attn")
     assert environment(offload, plain, V19) == ("NVTE_CPU_OFFLOAD_V1=1",)
 
@@ -183,20 +207,28 @@ CLEAR = "model.recompute_method=null model.recompute_num_layers=null"
     [
         ("none", f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR}"),
         ("selective:", f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR}"),
-        ("selective",
-         f"model.recompute_granularity=selective 'model.recompute_modules=[core_attn]' {CLEAR}"),
-        ("selective:core_attn,mlp",
-         "model.recompute_granularity=selective 'model.recompute_modules=[core_attn,mlp]' "
-         f"{CLEAR}"),
-        ("full:block:5",
-         "model.recompute_granularity=full model.recompute_method=block "
-         "model.recompute_num_layers=5"),
-        ("none+offload=core_attn,attn_proj",
-         f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR} "
-         "model.fine_grained_activation_offloading=true "
-         "'model.offload_modules=[core_attn,attn_proj]'"),
+        (
+            "selective",
+            f"model.recompute_granularity=selective 'model.recompute_modules=[core_attn]' {CLEAR}",
+        ),
+        (
+            "selective:core_attn,mlp",
+            "model.recompute_granularity=selective 'model.recompute_modules=[core_attn,mlp]' "
+            f"{CLEAR}",
+        ),
+        (
+            "full:block:5",
+            "model.recompute_granularity=full model.recompute_method=block "
+            "model.recompute_num_layers=5",
+        ),
+        (
+            "none+offload=core_attn,attn_proj",
+            f"model.recompute_granularity=null 'model.recompute_modules=[]' {CLEAR} "
+            "model.fine_grained_activation_offloading=true "
+            "'model.offload_modules=[core_attn,attn_proj]'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bridge_overrides_verbatim(spec, overrides, make_job) -> None:
     assert bridge_overrides(parse_setting(spec), make_job(), BRIDGE) == overrides
 
@@ -212,8 +244,14 @@ RECIPES = (
 def test_omegaconf_reads_the_setting_whatever_the_recipe_had(recipe, make_job) -> None:
     omegaconf = pytest.importorskip("omegaconf")
     job = make_job(tensor_model_parallel_size=2)
-    base = {"recompute_granularity": None, "recompute_method": None, "recompute_num_layers": None,
-            "recompute_modules": None, "distribute_saved_activations": False, **recipe}  # fmt: skip
+    base = {
+        "recompute_granularity": None,
+        "recompute_method": None,
+        "recompute_num_layers": None,
+        "recompute_modules": None,
+        "distribute_saved_activations": False,
+        **recipe,
+    }
     for setting in enumerate_settings(job, BRIDGE):
         words = shlex.split(bridge_overrides(setting, job, BRIDGE))
         merged = omegaconf.OmegaConf.merge({"model": base}, omegaconf.OmegaConf.from_dotlist(words))
@@ -250,9 +288,11 @@ def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, 
 
 def test_bridge_layout_overrides(make_job) -> None:
     job = make_job(
-        tensor_model_parallel_size=2, pipeline_model_parallel_size=2, precision="fp8_current",
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        precision="fp8_current",
         cuda_graph_impl="full_iteration",
-    )  # fmt: skip
+    )
     written = bridge_layout_overrides(job, BRIDGE)
     assert written == (
         "model.tensor_model_parallel_size=2 model.sequence_parallel=false "
@@ -280,9 +320,11 @@ PRINTED = [
 @pytest.mark.parametrize(("framework", "version", "spell", "spell_layout"), PRINTED)
 def test_lint_accepts_what_is_printed(framework, version, spell, spell_layout, make_job) -> None:
     job = make_job(
-        tensor_model_parallel_size=2, pipeline_model_parallel_size=2, transformer_impl="local",
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        transformer_impl="local",
         attention_backend="unfused",
-    )  # fmt: skip
+    )
     revision = resolve_revision(framework, version)
     for setting in enumerate_settings(job, revision):
         text = f"{spell_layout(job, revision)} {spell(setting, job, revision)}"

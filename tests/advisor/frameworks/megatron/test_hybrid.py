@@ -30,11 +30,21 @@ def lm(version: str) -> Revision:
 
 def test_labels_that_act() -> None:
     assert acting_labels(QWEN) == (
-        "core_attn", "layernorm", "moe_act", "shared_experts", "moe", "gdn_norm_out",
-    )  # fmt: skip
+        "core_attn",
+        "layernorm",
+        "moe_act",
+        "shared_experts",
+        "moe",
+        "gdn_norm_out",
+    )
     assert acting_labels(NEMOTRON) == ("core_attn", "layernorm", "moe_act", "shared_experts", "moe")
-    dense = replace(NEMOTRON, num_layers=3, hybrid_layer_pattern="M*-", num_moe_experts=None,
-                    moe_ffn_hidden_size=None)  # fmt: skip
+    dense = replace(
+        NEMOTRON,
+        num_layers=3,
+        hybrid_layer_pattern="M*-",
+        num_moe_experts=None,
+        moe_ffn_hidden_size=None,
+    )
     assert acting_labels(dense) == ("core_attn", "mlp")
 
 
@@ -68,8 +78,10 @@ def test_full_recompute_of_a_hybrid_pattern_came_with_0_18(jobs: dict[str, Job])
     job, setting = jobs["nemotron3_nano_30b_a3b"], parse_setting("full:uniform:1")
     assert "is ignored by megatron-core 0.17" in "".join(notes(setting, job, lm("0.17")))
     assert "is ignored" not in "".join(notes(setting, job, lm("0.18")))
-    full = [[s.granularity is Granularity.FULL for s in enumerate_settings(job, lm(version))]
-            for version in ("0.17", "0.18")]  # fmt: skip
+    full = [
+        [s.granularity is Granularity.FULL for s in enumerate_settings(job, lm(version))]
+        for version in ("0.17", "0.18")
+    ]
     assert [any(each) for each in full] == [False, True]
 
 
@@ -84,8 +96,11 @@ def test_segments_came_with_0_17(jobs: dict[str, Job]) -> None:
     job = jobs["nemotron3_nano_30b_a3b"]
     pattern = job.model.hybrid_layer_pattern or ""
     split = replace(job.model, hybrid_layer_pattern=f"{pattern[:26]}|{pattern[26:]}")
-    layout = replace(job.layout, pipeline_model_parallel_size=2,
-                     data_parallel_size=job.layout.data_parallel_size // 2)  # fmt: skip
+    layout = replace(
+        job.layout,
+        pipeline_model_parallel_size=2,
+        data_parallel_size=job.layout.data_parallel_size // 2,
+    )
     job = replace(job, model=split, layout=layout)
     none = parse_setting("none")
     assert [found.rule for found in check(none, job, lm("0.16"))] == ["hybrid_segments"]
@@ -112,12 +127,16 @@ def test_flags(jobs: dict[str, Job]) -> None:
     [
         ("--model qwen3_next_80b_a3b model.transformer_impl=local", "has no gated_delta_net"),
         ("--model nemotron3_nano_30b_a3b --framework huggingface", "has no model of hybrid_layer_"),
-        ("--model llama3_8b --framework fsdp2 model.attention_output_gate=true",
-         "has no model of attention_output_gate here"),
-        ("--model llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
-         "has no model of hybrid_layer_pattern here"),
+        (
+            "--model llama3_8b --framework fsdp2 model.attention_output_gate=true",
+            "has no model of attention_output_gate here",
+        ),
+        (
+            "--model llama3_8b --framework huggingface model.hybrid_layer_pattern=" + "M-" * 16,
+            "has no model of hybrid_layer_pattern here",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:
     assert main([*arguments.split(), "--gpus", "8xH100"]) == 2
     error = capsys.readouterr().err

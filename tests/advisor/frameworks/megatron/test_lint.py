@@ -30,14 +30,20 @@ def found(report: LintReport) -> list[str]:
         (f"{SELECTIVE} mlp,core_attn", ["ERROR recompute_modules"], 1),
         (f"{SELECTIVE} mlp bogus", ["ERROR recompute_modules"], 1),
         (f"{SELECTIVE} layernorm", ["WARNING layernorm_on_te"], 1),
-        (f"{SELECTIVE} layernorm --transformer-impl local",
-         ["NOTE output_discarding_extension"], 0),
+        (
+            f"{SELECTIVE} layernorm --transformer-impl local",
+            ["NOTE output_discarding_extension"],
+            0,
+        ),
         (f"{SELECTIVE} moe", ["WARNING moe_labels_on_dense"], 1),
         (f"{SELECTIVE} moe --num-experts 8", [], 0),
         (f"{SELECTIVE} core_attn", ["WARNING core_attn_under_flash"], 1),
         (f"{SELECTIVE} core_attn --attention-backend unfused", [], 0),
-        ("--recompute-granularity selective --attention-backend unfused",
-         ["WARNING promoted_core_attn"], 1),
+        (
+            "--recompute-granularity selective --attention-backend unfused",
+            ["WARNING promoted_core_attn"],
+            1,
+        ),
         ("--recompute-activations --recompute-modules mlp", ["NOTE recompute_activations"], 0),
         ("--checkpoint-activations", ["ERROR checkpoint_activations"], 1),
         ("--recompute-modules mlp", ["WARNING modules_without_selective"], 1),
@@ -48,22 +54,37 @@ def found(report: LintReport) -> list[str]:
         (f"{FULL} foo --recompute-num-layers 1", ["ERROR recompute_method"], 1),
         (f"{SELECTIVE} mlp --recompute-num-layers 2", ["ERROR selective_num_layers"], 1),
         (f"{SELECTIVE} mlp --recompute-method block", ["ERROR selective_with_method"], 1),
-        (f"{SELECTIVE} mlp --distribute-saved-activations --tensor-model-parallel-size 2",
-         ["ERROR distribute_needs_full"], 1),
-        (f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
-         ["ERROR fp8_layernorm_recompute", "NOTE output_discarding_extension"], 1),
+        (
+            f"{SELECTIVE} mlp --distribute-saved-activations --tensor-model-parallel-size 2",
+            ["ERROR distribute_needs_full"],
+            1,
+        ),
+        (
+            f"{SELECTIVE} layernorm --transformer-impl local --fp8-format hybrid",
+            ["ERROR fp8_layernorm_recompute", "NOTE output_discarding_extension"],
+            1,
+        ),
         ("--sequence-parallel", ["NOTE sequence_parallel_disabled"], 0),
-        ("--cpu-offloading-num-layers 2 --num-layers 8 --pipeline-model-parallel-size 2",
-         ["ERROR cpu_offloading_pipeline"], 1),
-        ("--cuda-graph-impl=transformer_engine --recompute-granularity=full "
-         "--recompute-method=block --recompute-num-layers=2",
-         ["ERROR cuda_graph_full_recompute"], 1),
+        (
+            "--cpu-offloading-num-layers 2 --num-layers 8 --pipeline-model-parallel-size 2",
+            ["ERROR cpu_offloading_pipeline"],
+            1,
+        ),
+        (
+            "--cuda-graph-impl=transformer_engine --recompute-granularity=full "
+            "--recompute-method=block --recompute-num-layers=2",
+            ["ERROR cuda_graph_full_recompute"],
+            1,
+        ),
         ("--cuda-graph-impl local --cuda-graph-scope attn", ["NOTE cuda_graph_spelling"], 0),
-        (f"{SELECTIVE} mlp --cuda-graph-impl local",
-         ["ERROR cuda_graph_hidden_dropout"], 1),  # dropouts default to 0.1
+        (
+            f"{SELECTIVE} mlp --cuda-graph-impl local",
+            ["ERROR cuda_graph_hidden_dropout"],
+            1,
+        ),  # dropouts default to 0.1
         (f"{SELECTIVE} mlp --cuda-graph-impl local --hidden-dropout 0.0", [], 0),
     ],
-)  # fmt: skip
+)
 def test_findings_on_flags(flags: str, findings: list[str], exit_code: int) -> None:
     for target in (flags, flags.split()):
         report = lint_target(target)
@@ -133,11 +154,11 @@ def test_a_variable_that_the_script_does_not_set_is_said_and_not_guessed() -> No
         ("a --b 1 \\\n  --c 2", ["a", "--b", "1", "--c", "2"]),
         ("a --b '1 2' # --c", ["a", "--b", "1 2"]),
         ("A=3\nx --b $A ${A} ${Z:-7} $Q", ["x", "--b", "3", "3", "7", "$Q"]),
-        ("O=\"--b 1 \\\n --c\"\nx $O", ["--b", "1", "--c", "x", "--b", "1", "--c"]),
+        ('O="--b 1 \\\n --c"\nx $O', ["--b", "1", "--c", "x", "--b", "1", "--c"]),
         ("x --b it's", ["x", "--b", "it's"]),
         ("x && y; --b 1 | tee", ["x", "y", "--b", "1", "tee"]),
     ],
-)  # fmt: skip
+)
 def test_words_of_a_shell_text(text: str, words: list[str]) -> None:
     assert tokens(text) == words
 
@@ -334,21 +355,29 @@ SCRIPT_RUN = "python scripts/performance/run_script.py -m llama -mr llama3_70b -
     ("options", "findings"),
     [
         ("--recompute_modules mlp", []),
-        ("--recompute_modules core_attn,layernorm",
-         ["WARNING core_attn_under_flash", "WARNING layernorm_on_te"]),
+        (
+            "--recompute_modules core_attn,layernorm",
+            ["WARNING core_attn_under_flash", "WARNING layernorm_on_te"],
+        ),
         ("--recompute_modules mlp,bogus", ["ERROR recompute_modules"]),
         ("-rl 5", []),
-        ("-rl 5 --cuda_graph_impl transformer_engine --cuda_graph_scope mlp",
-         ["ERROR cuda_graph_full_recompute"]),
+        (
+            "-rl 5 --cuda_graph_impl transformer_engine --cuda_graph_scope mlp",
+            ["ERROR cuda_graph_full_recompute"],
+        ),
         ("--cuda_graph_impl local --cuda_graph_scope full_iteration -rl 5", []),
-        ("-rl 5 --recompute_modules mlp",
-         ["ERROR selective_num_layers", "WARNING method_with_selective"]),
-        ("--recompute_modules mlp -rl 5",
-         ["ERROR selective_num_layers", "WARNING method_with_selective"]),
+        (
+            "-rl 5 --recompute_modules mlp",
+            ["ERROR selective_num_layers", "WARNING method_with_selective"],
+        ),
+        (
+            "--recompute_modules mlp -rl 5",
+            ["ERROR selective_num_layers", "WARNING method_with_selective"],
+        ),
         ("-ol 4 -pp 4", ["ERROR cpu_offloading_pipeline"]),
         ("-ol 4 -rl 2", ["ERROR cpu_offloading_recompute"]),
     ],
-)  # fmt: skip
+)
 def test_options_of_bridge_s_performance_scripts(options: str, findings: list[str]) -> None:
     report = lint_target(SCRIPT_RUN + options)
     assert report.revision.framework is Framework.MEGATRON_BRIDGE

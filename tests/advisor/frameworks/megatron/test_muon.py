@@ -24,8 +24,11 @@ from advisor.resolve import resolve
 def job(*overrides: str, **request: Any) -> Job:
     """Llama 3 8B on TP 2, DP 2."""
     given: dict[str, Any] = {
-        "tensor_model_parallel_size": 2, "global_batch_size": 8, "seq_length": 4096, **request,
-    }  # fmt: skip
+        "tensor_model_parallel_size": 2,
+        "global_batch_size": 8,
+        "seq_length": 4096,
+        **request,
+    }
     overrides = ("job.optimizer=dist_muon", *overrides)
     found = resolve(Request(model="llama3_8b", gpus="4xH100", overrides=overrides, **given))
     assert found.layout is not None
@@ -49,10 +52,18 @@ def test_whole_weights_and_gradients_and_the_fullest_ranks_states(version: str, 
 def test_the_step_takes_longer_than_adams_and_the_rest_does_not_change() -> None:
     calibration = load_calibration(job().gpu)
     times = [
-        Evaluator(job(f"job.optimizer={name}", "layout.use_distributed_optimizer=false",
-                      "layout.overlap_grad_reduce=true"), calibration).evaluate(NONE).time_seconds
+        Evaluator(
+            job(
+                f"job.optimizer={name}",
+                "layout.use_distributed_optimizer=false",
+                "layout.overlap_grad_reduce=true",
+            ),
+            calibration,
+        )
+        .evaluate(NONE)
+        .time_seconds
         for name in ("adam", "dist_muon", "muon")
-    ]  # fmt: skip
+    ]
     adam, dealt, whole = times
     assert adam.forward == dealt.forward
     assert adam.optimizer < whole.optimizer
@@ -103,20 +114,29 @@ def test_plain_muon_overlaps_nothing_before_0_18() -> None:
     ("version", "raw", "found"),
     [
         ("0.15", {}, {"muon_release": Verdict.REFUSED}),
-        ("0.16", {"use_distributed_optimizer": True},
-         {"muon_distributed_optimizer": Verdict.REFUSED}),
+        (
+            "0.16",
+            {"use_distributed_optimizer": True},
+            {"muon_distributed_optimizer": Verdict.REFUSED},
+        ),
         ("0.17", {"overlap_grad_reduce": True}, {"muon_overlap": Verdict.REFUSED}),
         ("0.17", {"overlap_grad_reduce": True, "optimizer": "dist_muon"}, {}),
-        ("0.18", {"use_distributed_optimizer": True, "overlap_grad_reduce": True},
-         {"muon_becomes_layer_wise": Verdict.NOTE}),
-        ("0.19", {"use_precision_aware_optimizer": True},
-         {"muon_precision_aware": Verdict.REFUSED}),
+        (
+            "0.18",
+            {"use_distributed_optimizer": True, "overlap_grad_reduce": True},
+            {"muon_becomes_layer_wise": Verdict.NOTE},
+        ),
+        (
+            "0.19",
+            {"use_precision_aware_optimizer": True},
+            {"muon_precision_aware": Verdict.REFUSED},
+        ),
         ("0.19", {"fp16": True}, {"muon_fp16": Verdict.REFUSED}),
         ("0.15", {"use_distributed_optimizer": True, "optimizer": "adam"}, {}),
         ("0.19", {"optimizer": "soap"}, {}),
         ("0.19", {"optimizer": "dist_muom"}, {"optimizer_choice": Verdict.REFUSED}),
     ],
-)  # fmt: skip
+)
 def test_what_releases_make_of_it(
     version: str, raw: dict[str, Any], found: dict[str, Verdict]
 ) -> None:

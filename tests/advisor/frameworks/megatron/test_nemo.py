@@ -24,10 +24,15 @@ from advisor.job import Framework
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
 SPECS = (
-    "none", "selective:core_attn", "selective:core_attn,mlp", "selective:mlp,layernorm",
-    "full:uniform:1", "full:uniform:4", "full:block:8",
+    "none",
+    "selective:core_attn",
+    "selective:core_attn,mlp",
+    "selective:mlp,layernorm",
+    "full:uniform:1",
+    "full:uniform:4",
+    "full:block:8",
     "full:block:2+distribute_saved_activations",
-)  # fmt: skip
+)
 
 
 def merged(overrides: str, recipe: dict[str, Any]) -> dict[str, Any]:
@@ -53,9 +58,11 @@ def as_setting(fields: dict[str, Any]) -> RecomputeSetting:
 
 # What a recipe may have set before: the overrides must win over all of it.
 RECIPE = {
-    "recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 7,
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 7,
     "recompute_modules": ["moe_act"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -83,9 +90,10 @@ def test_omegaconf_reads_nemo_1_back(spec: str, make_job) -> None:
     }
     if setting.granularity is Granularity.SELECTIVE:  # core attention, with the method it demands
         assert read == {
-            "recompute_granularity": "selective", "recompute_method": "uniform",
+            "recompute_granularity": "selective",
+            "recompute_method": "uniform",
             "recompute_num_layers": None,
-        }  # fmt: skip
+        }
         return
     assert as_setting({**read, "recompute_modules": None}) == setting
 
@@ -99,9 +107,11 @@ def test_the_spelling_of_both(make_job) -> None:
     )
     # nemo-run reads a list as a Python literal (nemo_run 0.11.1 cli_parser.py parse_list).
     assert shlex.split(nemo_overrides(parse_setting("selective:mlp"), job, SECOND)) == [
-        "model.config.recompute_granularity=selective", 'model.config.recompute_modules=["mlp"]',
-        "model.config.recompute_method=null", "model.config.recompute_num_layers=null",
-    ]  # fmt: skip
+        "model.config.recompute_granularity=selective",
+        'model.config.recompute_modules=["mlp"]',
+        "model.config.recompute_method=null",
+        "model.config.recompute_num_layers=null",
+    ]
     offload = parse_setting("none+cpu_offloading=4")
     assert "model.cpu_offloading_num_layers=4" in nemo_overrides(offload, job, FIRST)
     assert "model.config.cpu_offloading_num_layers=4" in nemo_overrides(offload, job, SECOND)
@@ -152,25 +162,25 @@ model:
     ("core", "pp", "granularity", "method", "number", "window", "rules"),
     [
         ("true", 1, "selective", "null", "null", "null", []),
-        ("true", 1, "selective", "uniform", "null", "null",
-         []),
-        ("false", 1, "selective", "null", "null", "null",
-         ["nemo_selective_needs_method"]),
-        ("false", 1, "full", "block", "null", "null",
-         ["nemo_default_layers"]),
+        ("true", 1, "selective", "uniform", "null", "null", []),
+        ("false", 1, "selective", "null", "null", "null", ["nemo_selective_needs_method"]),
+        ("false", 1, "full", "block", "null", "null", ["nemo_default_layers"]),
         ("false", 4, "full", "block", "2", "1", []),
         ("true", 4, "full", "block", "2", "1", ["nemo_partial_microbatches"]),
         ("false", 1, "full", "block", "2", "1", ["nemo_partial_microbatches"]),
         ("true", 1, "partial", "block", "2", "null", ["recompute_granularity"]),
         ("true", 1, "null", "null", "null", "null", []),
     ],
-)  # fmt: skip
+)
 def test_lint_reads_nemo_1_yaml(
     core, pp, granularity, method, number, window, rules, tmp_path
 ) -> None:
     path = tmp_path / "megatron_gpt_config.yaml"
-    path.write_text(YAML.format(core=core, pp=pp, granularity=granularity, method=method,
-                                number=number, window=window))  # fmt: skip
+    path.write_text(
+        YAML.format(
+            core=core, pp=pp, granularity=granularity, method=method, number=number, window=window
+        )
+    )
     report = lint_target(str(path))
     assert report.revision is FIRST
     # core_attn_under_flash depends on TE's backend, which the YAML does not name.

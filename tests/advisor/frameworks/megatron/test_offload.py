@@ -63,8 +63,11 @@ def test_dense_layers_of_transformer_engine_have_no_norm_of_their_own() -> None:
     assert Module.PRE_MLP_LAYERNORM in offloaded_modules(setting, local, DENSE)
     latent = replace(te, multi_latent_attention=True, num_query_groups=te.num_attention_heads)
     assert offloaded_modules(setting, latent, DENSE) == {
-        Module.INPUT_LAYERNORM, Module.QKV_DOWN_PROJ, Module.QK_LAYERNORM, Module.QKV_UP_PROJ,
-    }  # fmt: skip
+        Module.INPUT_LAYERNORM,
+        Module.QKV_DOWN_PROJ,
+        Module.QK_LAYERNORM,
+        Module.QKV_UP_PROJ,
+    }
 
 
 def test_whole_layers_from_the_first_on() -> None:
@@ -87,10 +90,15 @@ def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=0.0)
 MACHINE = Machine(
-    linear_flops=1e12, bf16_flops=1e12, attention_forward_flops=1e12,
-    attention_backward_flops=1e12, memory_bytes_per_second=1e12,
-    optimizer_bytes_per_second=1e12, kernel_seconds=0.0, hidden_fraction=1.0,
-)  # fmt: skip
+    linear_flops=1e12,
+    bf16_flops=1e12,
+    attention_forward_flops=1e12,
+    attention_backward_flops=1e12,
+    memory_bytes_per_second=1e12,
+    optimizer_bytes_per_second=1e12,
+    kernel_seconds=0.0,
+    hidden_fraction=1.0,
+)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=1)
 
 

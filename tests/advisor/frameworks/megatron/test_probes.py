@@ -17,9 +17,17 @@ from advisor.job import Framework
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 VERSIONS = (
-    "0.11.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2",
+    "0.11.0",
+    "0.12.3",
+    "0.13.1",
+    "0.14.0",
+    "0.15.3",
+    "0.16.1",
+    "0.17.1",
+    "0.18.2",
+    "0.19.2",
     "main",
-)  # fmt: skip
+)
 BASE: dict[str, Any] = {"num_layers": 8, "num_attention_heads": 8, "num_query_groups": 8}
 MOE: dict[str, Any] = {"num_moe_experts": 8, "moe_grouped_gemm": True}
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -52,9 +60,12 @@ def fp8(recipe: str, **more: Any) -> dict[str, Any]:
 
 def overlap(**more: Any) -> dict[str, Any]:
     return {
-        "overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 2,
-        "moe_token_dispatcher_type": "alltoall", **MOE, **more,
-    }  # fmt: skip
+        "overlap_moe_expert_parallel_comm": True,
+        "expert_model_parallel_size": 2,
+        "moe_token_dispatcher_type": "alltoall",
+        **MOE,
+        **more,
+    }
 
 
 def graph(impl: str, *modules: str, **more: Any) -> dict[str, Any]:
@@ -78,13 +89,31 @@ def _graph_probes(impl: str) -> dict[str, dict[str, Any]]:
 
 
 LABELS = (
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out",
-    "gdp_in_proj", "gdp_qkv", "mhc", "bogus",
-)  # fmt: skip
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+    "gdn_norm_out",
+    "gdp_in_proj",
+    "gdp_qkv",
+    "mhc",
+    "bogus",
+)
 OFFLOADS = (
-    "core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear",
-    "fused_group_mlp", "gdp_qkv", "dense_mlp", "mla_up_proj",
-)  # fmt: skip
+    "core_attn",
+    "attn_proj",
+    "expert_fc1",
+    "moe_act",
+    "attn_norm",
+    "mlp_norm",
+    "qkv_linear",
+    "fused_group_mlp",
+    "gdp_qkv",
+    "dense_mlp",
+    "mla_up_proj",
+)
 TE = "transformer_engine"
 SETTINGS: dict[str, dict[str, Any]] = {
     "gran_bad": {"recompute_granularity": "partial"},
@@ -105,11 +134,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "mod_moe_act": sel("moe_act", **MOE),
     "moe_act_no_gg": sel("moe_act", num_moe_experts=8),
     "shared_overlap": sel(
-        "shared_experts", moe_shared_expert_overlap=True, moe_shared_expert_intermediate_size=64,
+        "shared_experts",
+        moe_shared_expert_overlap=True,
+        moe_shared_expert_intermediate_size=64,
         moe_token_dispatcher_type="alltoall",
     ),
-    **{f"fp8_{r}_layernorm": sel("layernorm", **fp8(r))
-       for r in ("delayed", "tensorwise", "blockwise", "mxfp8")},
+    **{
+        f"fp8_{r}_layernorm": sel("layernorm", **fp8(r))
+        for r in ("delayed", "tensorwise", "blockwise", "mxfp8")
+    },
     "fp8_delayed_coreattn": sel("core_attn", **fp8("delayed")),
     "fp8_delayed_mlp": sel("mlp", **fp8("delayed")),
     "fp8_delayed_full": full(**fp8("delayed")),
@@ -153,7 +186,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     ),
     "a2a_pp_no_vpp": overlap(pipeline_model_parallel_size=2),
     "sp_tp1": {"sequence_parallel": True},
-}  # fmt: skip
+}
 
 
 def _rows() -> list[dict[str, str]]:

@@ -99,21 +99,37 @@ def test_modules_are_only_ever_added() -> None:
 def test_what_changed_with_which_release() -> None:
     by_core = {revision.core: revision for revision in MEGATRON_CORE}
     assert [c for c, r in by_core.items() if r.uniform_must_divide] == [
-        "0.11", "0.12", "0.13", "0.14", "0.15", "0.16",
-    ]  # fmt: skip
+        "0.11",
+        "0.12",
+        "0.13",
+        "0.14",
+        "0.15",
+        "0.16",
+    ]
     assert [c for c, r in by_core.items() if not r.recompute_modules] == ["0.11"]
     assert [c for c, r in by_core.items() if not r.cuda_graph_impls] == [
-        "0.11", "0.12", "0.13", "0.14",
-    ]  # fmt: skip
+        "0.11",
+        "0.12",
+        "0.13",
+        "0.14",
+    ]
     assert [c for c, r in by_core.items() if "full_iteration" in r.cuda_graph_impls] == [
-        "0.18", "0.19", "main",
-    ]  # fmt: skip
+        "0.18",
+        "0.19",
+        "main",
+    ]
     assert [c for c, r in by_core.items() if r.cuda_graph_field == "cuda_graph_modules"] == [
-        "0.18", "0.19", "main",
-    ]  # fmt: skip
+        "0.18",
+        "0.19",
+        "main",
+    ]
     assert [c for c, r in by_core.items() if not r.offload_modules] == [
-        "0.11", "0.12", "0.13", "0.14", "0.15",
-    ]  # fmt: skip
+        "0.11",
+        "0.12",
+        "0.13",
+        "0.14",
+        "0.15",
+    ]
 
 
 @pytest.mark.parametrize("module", ["core_attn", "mlp", "moe", "shared_experts"])

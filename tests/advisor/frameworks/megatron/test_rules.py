@@ -41,9 +41,18 @@ def rejected_by(spec: str, job: Any, revision: Revision) -> list[str]:
     return [rejection.rule for rejection in check(parse_setting(spec), job, revision)]
 
 
-LEGAL = ("none", "selective", "selective:core_attn", "selective:mlp", "selective:core_attn,mlp",
-         "selective:layernorm", "full:uniform:1", "full:uniform:24", "full:block:1",
-         "full:block:24")  # fmt: skip
+LEGAL = (
+    "none",
+    "selective",
+    "selective:core_attn",
+    "selective:mlp",
+    "selective:core_attn,mlp",
+    "selective:layernorm",
+    "full:uniform:1",
+    "full:uniform:24",
+    "full:block:1",
+    "full:block:24",
+)
 
 
 @pytest.mark.parametrize("revision", MEGATRON_CORE, ids=lambda r: r.core)
@@ -85,8 +94,13 @@ def test_precision_rules_of_newer_releases(raw, version, rules) -> None:
 
 @pytest.mark.parametrize(("recipe", "notes_te"), [("mxfp8", True), ("delayed", False)])
 def test_layernorm_recompute_with_fp8_asks_for_a_transformer_engine(recipe, notes_te) -> None:
-    raw = {"recompute_granularity": "selective", "recompute_modules": ("layernorm",),
-           "fp8": "hybrid", "fp8_recipe": recipe, "num_moe_experts": 8}  # fmt: skip
+    raw = {
+        "recompute_granularity": "selective",
+        "recompute_modules": ("layernorm",),
+        "fp8": "hybrid",
+        "fp8_recipe": recipe,
+        "num_moe_experts": 8,
+    }
     found = rules_of(lm(), **raw)
     assert ("fp8_recompute_te_version" in found) == notes_te
     assert ("fp8_layernorm_recompute" in found) != notes_te
@@ -150,8 +164,11 @@ def test_mlp_recompute_with_a_bias_is_noted_on_transformer_engine(make_job) -> N
 
 
 def test_an_unknown_bias_or_a_mixture_of_experts_says_nothing() -> None:
-    raw = {"recompute_granularity": "selective", "recompute_modules": ("mlp",),
-           "transformer_impl": "local"}  # fmt: skip
+    raw = {
+        "recompute_granularity": "selective",
+        "recompute_modules": ("mlp",),
+        "transformer_impl": "local",
+    }
     assert "mlp_recompute_with_bias" not in rules_of(lm(), **raw)
     assert "mlp_recompute_with_bias" not in rules_of(
         lm(), **raw, add_bias_linear=True, num_moe_experts=8
@@ -240,9 +257,12 @@ def test_the_promoted_default_of_a_dumped_configuration_is_no_finding() -> None:
 
 def test_modules_under_full_recompute_are_ignored() -> None:
     found = rules_of(
-        lm(), recompute_granularity="full", recompute_method="uniform", recompute_num_layers=1,
+        lm(),
+        recompute_granularity="full",
+        recompute_method="uniform",
+        recompute_num_layers=1,
         recompute_modules=("mlp",),
-    )  # fmt: skip
+    )
     assert found == {"modules_without_selective": Verdict.NO_EFFECT}
 
 
@@ -252,11 +272,14 @@ def test_modules_under_full_recompute_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("spec", "lm_rule", "bridge_rule"),
     [
-        ("selective:mlp+distribute_saved_activations", "distribute_needs_full",
-         "distribute_ignored"),
+        (
+            "selective:mlp+distribute_saved_activations",
+            "distribute_needs_full",
+            "distribute_ignored",
+        ),
         ("none+distribute_saved_activations", "distribute_needs_full", "distribute_ignored"),
     ],
-)  # fmt: skip
+)
 def test_distribute_is_refused_by_megatron_lm_and_ignored_by_bridge(
     spec, lm_rule, bridge_rule, make_job
 ) -> None:
@@ -281,8 +304,11 @@ def test_distribute_with_full_recompute(make_job) -> None:
 
 
 def test_a_method_with_selective() -> None:
-    raw = {"recompute_granularity": "selective", "recompute_method": "block",
-           "recompute_modules": ("mlp",)}  # fmt: skip
+    raw = {
+        "recompute_granularity": "selective",
+        "recompute_method": "block",
+        "recompute_modules": ("mlp",),
+    }
     assert rules_of(lm(), **raw) == {"selective_with_method": Verdict.REFUSED}
     assert rules_of(bridge(), **raw) == {"method_with_selective": Verdict.NO_EFFECT}
 

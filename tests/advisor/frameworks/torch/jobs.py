@@ -12,9 +12,12 @@ from advisor.resolve import resolve
 def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[Stack, Job]:
     """Llama-3 8B (or `model`) with sequences of 8192 on `gpus`, and the stack that runs it."""
     values: dict[str, Any] = {
-        "model": "llama3_8b", "seq_length": 8192, "micro_batch_size": 2, "global_batch_size": 16,
+        "model": "llama3_8b",
+        "seq_length": 8192,
+        "micro_batch_size": 2,
+        "global_batch_size": 16,
         **options,
-    }  # fmt: skip
+    }
     resolution = resolve(Request(gpus=gpus, framework=framework, **values))
     assert resolution.layout is not None
     job = resolution.job(resolution.layout)

@@ -66,12 +66,16 @@ def test_budgets_of_a_toy() -> None:
     graph.read(wide)
     graph.read_by_kernel(hidden, bent)
     graph.finish(graph.add("narrow", Kind.COSTLY, 100, bent, flops=10))
-    kept = {fraction: [node.name for node in partition(graph, fraction).kept]
-            for fraction in (0.0, 0.4, 0.6, 1.0)}  # fmt: skip
+    kept = {
+        fraction: [node.name for node in partition(graph, fraction).kept]
+        for fraction in (0.0, 0.4, 0.6, 1.0)
+    }
     assert kept == {
-        0.0: ["hidden"], 0.4: ["hidden"], 0.6: ["hidden", "wide"],
+        0.0: ["hidden"],
+        0.4: ["hidden"],
+        0.6: ["hidden", "wide"],
         1.0: ["hidden", "wide", "bent"],
-    }  # fmt: skip
+    }
     again = [node.name for node in partition(graph, 0.6).computed_again]
     assert again == ["bent"]
 

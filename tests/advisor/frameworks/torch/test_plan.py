@@ -40,10 +40,17 @@ from advisor.recompute import (
 )
 
 TOY = ModelSpec(
-    name="toy", num_layers=7, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2,
-    num_query_groups=1, kv_channels=4, vocab_size=32, max_position_embeddings=64,
+    name="toy",
+    num_layers=7,
+    hidden_size=8,
+    ffn_hidden_size=16,
+    num_attention_heads=2,
+    num_query_groups=1,
+    kv_channels=4,
+    vocab_size=32,
+    max_position_embeddings=64,
     transformer_impl=TransformerImpl.TORCH,
-)  # fmt: skip
+)
 SHAPE = RankShape(model=TOY, seq_length=4, micro_batch_size=1)
 LAYER = transformer_layer(SHAPE)
 
@@ -59,16 +66,19 @@ def regimes(setting: TorchSetting, layers: int = 7, how: Semantics = Semantics()
     ]
 
 
-@pytest.mark.parametrize(("setting", "expected"), [
-    (NONE, [1] * 7),
-    (FULL, [-1] * 7),
-    (every(2), [1, -1, 1, -1, 1, -1, 1]),
-    (every(3), [1, 1, -1, 1, 1, -1, 1]),
-    (uniform(3), [-3, -3, -1]),
-    (sequential(3), [-2, -2, 1, 1, 1]),
-    (sequential(7), [-1] * 6 + [1]),
-    (op(OpPolicy.SAVE_MATMUL), [1] * 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (NONE, [1] * 7),
+        (FULL, [-1] * 7),
+        (every(2), [1, -1, 1, -1, 1, -1, 1]),
+        (every(3), [1, 1, -1, 1, 1, -1, 1]),
+        (uniform(3), [-3, -3, -1]),
+        (sequential(3), [-2, -2, 1, 1, 1]),
+        (sequential(7), [-1] * 6 + [1]),
+        (op(OpPolicy.SAVE_MATMUL), [1] * 7),
+    ],
+)
 def test_segments(setting: TorchSetting, expected: list[int]) -> None:
     assert regimes(setting) == expected
 
@@ -138,11 +148,23 @@ def test_what_a_budget_keeps() -> None:
     how = Semantics(attention=AttentionKernel.CUDNN)
     assert kept_under(0.0, how) == {"layer_input": 64}
     most = {
-        "layer_input": 64, "attention_norm.rstd": 16, "wq_out_rope": 64, "wk_out_rope": 32,
-        "wv_out": 32, "core_attention_out": 64, "softmax_lse": 32, "core_attention.seed": 8,
-        "core_attention.offset": 8, "wo_out": 64, "ffn_norm.rstd": 16, "w1_out": 128,
-        "w3_out": 128, "attention_norm_out": 64, "ffn_norm_out": 64, "product": 128,
-    }  # fmt: skip
+        "layer_input": 64,
+        "attention_norm.rstd": 16,
+        "wq_out_rope": 64,
+        "wk_out_rope": 32,
+        "wv_out": 32,
+        "core_attention_out": 64,
+        "softmax_lse": 32,
+        "core_attention.seed": 8,
+        "core_attention.offset": 8,
+        "wo_out": 64,
+        "ffn_norm.rstd": 16,
+        "w1_out": 128,
+        "w3_out": 128,
+        "attention_norm_out": 64,
+        "ffn_norm_out": 64,
+        "product": 128,
+    }
     assert kept_under(1.0, how) == most
     cheap = ("attention_norm_out", "ffn_norm_out", "product")  # a norm, or silu times w3_out
     listed = {name: size for name, size in most.items() if name not in cheap}

@@ -52,19 +52,22 @@ def test_the_kind_of_checkpoint() -> None:
     assert FULL.use_reentrant is None
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("selective", "is no setting of this framework"),
-    ("full:uniform:4", "is no setting of this framework"),
-    ("selective:0", "0 is no positive number"),
-    ("selective:x", "x is no positive number"),
-    ("budget:1.5", "is no fraction from 0 to 1"),
-    ("budget:half", "is no fraction from 0 to 1"),
-    ("op:save_attn", "no operator policy is called save_attn"),
-    ("full+offlod", "did you mean offload"),
-    ("none+offload", "has nothing to act on"),
-    ("none+use_reentrant", "has nothing to act on"),
-    ("op:save_matmul+use_reentrant", "has nothing to act on"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("selective", "is no setting of this framework"),
+        ("full:uniform:4", "is no setting of this framework"),
+        ("selective:0", "0 is no positive number"),
+        ("selective:x", "x is no positive number"),
+        ("budget:1.5", "is no fraction from 0 to 1"),
+        ("budget:half", "is no fraction from 0 to 1"),
+        ("op:save_attn", "no operator policy is called save_attn"),
+        ("full+offlod", "did you mean offload"),
+        ("none+offload", "has nothing to act on"),
+        ("none+use_reentrant", "has nothing to act on"),
+        ("op:save_matmul+use_reentrant", "has nothing to act on"),
+    ],
+)
 def test_what_is_no_setting_is_one_line(text: str, words: str) -> None:
     with pytest.raises(UserError) as error:
         parse_setting(text)

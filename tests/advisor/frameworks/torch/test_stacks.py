@@ -36,8 +36,11 @@ def refusals(framework: str, text: str, **options: Any) -> list[str]:
 def test_candidates_are_each_stacks_own() -> None:
     every_nth = [f"selective:{n}" for n in (2, 3, 4, 6, 8)]
     assert specs("torchtitan", framework_version="0.2") == [
-        "none", "full", *every_nth, "op:torchtitan",
-    ]  # fmt: skip
+        "none",
+        "full",
+        *every_nth,
+        "op:torchtitan",
+    ]
     assert specs("torchtitan", framework_version="0.3") == ["none", "full", "op:torchtitan"]
     policies = ["op:save_attention", "op:save_matmul"]
     assert specs("fsdp2") == ["none", "full", "full+offload", *every_nth, *policies]
@@ -54,41 +57,90 @@ def test_candidates_are_each_stacks_own() -> None:
     assert specs("deepspeed", overrides=face) == ["none", "full"]
 
 
-@pytest.mark.parametrize(("framework", "text", "options", "rule"), [
-    ("torchtitan", "selective:2", {}, "selective_ac_option.layer_frequency"),
-    ("torchtitan", "budget:0.5", {"framework_version": "0.1"}, "mode.memory_budget"),
-    ("torchtitan", "budget:0.5", {"overrides": ("model.activation=quick_geglu",)},
-     "budget.unknown_graph"),
-    ("torchtitan", "full+use_reentrant", {}, "checkpoint.reentrant"),
-    ("torchtitan", "op:save_matmul", {}, "op.unknown_policy"),
-    ("torchtitan", "sequential:4", {}, "setting.unknown_to_framework"),
-    ("fsdp2", "sequential:4", {}, "checkpoint_sequential.with_fsdp2"),
-    ("fsdp2", "sequential:33", {"gpus": "1xH200"}, "checkpoint_sequential.segments"),
-    ("fsdp2", "sequential:1", {"gpus": "1xH200"}, "checkpoint_sequential.last_segment"),
-    ("fsdp2", "selective:64", {}, "checkpoint.every_n_blocks"),
-    ("deepspeed", "uniform:2", {}, "pipeline.zero_stage"),
-    ("deepspeed", "budget:0.5", {}, "setting.unknown_to_framework"),
-    ("huggingface", "selective:2", {"framework_version": "4"},
-     "gradient_checkpointing_kwargs.every_n_layers"),
-    ("huggingface", "op:save_matmul", {}, "setting.unknown_to_framework"),
-    ("huggingface", "full+offload", {"framework_version": "4"},
-     "gradient_checkpointing_kwargs.offload"),
-    ("huggingface", "full+cpu_checkpointing", {}, "option.unknown_to_framework"),
-    ("torchtitan", "full+offload", {}, "option.unknown_to_framework"),
-    ("fsdp2", "sequential:4+offload", {"gpus": "1xH200"}, "checkpoint_sequential.offload"),
-    ("deepspeed", "full+contiguous_memory_optimization", {},
-     "activation_checkpointing.contiguous_memory_optimization"),
-    ("deepspeed", "full+cpu_checkpointing",
-     {"overrides": ("model.transformer_impl=transformers",)},
-     "activation_checkpointing.huggingface"),
-    ("deepspeed", "none", {"overrides": ("layout.data_parallel_sharding=no_shard",
-     "job.optimizer_cpu_offload=true")}, "offload_optimizer.stage"),
-    ("deepspeed", "none", {"overrides": ("layout.data_parallel_sharding=gradients",
-     "job.optimizer_cpu_offload=true", "job.optimizer_offload_fraction=0.5")},
-     "offload_optimizer.ratio"),
-    ("deepspeed", "none", {"overrides": ("layout.data_parallel_sharding=gradients",
-     "job.param_cpu_offload=true")}, "offload_param.stage"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framework", "text", "options", "rule"),
+    [
+        ("torchtitan", "selective:2", {}, "selective_ac_option.layer_frequency"),
+        ("torchtitan", "budget:0.5", {"framework_version": "0.1"}, "mode.memory_budget"),
+        (
+            "torchtitan",
+            "budget:0.5",
+            {"overrides": ("model.activation=quick_geglu",)},
+            "budget.unknown_graph",
+        ),
+        ("torchtitan", "full+use_reentrant", {}, "checkpoint.reentrant"),
+        ("torchtitan", "op:save_matmul", {}, "op.unknown_policy"),
+        ("torchtitan", "sequential:4", {}, "setting.unknown_to_framework"),
+        ("fsdp2", "sequential:4", {}, "checkpoint_sequential.with_fsdp2"),
+        ("fsdp2", "sequential:33", {"gpus": "1xH200"}, "checkpoint_sequential.segments"),
+        ("fsdp2", "sequential:1", {"gpus": "1xH200"}, "checkpoint_sequential.last_segment"),
+        ("fsdp2", "selective:64", {}, "checkpoint.every_n_blocks"),
+        ("deepspeed", "uniform:2", {}, "pipeline.zero_stage"),
+        ("deepspeed", "budget:0.5", {}, "setting.unknown_to_framework"),
+        (
+            "huggingface",
+            "selective:2",
+            {"framework_version": "4"},
+            "gradient_checkpointing_kwargs.every_n_layers",
+        ),
+        ("huggingface", "op:save_matmul", {}, "setting.unknown_to_framework"),
+        (
+            "huggingface",
+            "full+offload",
+            {"framework_version": "4"},
+            "gradient_checkpointing_kwargs.offload",
+        ),
+        ("huggingface", "full+cpu_checkpointing", {}, "option.unknown_to_framework"),
+        ("torchtitan", "full+offload", {}, "option.unknown_to_framework"),
+        ("fsdp2", "sequential:4+offload", {"gpus": "1xH200"}, "checkpoint_sequential.offload"),
+        (
+            "deepspeed",
+            "full+contiguous_memory_optimization",
+            {},
+            "activation_checkpointing.contiguous_memory_optimization",
+        ),
+        (
+            "deepspeed",
+            "full+cpu_checkpointing",
+            {"overrides": ("model.transformer_impl=transformers",)},
+            "activation_checkpointing.huggingface",
+        ),
+        (
+            "deepspeed",
+            "none",
+            {
+                "overrides": (
+                    "layout.data_parallel_sharding=no_shard",
+                    "job.optimizer_cpu_offload=true",
+                )
+            },
+            "offload_optimizer.stage",
+        ),
+        (
+            "deepspeed",
+            "none",
+            {
+                "overrides": (
+                    "layout.data_parallel_sharding=gradients",
+                    "job.optimizer_cpu_offload=true",
+                    "job.optimizer_offload_fraction=0.5",
+                )
+            },
+            "offload_optimizer.ratio",
+        ),
+        (
+            "deepspeed",
+            "none",
+            {
+                "overrides": (
+                    "layout.data_parallel_sharding=gradients",
+                    "job.param_cpu_offload=true",
+                )
+            },
+            "offload_param.stage",
+        ),
+    ],
+)
 def test_refusals(framework: str, text: str, options: dict[str, Any], rule: str) -> None:
     assert rule in refusals(framework, text, **options)
 
@@ -106,34 +158,70 @@ def test_every_rejection_has_a_reason_and_a_source(framework: str) -> None:
         assert rejection.setting.spec not in legal
 
 
-@pytest.mark.parametrize(("framework", "options", "words"), [
-    ("deepspeed", {"tensor_model_parallel_size": 2},
-     "(AutoTP): all GPUs are data parallel, layout.data_parallel_sharding=full|gradients"),
-    ("deepspeed", {"overrides": ("job.optimizer_offload_device=nvme",)},
-     "NVMe (ZeRO-Infinity) is not modelled, to the host it is; job.optimizer_cpu_offload=true"),
-    ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
-    ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
-    ("torchtitan", {"tensor_model_parallel_size": 2, "sequence_parallel": False}, "cuts the seq"),
-    ("torchtitan", {"model": "mixtral_8x7b", "framework_version": "0.3"}, "--framework-version 0."),
-    ("torchtitan", {"model": "gpt_oss_20b"}, "has no model of softmax_type here"),
-    ("huggingface", {"model": "deepseek_v2_lite"}, "has no model in transformers' layers"),
-    ("huggingface", {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
-     "has no model in transformers' layers with experts"),
-    ("fsdp2", {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)}, "loop"),
-    ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
-    ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
-    ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
-    ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
-    ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
-    ("fsdp2", {"overrides": ("layout.data_parallel_sharding=optimizer",)}, "has no such sharding"),
-    ("fsdp2", {"overrides": ("model.transformer_impl=local",)}, "is Megatron's"),
-    ("megatron_lm", {"overrides": ("layout.data_parallel_sharding=full",)},
-     "shards by use_distributed_optimizer"),
-    ("megatron_lm", {"overrides": ("model.transformer_impl=torch",)}, "is none of megatron_lm"),
-    ("torchtitan", {"framework_version": "9"}, "is no known version of torchtitan"),
-    ("fsdp2", {"overrides": ("job.optimizer_cpu_offload=true",)}, "is not modelled for fsdp2"),
-    ("megatron_lm", {"overrides": ("job.param_cpu_offload=true",)}, "is DeepSpeed's offload_param"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framework", "options", "words"),
+    [
+        (
+            "deepspeed",
+            {"tensor_model_parallel_size": 2},
+            "(AutoTP): all GPUs are data parallel, layout.data_parallel_sharding=full|gradients",
+        ),
+        (
+            "deepspeed",
+            {"overrides": ("job.optimizer_offload_device=nvme",)},
+            "NVMe (ZeRO-Infinity) is not modelled, to the host it is; "
+            "job.optimizer_cpu_offload=true",
+        ),
+        ("torchtitan", {"pipeline_model_parallel_size": 2}, "is not modelled for torchtitan"),
+        ("torchtitan", {"tensor_model_parallel_size": 3}, "must divide the number of GPUs = 8"),
+        (
+            "torchtitan",
+            {"tensor_model_parallel_size": 2, "sequence_parallel": False},
+            "cuts the seq",
+        ),
+        (
+            "torchtitan",
+            {"model": "mixtral_8x7b", "framework_version": "0.3"},
+            "--framework-version 0.",
+        ),
+        ("torchtitan", {"model": "gpt_oss_20b"}, "has no model of softmax_type here"),
+        ("huggingface", {"model": "deepseek_v2_lite"}, "has no model in transformers' layers"),
+        (
+            "huggingface",
+            {"model": "glm4.5", "overrides": ("model.mtp_num_layers=null",)},
+            "has no model in transformers' layers with experts",
+        ),
+        (
+            "fsdp2",
+            {"model": "mixtral_8x7b", "overrides": ("model.moe_grouped_gemm=false",)},
+            "loop",
+        ),
+        ("fsdp2", {"overrides": ("job.sync_each_batch=true",)}, "is an option of Accelerate"),
+        ("fsdp2", {"pipeline_model_parallel_size": 2}, "is not modelled for fsdp2"),
+        ("huggingface", {"sequence_parallel": True}, "needs tensor parallelism"),
+        ("fsdp2", {"precision": "fp8_current"}, "is not modelled for fsdp2"),
+        ("fsdp2", {"overrides": ("layout.use_distributed_optimizer=false",)}, "option of Megatron"),
+        (
+            "fsdp2",
+            {"overrides": ("layout.data_parallel_sharding=optimizer",)},
+            "has no such sharding",
+        ),
+        ("fsdp2", {"overrides": ("model.transformer_impl=local",)}, "is Megatron's"),
+        (
+            "megatron_lm",
+            {"overrides": ("layout.data_parallel_sharding=full",)},
+            "shards by use_distributed_optimizer",
+        ),
+        ("megatron_lm", {"overrides": ("model.transformer_impl=torch",)}, "is none of megatron_lm"),
+        ("torchtitan", {"framework_version": "9"}, "is no known version of torchtitan"),
+        ("fsdp2", {"overrides": ("job.optimizer_cpu_offload=true",)}, "is not modelled for fsdp2"),
+        (
+            "megatron_lm",
+            {"overrides": ("job.param_cpu_offload=true",)},
+            "is DeepSpeed's offload_param",
+        ),
+    ],
+)
 def test_what_a_stack_cannot_run_is_one_line(
     framework: str, options: dict[str, Any], words: str
 ) -> None:
@@ -174,9 +262,13 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
 @pytest.mark.parametrize("framework", STACKS)
 def test_advice_from_end_to_end(framework: str) -> None:
     request = Request(
-        model="llama3_8b", gpus="8xH100", framework=framework, seq_length=8192,
-        micro_batch_size=2, global_batch_size=16,
-    )  # fmt: skip
+        model="llama3_8b",
+        gpus="8xH100",
+        framework=framework,
+        seq_length=8192,
+        micro_batch_size=2,
+        global_batch_size=16,
+    )
     advice = advise(request)
     report = json.loads(json_report(advice, explained=1))
     assert report["job"]["framework"] == framework
@@ -197,9 +289,15 @@ def test_advice_from_end_to_end(framework: str) -> None:
 def test_a_search_ranks_every_sharding() -> None:
     from advisor.request import SearchScope
 
-    request = Request(model="llama3_8b", gpus="8xH100", framework="deepspeed", seq_length=2048,
-                      micro_batch_size=1, global_batch_size=8,
-                      search=SearchScope.LAYOUT)  # fmt: skip
+    request = Request(
+        model="llama3_8b",
+        gpus="8xH100",
+        framework="deepspeed",
+        seq_length=2048,
+        micro_batch_size=1,
+        global_batch_size=8,
+        search=SearchScope.LAYOUT,
+    )
     advice = advise(request)
     found = {c.evaluation.job.layout.data_parallel_sharding for c in advice.candidates}
     assert found == set(DataParallelSharding)
@@ -210,9 +308,12 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
     setting, evaluator = parse_setting("budget:0.5"), Evaluator(job, load_calibration(job.gpu))
     detail = evaluator.stage_detail(setting, 0)
     sure = reserved_memory(
-        detail.reserved.allocated, detail.activations.total, job.layout,
-        expandable_segments=job.config.expandable_segments, pools=detail.fixed.pools,
-    )  # fmt: skip
+        detail.reserved.allocated,
+        detail.activations.total,
+        job.layout,
+        expandable_segments=job.config.expandable_segments,
+        pools=detail.fixed.pools,
+    )
     ((chunk,),) = evaluator.stages
     unsure = evaluator.plan(setting, chunk).unsure_bytes
     assert unsure > 32 * 100 * 2**20  # 32 blocks of 1.00 or 1.12 GiB
@@ -230,9 +331,13 @@ def test_settings_that_spare_less_save_more() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "kind", "made"),
-    [("none", "", None), ("full", "FullAC", ()), ("op:torchtitan", "SelectiveAC", ()),
-     ("budget:0.25", "MemoryBudgetAC", (0.25,))],
-)  # fmt: skip
+    [
+        ("none", "", None),
+        ("full", "FullAC", ()),
+        ("op:torchtitan", "SelectiveAC", ()),
+        ("budget:0.25", "MemoryBudgetAC", (0.25,)),
+    ],
+)
 def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, made: Any) -> None:
     """Run on fields and classes by the names of torchtitan 0.3.0 (config/configs.py,
     distributed/activation_checkpoint.py); the package wants a GPU's libraries to be imported."""
@@ -247,8 +352,9 @@ def test_torchtitan_0_3_gets_a_function_for_its_recipes(spec: str, kind: str, ma
     assert config.activation_checkpoint == made
     assert vars(config.training) == {
         "local_batch_size": job.config.micro_batch_size,
-        "global_batch_size": job.config.global_batch_size, "seq_len": job.config.seq_length,
-    }  # fmt: skip
+        "global_batch_size": job.config.global_batch_size,
+        "seq_len": job.config.seq_length,
+    }
     assert config.parallelism.data_parallel_shard_degree == 8
     assert config.parallelism.fsdp_reshard_after_forward == "default"
     assert vars(config.compile) == ({"enable": True} if spec == "budget:0.25" else {})

@@ -18,17 +18,25 @@ def test_experts_take_the_newest_release_that_is_modelled() -> None:
     assert job.model.moe_router_load_balancing_type is LoadBalancing.NONE
 
 
-@pytest.mark.parametrize(("tp", "ep", "etp", "rule"), [
-    (2, 4, 2, None), (2, 4, 1, None), (4, 1, 4, None),
-    (4, 2, 2, "parallelism.expert_tensor_parallel_degree"),
-    (4, 1, 1, "parallelism.expert_tensor_parallel_degree"),
-    (8, 1, 8, "parallelism.tensor_parallel_degree"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tp", "ep", "etp", "rule"),
+    [
+        (2, 4, 2, None),
+        (2, 4, 1, None),
+        (4, 1, 4, None),
+        (4, 2, 2, "parallelism.expert_tensor_parallel_degree"),
+        (4, 1, 1, "parallelism.expert_tensor_parallel_degree"),
+        (8, 1, 8, "parallelism.tensor_parallel_degree"),
+    ],
+)
 def test_degrees(tp: int, ep: int, etp: int, rule: str | None) -> None:
     stack, job = stack_job(
-        "torchtitan", model="qwen3_30b_a3b", tensor_model_parallel_size=tp,
-        expert_model_parallel_size=ep, expert_tensor_parallel_size=etp,
-    )  # fmt: skip
+        "torchtitan",
+        model="qwen3_30b_a3b",
+        tensor_model_parallel_size=tp,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=etp,
+    )
     assert [found.rule for found in stack.check(FULL, job)] == ([rule] if rule else [])
 
 
@@ -49,17 +57,22 @@ def test_the_list_of_a_model_says_whether_all_to_alls_are_kept(model: str, all_t
     shape, kind = rank_shape(job), job.model.layer_kinds[-1]
     (segment,) = stack.plan(op(OpPolicy.TORCHTITAN), shape, (kind,), job).segments
     sent = {
-        operator.name for operator in transformer_layer(shape, kind)
+        operator.name
+        for operator in transformer_layer(shape, kind)
         if any(c.kind is CollectiveKind.ALL_TO_ALL for c in operator.forward_collectives)
-    }  # fmt: skip
+    }
     assert len(sent) == 2
     assert len(sent & segment.runs[0].keeps) == all_to_all
     assert "router.gate" not in segment.runs[0].keeps
 
 
-@pytest.mark.parametrize("options", [
-    {"model": "qwen3_30b_a3b"}, {"tensor_model_parallel_size": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "qwen3_30b_a3b"},
+        {"tensor_model_parallel_size": 2},
+    ],
+)
 def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> None:
     stack, job = stack_job("torchtitan", **options)
     (found,) = stack.check(stack.parse("budget:0.5"), job)

@@ -19,14 +19,26 @@ from advisor.models.spec import (
 from advisor.recompute import kept_tensors
 
 LLAMA = ModelSpec(
-    name="toy", num_layers=2, hidden_size=64, ffn_hidden_size=96, num_attention_heads=4,
-    num_query_groups=2, kv_channels=16, vocab_size=100, max_position_embeddings=64,
+    name="toy",
+    num_layers=2,
+    hidden_size=64,
+    ffn_hidden_size=96,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=100,
+    max_position_embeddings=64,
     make_vocab_size_divisible_by=1,
-)  # fmt: skip
+)
 GPT = replace(
-    LLAMA, num_query_groups=4, normalization=Normalization.LAYER_NORM, activation=Activation.GELU,
-    add_bias_linear=True, position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1,
-)  # fmt: skip
+    LLAMA,
+    num_query_groups=4,
+    normalization=Normalization.LAYER_NORM,
+    activation=Activation.GELU,
+    add_bias_linear=True,
+    position_embedding_type=PositionEmbedding.LEARNED,
+    hidden_dropout=0.1,
+)
 TORCH, TRANSFORMERS = TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS
 TOKENS = 2 * 16
 
@@ -94,9 +106,12 @@ def test_parameters_and_flops_do_not_depend_on_who_wrote_the_layer(
 ) -> None:
     ours = transformer_layer(shape(model, impl))
     megatron = transformer_layer(
-        RankShape(model=replace(model, transformer_impl=TransformerImpl.LOCAL), seq_length=16,
-                  micro_batch_size=2)
-    )  # fmt: skip
+        RankShape(
+            model=replace(model, transformer_impl=TransformerImpl.LOCAL),
+            seq_length=16,
+            micro_batch_size=2,
+        )
+    )
     flops = [sum(operator.forward_flops for operator in layer) for layer in (ours, megatron)]
     assert flops[0] == flops[1]
     elements = [sum(w.num_elements for o in layer for w in o.weights) for layer in (ours, megatron)]

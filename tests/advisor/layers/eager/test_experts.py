@@ -13,11 +13,21 @@ from advisor.recompute import kept_tensors
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 TOY = ModelSpec(
-    name="toy", num_layers=2, hidden_size=8, ffn_hidden_size=16, num_attention_heads=4,
-    num_query_groups=4, kv_channels=2, vocab_size=32, max_position_embeddings=64,
-    num_moe_experts=4, moe_ffn_hidden_size=6, moe_router_topk=2, moe_grouped_gemm=True,
+    name="toy",
+    num_layers=2,
+    hidden_size=8,
+    ffn_hidden_size=16,
+    num_attention_heads=4,
+    num_query_groups=4,
+    kv_channels=2,
+    vocab_size=32,
+    max_position_embeddings=64,
+    num_moe_experts=4,
+    moe_ffn_hidden_size=6,
+    moe_router_topk=2,
+    moe_grouped_gemm=True,
     transformer_impl=TransformerImpl.TORCH,
-)  # fmt: skip
+)
 SHAPE = RankShape(model=TOY, seq_length=16, micro_batch_size=1)
 
 
@@ -30,8 +40,10 @@ def test_rows_of_torchtitans_experts_are_padded() -> None:
     """32 copies and 8 rows for each of four experts: 64 rows, kept in 16 bit at every width."""
     rows, kept = 32 + 4 * ALIGNMENT, _kept(SHAPE)
     assert kept["padded_tokens"] == rows * 8 * 2
-    assert all(kept[f"experts.{name}"] == rows * 6 * 2
-               for name in ("w1_out", "w3_out", "activation_out", "product"))  # fmt: skip
+    assert all(
+        kept[f"experts.{name}"] == rows * 6 * 2
+        for name in ("w1_out", "w3_out", "activation_out", "product")
+    )
     assert kept["unsorted.fp32"] == 32 * 8 * 4
 
 

@@ -9,13 +9,17 @@ from advisor.models.spec import TransformerImpl
 from tests.advisor.toys import LLAMA, toy_shape
 
 MOE = replace(
-    LLAMA, name="toy_moe", num_moe_experts=8, moe_ffn_hidden_size=32,
+    LLAMA,
+    name="toy_moe",
+    num_moe_experts=8,
+    moe_ffn_hidden_size=32,
     moe_token_dispatcher_type=TokenDispatcher.ALLTOALL,
-)  # fmt: skip
+)
 GROUPED: dict[str, Any] = {
-    "moe_grouped_gemm": True, "moe_permute_fusion": True,
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
     "transformer_impl": TransformerImpl.TRANSFORMER_ENGINE,
-}  # fmt: skip
+}
 """As users train: Transformer Engine's grouped GEMM and fused permutation."""
 TOKENS = 32 * 2
 

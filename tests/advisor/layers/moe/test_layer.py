@@ -28,12 +28,16 @@ def kept(**changes: Any) -> dict[str, int]:
 def test_grouped_experts_with_fused_permutation() -> None:
     assert kept(**GROUPED) == {
         "moe_input": INPUT,
-        "top_indices": TOKENS * 2 * 8, "router_scores": TOKENS * 2 * 4,
+        "top_indices": TOKENS * 2 * 8,
+        "router_scores": TOKENS * 2 * 4,
         "row_id_map": TOKENS * (2 * 8 + 1) * 4,
-        "sort_map": ROUTED * 4, "unsort_map": ROUTED * 4,
-        "expert_tokens": ROUTED * HIDDEN, "expert_probs": ROUTED * 2,
-        "expert_fc1_out": ROUTED * 2 * 32 * 2, "expert_activation_out": ROUTED * 32 * 2,
-    }  # fmt: skip
+        "sort_map": ROUTED * 4,
+        "unsort_map": ROUTED * 4,
+        "expert_tokens": ROUTED * HIDDEN,
+        "expert_probs": ROUTED * 2,
+        "expert_fc1_out": ROUTED * 2 * 32 * 2,
+        "expert_activation_out": ROUTED * 32 * 2,
+    }
 
 
 def test_one_expert_a_rank_is_not_sorted() -> None:
@@ -71,9 +75,10 @@ def test_shared_experts_work_on_all_tokens() -> None:
 
 def test_overlapped_shared_experts_keep_the_gathered_input() -> None:
     cut = {
-        "tensor_model_parallel_size": 2, "sequence_parallel": True,
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
         "moe_shared_expert_intermediate_size": 16,
-    }  # fmt: skip
+    }
     assert "shared_fc1_input" not in kept(**GROUPED, **cut)
     assert kept(**GROUPED, **cut, moe_shared_expert_overlap=True)["shared_fc1_input"] == INPUT
 
@@ -94,13 +99,16 @@ def collectives(**changes: Any) -> list[tuple[CollectiveKind, Group, int]]:
 
 
 def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
-    assert collectives(expert_model_parallel_size=4) == [
-        (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * HIDDEN)
-    ] * 2  # fmt: skip
+    assert (
+        collectives(expert_model_parallel_size=4)
+        == [(CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * HIDDEN)] * 2
+    )
     cut = collectives(
-        expert_model_parallel_size=4, expert_tensor_parallel_size=2,
-        tensor_model_parallel_size=2, sequence_parallel=True,
-    )  # fmt: skip
+        expert_model_parallel_size=4,
+        expert_tensor_parallel_size=2,
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+    )
     assert [(kind, group) for kind, group, _ in cut] == [
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT),
         (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR),

@@ -42,17 +42,20 @@ def test_a_capacity_factor_bounds_the_imbalance(
     factor: float, imbalance: float, routed: int, received: int
 ) -> None:
     found = counts(
-        moe_expert_capacity_factor=factor, moe_load_imbalance=imbalance,
+        moe_expert_capacity_factor=factor,
+        moe_load_imbalance=imbalance,
         expert_model_parallel_size=2,
-    )  # fmt: skip
+    )
     assert (found.routed, found.received) == (routed, received)
 
 
 def test_padding_to_capacity_makes_every_expert_full() -> None:
     found = counts(
-        moe_expert_capacity_factor=1.1, moe_pad_expert_input_to_capacity=True,
-        expert_model_parallel_size=2, moe_load_imbalance=3.0,
-    )  # fmt: skip
+        moe_expert_capacity_factor=1.1,
+        moe_pad_expert_input_to_capacity=True,
+        expert_model_parallel_size=2,
+        moe_load_imbalance=3.0,
+    )
     assert found.routed == found.received == 8 * 18  # ceil(64 x 2 / 8 x 1.1) = 18
 
 

@@ -29,8 +29,10 @@ def arguments() -> argparse.Namespace:
 
 
 def header(args: argparse.Namespace) -> None:
-    print("using world size: 1, data-parallel size: 1, context-parallel size: 1, "
-          "tensor-model-parallel size: 1, pipeline-model-parallel size: 1")  # fmt: skip
+    print(
+        "using world size: 1, data-parallel size: 1, context-parallel size: 1, "
+        "tensor-model-parallel size: 1, pipeline-model-parallel size: 1"
+    )
     print("------------------------ arguments ------------------------")
     known = {**vars(args), "seq_length": 512, "global_batch_size": 2}
     if args.fault == "deaf":
@@ -46,16 +48,20 @@ def step(number: int, args: argparse.Namespace, loss: float) -> None:
     time.sleep(seconds)
     took = (time.perf_counter() - began) * 1e3
     now = datetime.now().strftime("%Y-%m-%d %H:%M:%S")
-    print(f" [{now}] iteration {number:8d}/{args.train_iters:8d} | consumed samples: "
-          f"{number * 2:12d} | elapsed time per iteration (ms): {took:.1f} | throughput per GPU "
-          f"(TFLOP/s/GPU): {100 / took:.1f} | learning rate: 1.500000E-04 | global batch size: "
-          f"{2:5d} | lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: 1.000 | number of skipped "
-          f"iterations: {0:3d} | number of nan iterations: {int(loss != loss):3d} |")  # fmt: skip
+    print(
+        f" [{now}] iteration {number:8d}/{args.train_iters:8d} | consumed samples: "
+        f"{number * 2:12d} | elapsed time per iteration (ms): {took:.1f} | throughput per GPU "
+        f"(TFLOP/s/GPU): {100 / took:.1f} | learning rate: 1.500000E-04 | global batch size: "
+        f"{2:5d} | lm loss: {loss:.6E} | loss scale: 1.0 | grad norm: 1.000 | number of skipped "
+        f"iterations: {0:3d} | number of nan iterations: {int(loss != loss):3d} |"
+    )
     if number in (1, 2):
         peak = {None: 3000.25, "selective": 2000.5, "full": 1000.75}[args.recompute_granularity]
-        print(f"[Rank 0] (after {number} iterations) memory (MB) | allocated: 500.00 | "
-              f"max allocated: {peak * number / 2:.2f} | reserved: 4000.00 | "
-              f"max reserved: 4000.00")  # fmt: skip
+        print(
+            f"[Rank 0] (after {number} iterations) memory (MB) | allocated: 500.00 | "
+            f"max allocated: {peak * number / 2:.2f} | reserved: 4000.00 | "
+            f"max reserved: 4000.00"
+        )
 
 
 def main() -> int:

@@ -13,13 +13,14 @@ from harness.trial import Backend, Command, MeasurementPlan, Trial
 from tests.harness.conftest import WORKLOAD
 from tests.harness.logs import lines
 
-COMMAND = Command(template="x", framework="other", words=("recompute=",), gpu="H100",
-                  variables=("A=1",))  # fmt: skip
+COMMAND = Command(
+    template="x", framework="other", words=("recompute=",), gpu="H100", variables=("A=1",)
+)
 TRIAL = Trial(
     workload=replace(WORKLOAD, backend=Backend.COMMAND, global_batch_size=32),
     measurement=MeasurementPlan(steps=3),
     command=COMMAND,
-)  # fmt: skip
+)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 CRASH = "Traceback (most recent call last):\nValueError: no\n"
 
@@ -66,7 +67,8 @@ def test_what_is_known_of_the_environment(tmp_path: Path) -> None:
     result = conclude(tmp_path, steps(), Exit(code=0))
     assert result is not None
     assert result.environment == {
-        "gpus": [{"name": "H100"}], "variables": {"A": "1"},
+        "gpus": [{"name": "H100"}],
+        "variables": {"A": "1"},
         "source": {"provenance": "parsed from log", "framework": "megatron_lm"},
-    }  # fmt: skip
+    }
     assert "incomplete" not in [concern.name for concern in result.concerns], "its end was seen"

@@ -21,17 +21,23 @@ def line(template: str, recompute: str = "--recompute-granularity full") -> str:
     [
         ("train {recompute} --x", "train --recompute-granularity full --x"),
         ("train --x", "train --x --recompute-granularity full"),
-        ("train {recompute} --train-iters {steps} --seed {seed} {layout}",
-         "train --recompute-granularity full --train-iters 30 --seed 7 --tp 4"),
+        (
+            "train {recompute} --train-iters {steps} --seed {seed} {layout}",
+            "train --recompute-granularity full --train-iters 30 --seed 7 --tp 4",
+        ),
         ("train --ac={granularity}:{num_layers}", "train --ac=full:4"),
         ("train --m={modules}", "train --m="),
         ("train ${recompute}", "train ${recompute} --recompute-granularity full"),
-        ("train {{steps}} | awk '{{print}}' {a,b} {1..3} %q{RANK}",
-         "train {steps} | awk '{print}' {a,b} {1..3} %q{RANK} --recompute-granularity full"),
-        ("train {recompute} --json '{\"a\": {\"b\": 1}}' ${steps} ${recompute}",
-         "train --recompute-granularity full --json '{\"a\": {\"b\": 1}}' ${steps} ${recompute}"),
+        (
+            "train {{steps}} | awk '{{print}}' {a,b} {1..3} %q{RANK}",
+            "train {steps} | awk '{print}' {a,b} {1..3} %q{RANK} --recompute-granularity full",
+        ),
+        (
+            'train {recompute} --json \'{"a": {"b": 1}}\' ${steps} ${recompute}',
+            'train --recompute-granularity full --json \'{"a": {"b": 1}}\' ${steps} ${recompute}',
+        ),
     ],
-)  # fmt: skip
+)
 def test_placeholders(template: str, expected: str) -> None:
     assert line(template) == expected
 
@@ -70,19 +76,29 @@ def test_commands_that_cannot_take_a_setting(template: str, framework: str, says
 
 @pytest.mark.parametrize(
     ("template", "framework"),
-    [("train -x-rl 5 {recompute}", "megatron_bridge"), ("train --ac={recompute}", "other"),
-     ("train --ac={granularity}", "other"),
-     ("bash train.sh", "megatron_lm"), ("deepspeed --num_gpus 8 x.py --deepspeed", "deepspeed"),
-     ("x.py --job.config_file=a.toml", "torchtitan")],
-)  # fmt: skip
+    [
+        ("train -x-rl 5 {recompute}", "megatron_bridge"),
+        ("train --ac={recompute}", "other"),
+        ("train --ac={granularity}", "other"),
+        ("bash train.sh", "megatron_lm"),
+        ("deepspeed --num_gpus 8 x.py --deepspeed", "deepspeed"),
+        ("x.py --job.config_file=a.toml", "torchtitan"),
+    ],
+)
 def test_commands_that_can(template: str, framework: str) -> None:
     check_template(template, framework)
 
 
 def test_frameworks() -> None:
     assert frameworks() == (
-        "megatron_lm", "megatron_bridge", "nemo", "torchtitan", "deepspeed", "huggingface", "other",
-    )  # fmt: skip
+        "megatron_lm",
+        "megatron_bridge",
+        "nemo",
+        "torchtitan",
+        "deepspeed",
+        "huggingface",
+        "other",
+    )
     with pytest.raises(UserError, match="did you mean megatron_lm"):
         check_framework("megatron")
     with pytest.raises(UserError, match="framework = jax: is none that") as error:

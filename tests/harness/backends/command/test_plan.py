@@ -38,13 +38,16 @@ def word(command: Command, name: str) -> str:
 def test_every_setting_has_its_flags() -> None:
     found = commands(plan("command=train {recompute}"))
     assert [word(command, "recompute") for command in found] == [
-        "", "--recompute-granularity selective --recompute-modules mlp",
+        "",
+        "--recompute-granularity selective --recompute-modules mlp",
         "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    ]  # fmt: skip
+    ]
     parts = ("granularity", "modules", "method", "num_layers")
     assert [[word(command, part) for part in parts] for command in found] == [
-        ["none", "", "", ""], ["selective", "mlp", "", ""], ["full", "", "uniform", "1"],
-    ]  # fmt: skip
+        ["none", "", "", ""],
+        ["selective", "mlp", "", ""],
+        ["full", "", "uniform", "1"],
+    ]
     assert {(one.template, one.framework) for one in found} == {
         ("train {recompute}", "megatron_lm")
     }
@@ -58,11 +61,14 @@ def test_bridge_takes_overrides_that_clear_the_recipe() -> None:
     assert same == none
 
 
-@pytest.mark.parametrize(("framework", "setting", "expected"), [
-    ("nemo", "full:block:2", "model.config.recompute_method=block"),
-    ("torchtitan", "op:torchtitan", "activation_checkpoint:selective"),
-    ("huggingface", "full+offload", '--activation_checkpointing_kwargs \'{"offload": true}\''),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("framework", "setting", "expected"),
+    [
+        ("nemo", "full:block:2", "model.config.recompute_method=block"),
+        ("torchtitan", "op:torchtitan", "activation_checkpoint:selective"),
+        ("huggingface", "full+offload", "--activation_checkpointing_kwargs '{\"offload\": true}'"),
+    ],
+)
 def test_other_stacks_take_their_own_words(framework: str, setting: str, expected: str) -> None:
     wanted = f"recompute.settings=['{setting}']"
     (found,) = commands(plan("command=train", f"framework={framework}", wanted))

@@ -22,17 +22,22 @@ ROOT = Path(__file__).parents[4]
 SCRIPT = f"{quote(sys.executable)} {quote(str(Path(__file__).with_name('pretrain_gpt.py')))}"
 QUICK = ("measure.steps=6", "measure.max_warmup_steps=6")
 ENVIRONMENT = {
-    **os.environ, "CUDA_VISIBLE_DEVICES": "",
+    **os.environ,
+    "CUDA_VISIBLE_DEVICES": "",
     "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-}  # fmt: skip
+}
 
 
 def harness(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
     words = ["run", "--no-report", "backend=command", f"command={command}", "name=x", "device=cpu"]
     return subprocess.run(
-        [sys.executable, "-m", "harness.cli", *words, *QUICK, *more], cwd=folder, env=ENVIRONMENT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "harness.cli", *words, *QUICK, *more],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def results(folder: Path) -> dict[str, TrialResult]:
@@ -57,9 +62,10 @@ def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path) -> None:
     found = results(tmp_path)
     peaks = {spec: result.memory[0].allocated for spec, result in found.items()}
     assert peaks == {
-        "none": round(3000.25 * 2**20), "selective:mlp": round(2000.5 * 2**20),
+        "none": round(3000.25 * 2**20),
+        "selective:mlp": round(2000.5 * 2**20),
         "full:uniform:1": round(1000.75 * 2**20),
-    }  # fmt: skip
+    }
     for result in found.values():
         assert result.times is not None
         assert len(result.times.seconds) == 6
@@ -84,7 +90,7 @@ def test_failures_of_all_kinds(tmp_path: Path) -> None:
         "silent": ("failed", "ended with exit code 3"),
         "nan": ("nan", "loss of step 5 is nan"),
         "deaf": ("unstable", "not_as_asked: recompute is none, asked for was selective:mlp"),
-    }  # fmt: skip
+    }
     for fault, (status, says) in expected.items():
         folder = tmp_path / fault
         folder.mkdir()
@@ -121,12 +127,21 @@ def test_nothing_is_left_where_the_harness_is_killed(tmp_path: Path) -> None:
     """SIGKILL, which nobody can handle; ranks are in sessions of their own, as torchrun's are."""
     script = shutil.copy(Path(__file__).with_name("pretrain_gpt.py"), tmp_path / "kill_gpt.py")
     ranks = f"setsid {quote(sys.executable)} {quote(str(script))} --fault hang & wait; true"
-    words = ["run", "backend=command", f"command={ranks} {{recompute}}", "name=x", "device=cpu",
-             "recompute=none"]  # fmt: skip
+    words = [
+        "run",
+        "backend=command",
+        f"command={ranks} {{recompute}}",
+        "name=x",
+        "device=cpu",
+        "recompute=none",
+    ]
     running = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", *words], cwd=tmp_path, env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "harness.cli", *words],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.monotonic() + 20
     while not any("hanging" in p.read_text() for p in tmp_path.rglob("log.txt")):
         assert time.monotonic() < deadline

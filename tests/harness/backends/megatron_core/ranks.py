@@ -28,9 +28,12 @@ class Silent:
 def train(rank: int, store: Path) -> dict[str, list[float]]:
     """Losses of four steps by layout; the ranks meet in the file `store`."""
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2,
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=2,
         timeout=timedelta(seconds=90),
-    )  # fmt: skip
+    )
     try:
         return {name: _losses(model, layout) for name, (model, layout) in LAYOUTS.items()}
     finally:

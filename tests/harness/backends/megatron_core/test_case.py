@@ -3,10 +3,17 @@ import pytest
 from harness.backends.megatron_core.case import Activation, MegatronCase
 
 CASE = MegatronCase(
-    num_layers=8, hidden_size=64, ffn_hidden_size=128, num_attention_heads=4, seq_length=128,
-    tensor_model_parallel_size=4, context_parallel_size=2, pipeline_model_parallel_size=4,
-    data_parallel_size=3, virtual_pipeline_model_parallel_size=2,
-)  # fmt: skip
+    num_layers=8,
+    hidden_size=64,
+    ffn_hidden_size=128,
+    num_attention_heads=4,
+    seq_length=128,
+    tensor_model_parallel_size=4,
+    context_parallel_size=2,
+    pipeline_model_parallel_size=4,
+    data_parallel_size=3,
+    virtual_pipeline_model_parallel_size=2,
+)
 
 
 def test_derived_sizes() -> None:

@@ -55,9 +55,17 @@ def test_loss_goes_down_and_recompute_does_not_change_it() -> None:
 def test_latent_attention_and_further_tokens_train_the_same_under_recompute() -> None:
     """Output-discarding replays of the up-projections, and those of multi-token prediction."""
     latent = replace(
-        LLAMA, num_query_groups=4, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=32,
-        kv_lora_rank=16, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=16, mtp_num_layers=1,
-    )  # fmt: skip
+        LLAMA,
+        num_query_groups=4,
+        multi_latent_attention=True,
+        qk_layernorm=True,
+        q_lora_rank=32,
+        kv_lora_rank=16,
+        qk_head_dim=16,
+        qk_pos_emb_head_dim=8,
+        v_head_dim=16,
+        mtp_num_layers=1,
+    )
     plain = losses(model=latent)
     assert plain[-1] < plain[0]
     for spec in ("selective:mla_up_proj,layernorm,mlp", "full:uniform:1"):
@@ -70,10 +78,14 @@ def test_experts_are_routed_again_as_before() -> None:
     assert plain[-1] < plain[0] - 0.3
     assert losses("full:uniform:1", model=MOE) == plain[:3]
     deepseek = replace(
-        MOE, moe_layer_freq=LayerPattern("[0,1]"), moe_shared_expert_intermediate_size=32,
-        moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
-        moe_token_dispatcher_type=TokenDispatcher.ALLGATHER, moe_router_dtype="fp32",
-    )  # fmt: skip
+        MOE,
+        moe_layer_freq=LayerPattern("[0,1]"),
+        moe_shared_expert_intermediate_size=32,
+        moe_router_score_function="sigmoid",
+        moe_router_enable_expert_bias=True,
+        moe_token_dispatcher_type=TokenDispatcher.ALLGATHER,
+        moe_router_dtype="fp32",
+    )
     plain = losses(model=deepseek)
     assert plain[-1] < plain[0]
     for spec in ("selective:moe", "selective:shared_experts,mlp"):
@@ -120,8 +132,15 @@ def test_two_ranks_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """One loss on both; data-parallel ranks with half the batch each train as one with all. This
     process, which has imported all of it, is the first of them."""
     store = tmp_path / "store"
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore",
-           "OMP_NUM_THREADS": "1", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}  # fmt: skip
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "2",
+    }
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     command = [sys.executable, str(RANKS), str(store)]

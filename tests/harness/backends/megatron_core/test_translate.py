@@ -25,9 +25,13 @@ from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
 HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"
 LAYOUT = ParallelLayout(
-    tensor_model_parallel_size=2, sequence_parallel=True, pipeline_model_parallel_size=2,
-    virtual_pipeline_model_parallel_size=2, data_parallel_size=4, overlap_param_gather=False,
-)  # fmt: skip
+    tensor_model_parallel_size=2,
+    sequence_parallel=True,
+    pipeline_model_parallel_size=2,
+    virtual_pipeline_model_parallel_size=2,
+    data_parallel_size=4,
+    overlap_param_gather=False,
+)
 
 
 def test_fields_of_one_name_are_carried_over() -> None:
@@ -83,9 +87,11 @@ def test_attention_is_a_flash_kernel_unless_asked_otherwise() -> None:
 
 def test_windows_and_offsets_are_for_kernels_that_know_them() -> None:
     every_second = replace(
-        LLAMA, window_size=8, window_attn_skip_freq=LayerPattern(2),
+        LLAMA,
+        window_size=8,
+        window_attn_skip_freq=LayerPattern(2),
         softmax_type=SoftmaxType.LEARNABLE,
-    )  # fmt: skip
+    )
     case = megatron_case(workload(every_second, device=Device.FAKE))
     assert (case.window_size, case.softmax_type) == ((8, 0), "learnable")
     assert case.window_attn_skip_freq == tuple(
@@ -97,10 +103,15 @@ def test_windows_and_offsets_are_for_kernels_that_know_them() -> None:
 
 def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
     config = JobConfig(
-        seq_length=32, micro_batch_size=1, global_batch_size=2, precision=Precision.FP8_CURRENT,
-        cuda_graph_impl=CudaGraphImpl.LOCAL, use_precision_aware_optimizer=True,
-        exp_avg_dtype=DType.BF16, optimizer_cpu_offload=True,
-    )  # fmt: skip
+        seq_length=32,
+        micro_batch_size=1,
+        global_batch_size=2,
+        precision=Precision.FP8_CURRENT,
+        cuda_graph_impl=CudaGraphImpl.LOCAL,
+        use_precision_aware_optimizer=True,
+        exp_avg_dtype=DType.BF16,
+        optimizer_cpu_offload=True,
+    )
     job = Job(model=LLAMA, layout=ParallelLayout(), config=config, gpu=load_gpu("H100"), num_gpus=1)
     run = as_megatron_runs(job, workload())
     assert run.config.precision is Precision.BF16
@@ -135,8 +146,9 @@ def test_offload_reaches_transformer_engine_on_a_gpu(monkeypatch: pytest.MonkeyP
     assert (case.cpu_offloading, case.cpu_offloading_num_layers) == (True, 2)
     case = megatron_case(replace(on_gpu, recompute="none+offload=core_attn"))
     assert (case.fine_grained_activation_offloading, case.offload_modules) == (
-        True, ("core_attn",),
-    )  # fmt: skip
+        True,
+        ("core_attn",),
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,34 @@ from harness.result import Phase
 from harness.trial import Backend, Device, Workload
 
 LLAMA = ModelSpec(
-    name="llama", num_layers=2, hidden_size=64, ffn_hidden_size=96, num_attention_heads=4,
-    num_query_groups=2, kv_channels=16, vocab_size=256, max_position_embeddings=64,
-)  # fmt: skip
+    name="llama",
+    num_layers=2,
+    hidden_size=64,
+    ffn_hidden_size=96,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=256,
+    max_position_embeddings=64,
+)
 GPT = ModelSpec(
-    name="gpt", num_layers=2, hidden_size=64, ffn_hidden_size=256, num_attention_heads=4,
-    num_query_groups=4, kv_channels=16, vocab_size=256, max_position_embeddings=64,
-    normalization=Normalization.LAYER_NORM, activation=Activation.GELU, add_bias_linear=True,
-    position_embedding_type=PositionEmbedding.LEARNED, hidden_dropout=0.1, attention_dropout=0.1,
+    name="gpt",
+    num_layers=2,
+    hidden_size=64,
+    ffn_hidden_size=256,
+    num_attention_heads=4,
+    num_query_groups=4,
+    kv_channels=16,
+    vocab_size=256,
+    max_position_embeddings=64,
+    normalization=Normalization.LAYER_NORM,
+    activation=Activation.GELU,
+    add_bias_linear=True,
+    position_embedding_type=PositionEmbedding.LEARNED,
+    hidden_dropout=0.1,
+    attention_dropout=0.1,
     share_embeddings_and_output_weights=True,
-)  # fmt: skip
+)
 EXPERTS = replace(
     LLAMA, name="experts", num_moe_experts=4, moe_ffn_hidden_size=48, moe_aux_loss_coeff=0.01
 )
@@ -28,10 +46,16 @@ EXPERTS = replace(
 def workload(model: ModelSpec, recompute: str = "none", **changes: Any) -> Workload:
     """Two microbatches of two sequences of 32 tokens on one CPU process."""
     values: dict[str, Any] = {
-        "model": model, "layout": ParallelLayout(), "seq_length": 32, "micro_batch_size": 2,
-        "global_batch_size": 4, "precision": Precision.BF16, "recompute": recompute,
-        "backend": Backend.NATIVE, "device": Device.CPU,
-    }  # fmt: skip
+        "model": model,
+        "layout": ParallelLayout(),
+        "seq_length": 32,
+        "micro_batch_size": 2,
+        "global_batch_size": 4,
+        "precision": Precision.BF16,
+        "recompute": recompute,
+        "backend": Backend.NATIVE,
+        "device": Device.CPU,
+    }
     return Workload(**(values | changes))
 
 

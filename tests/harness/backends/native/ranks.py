@@ -85,9 +85,11 @@ def exact(one: Workload) -> Outcome:
     recorder = Phases()
     losses = [step.run(recorder if number == 0 else Phases()) for number in range(STEPS)]
     return Outcome(
-        losses=losses, phases=[str(phase) for phase in recorder.seen], gradients=gradients,
+        losses=losses,
+        phases=[str(phase) for phase in recorder.seen],
+        gradients=gradients,
         cut=_cut(step),
-    )  # fmt: skip
+    )
 
 
 def _square(grad: Any) -> float:

@@ -60,8 +60,9 @@ def assert_as_predicted(model: ModelSpec, setting: str) -> None:
     step = build_step(one, SEED)  # seeds dropout
     seen = run(step)
     assert torch.equal(seen.loss, plain.loss)
-    different = [key for key, grad in plain.gradients.items()
-                 if not torch.equal(grad, seen.gradients[key])]  # fmt: skip
+    different = [
+        key for key, grad in plain.gradients.items() if not torch.equal(grad, seen.gradients[key])
+    ]
     assert not different
     predicted = predict_replayed_flops_per_layer(one)
     assert (seen.flops - plain.flops) // (model.num_layers * step.microbatches) == predicted
@@ -79,8 +80,11 @@ class LiveStorages(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         output = func(*args, **(kwargs or {}))
-        known = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs))
-                 if isinstance(leaf, torch.Tensor)}  # fmt: skip
+        known = {
+            leaf.untyped_storage()._cdata
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, torch.Tensor)
+        }
         for leaf in tree_leaves(output):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()

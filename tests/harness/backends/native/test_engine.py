@@ -32,9 +32,14 @@ NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 class Linear(nn.Module):
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, return_bias: bool = False,
-        params_dtype: Any = None, device: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        return_bias: bool = False,
+        params_dtype: Any = None,
+        device: Any = None,
+    ) -> None:
         super().__init__()
         where = {"dtype": params_dtype, "device": device}
         self.weight = nn.Parameter(torch.empty(out_features, in_features, **where))
@@ -48,8 +53,15 @@ class Linear(nn.Module):
 
 
 class LayerNormLinear(Linear):
-    def __init__(self, in_features: int, out_features: int, eps: float = 1e-5, bias: bool = True,
-                 normalization: str = "LayerNorm", **options: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-5,
+        bias: bool = True,
+        normalization: str = "LayerNorm",
+        **options: Any,
+    ) -> None:
         super().__init__(in_features, out_features, bias=bias, **options)
         self.eps, self.normalization = eps, normalization
         self.layer_norm_weight = nn.Parameter(torch.empty(in_features))
@@ -61,9 +73,14 @@ class LayerNormLinear(Linear):
 
 class DotProductAttention(nn.Module):
     def __init__(
-        self, num_attention_heads: int, kv_channels: int, num_gqa_groups: int,
-        attention_dropout: float, qkv_format: str, attn_mask_type: str,
-    ) -> None:  # fmt: skip
+        self,
+        num_attention_heads: int,
+        kv_channels: int,
+        num_gqa_groups: int,
+        attention_dropout: float,
+        qkv_format: str,
+        attn_mask_type: str,
+    ) -> None:
         super().__init__()
         assert (qkv_format, attn_mask_type) == ("bshd", "causal")
 
@@ -120,9 +137,14 @@ def _gradients(model: ModelSpec, setting: str, precision: Precision) -> dict[str
 
 
 @pytest.mark.parametrize("model", [LLAMA, replace(GPT, **NO_DROPOUT)], ids=["llama", "gpt"])  # type: ignore[arg-type]
-@pytest.mark.parametrize(("setting", "replays"), [
-    ("selective:core_attn,mlp", 4), ("full:block:1", 1), ("full:uniform:1", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "replays"),
+    [
+        ("selective:core_attn,mlp", 4),
+        ("full:block:1", 1),
+        ("full:uniform:1", 2),
+    ],
+)
 def test_settings_reach_the_engines_checkpoint(
     engine: StandIn, model: ModelSpec, setting: str, replays: int
 ) -> None:

@@ -24,15 +24,25 @@ from harness.backends.native.step import build_step  # noqa: E402
 
 MIXTRAL = replace(EXPERTS, hidden_dropout=0.1)
 QWEN = replace(
-    EXPERTS, num_moe_experts=8, moe_router_topk=3, moe_ffn_hidden_size=24, qk_layernorm=True,
+    EXPERTS,
+    num_moe_experts=8,
+    moe_router_topk=3,
+    moe_ffn_hidden_size=24,
+    qk_layernorm=True,
     moe_router_dtype=RouterDType.FP32,
-)  # fmt: skip
+)
 DENSE_FIRST = replace(
-    EXPERTS, num_layers=3, moe_layer_freq=LayerPattern("[0,1,1]"), num_moe_experts=6,
-    hidden_dropout=0.1, moe_shared_expert_intermediate_size=40, moe_shared_expert_gate=True,
-    moe_router_score_function=ScoreFunction.SIGMOID, moe_router_enable_expert_bias=True,
+    EXPERTS,
+    num_layers=3,
+    moe_layer_freq=LayerPattern("[0,1,1]"),
+    num_moe_experts=6,
+    hidden_dropout=0.1,
+    moe_shared_expert_intermediate_size=40,
+    moe_shared_expert_gate=True,
+    moe_router_score_function=ScoreFunction.SIGMOID,
+    moe_router_enable_expert_bias=True,
     moe_router_load_balancing_type=LoadBalancing.SEQ_AUX_LOSS,
-)  # fmt: skip
+)
 MODELS = {"mixtral": MIXTRAL, "qwen": QWEN, "dense first": DENSE_FIRST}
 SETTINGS = (
     "selective:moe",
@@ -62,7 +72,9 @@ ROUTERS: dict[str, ModelSpec] = {
     "sigmoid": replace(QWEN, moe_router_score_function=ScoreFunction.SIGMOID),
     "16-bit sigmoid": replace(MIXTRAL, moe_router_score_function=ScoreFunction.SIGMOID),
     "bias and groups": replace(
-        DENSE_FIRST, moe_router_dtype=RouterDType.FP32, moe_router_num_groups=3,
+        DENSE_FIRST,
+        moe_router_dtype=RouterDType.FP32,
+        moe_router_num_groups=3,
         moe_router_group_topk=2,
     ),
     "16-bit, loss of sequences": replace(
@@ -71,7 +83,7 @@ ROUTERS: dict[str, ModelSpec] = {
     "no loss": replace(QWEN, moe_router_load_balancing_type=LoadBalancing.NONE),
     "shared, no gate": replace(MIXTRAL, moe_shared_expert_intermediate_size=32),
     "rows do not divide": replace(MIXTRAL, num_moe_experts=7, moe_router_topk=3),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -84,11 +96,15 @@ def test_saved_bytes_of_routers(name: str) -> None:
 def test_bytes_of_each_kind(setting: str) -> None:
     """A dense layer and two with experts keep what models of one kind alone keep."""
     dense, moe, mixed = (
-        build_step(workload(replace(DENSE_FIRST, num_layers=3, **changes), setting), SEED)
-        .saved_bytes_per_layer()
-        for changes in ({"moe_layer_freq": LayerPattern("[0,0,0]")},
-                        {"moe_layer_freq": LayerPattern("1")}, {})
-    )  # fmt: skip
+        build_step(
+            workload(replace(DENSE_FIRST, num_layers=3, **changes), setting), SEED
+        ).saved_bytes_per_layer()
+        for changes in (
+            {"moe_layer_freq": LayerPattern("[0,0,0]")},
+            {"moe_layer_freq": LayerPattern("1")},
+            {},
+        )
+    )
     assert dense != moe
     assert mixed == (dense + 2 * moe) // 3
 
@@ -106,8 +122,11 @@ def test_experts_take_turns() -> None:
 
 
 def layer_of(model: ModelSpec, **settings: Any) -> MoeLayer:
-    layer = MoeLayer(LayerSettings(model=model, seq_length=8, dtype=torch.float64,
-                                   device=torch.device("cpu"), **settings))  # fmt: skip
+    layer = MoeLayer(
+        LayerSettings(
+            model=model, seq_length=8, dtype=torch.float64, device=torch.device("cpu"), **settings
+        )
+    )
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(SEED))
     return layer

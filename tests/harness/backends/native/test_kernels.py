@@ -79,8 +79,13 @@ def test_rotation_keeps_lengths_and_relative_positions() -> None:
 
 def test_bias_dropout_add_without_dropout() -> None:
     branch, bias, residual = _leaf(2, 3, 4), _leaf(4), _leaf(2, 3, 4)
-    _same(bias_dropout_add(branch, bias, residual, 0.0), branch + bias + residual,
-          branch, bias, residual)  # fmt: skip
+    _same(
+        bias_dropout_add(branch, bias, residual, 0.0),
+        branch + bias + residual,
+        branch,
+        bias,
+        residual,
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -102,8 +107,9 @@ def test_dropped_attention_has_the_gradient_of_its_own_mask() -> None:
     direction, step = torch.randn_like(query), 1e-2
     difference = (run(query + step * direction) - run(query - step * direction)) / (2 * step)
     # second-order error of the difference, and fp32
-    torch.testing.assert_close((gradient * direction).sum().double(), difference.double(),
-                               rtol=1e-2, atol=1e-3)  # fmt: skip
+    torch.testing.assert_close(
+        (gradient * direction).sum().double(), difference.double(), rtol=1e-2, atol=1e-3
+    )
 
 
 def test_attention_dropout_keeps_the_mean_and_the_layout() -> None:

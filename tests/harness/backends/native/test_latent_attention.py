@@ -23,16 +23,28 @@ from harness.backends.native.regions import Regions  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
 
 LATENT = {
-    "multi_latent_attention": True, "num_query_groups": 4, "qk_layernorm": True, "kv_lora_rank": 24,
-    "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 12,
-}  # fmt: skip
+    "multi_latent_attention": True,
+    "num_query_groups": 4,
+    "qk_layernorm": True,
+    "kv_lora_rank": 24,
+    "qk_head_dim": 16,
+    "qk_pos_emb_head_dim": 8,
+    "v_head_dim": 12,
+}
 V2_LITE = replace(LLAMA, **LATENT, hidden_dropout=0.1)
 V3 = replace(
-    EXPERTS, **LATENT, q_lora_rank=40, num_layers=3, moe_layer_freq=LayerPattern("[0,1,1]"),
-    moe_shared_expert_intermediate_size=40, moe_router_score_function=ScoreFunction.SIGMOID,
-    moe_router_enable_expert_bias=True, moe_router_num_groups=2, moe_router_group_topk=1,
+    EXPERTS,
+    **LATENT,
+    q_lora_rank=40,
+    num_layers=3,
+    moe_layer_freq=LayerPattern("[0,1,1]"),
+    moe_shared_expert_intermediate_size=40,
+    moe_router_score_function=ScoreFunction.SIGMOID,
+    moe_router_enable_expert_bias=True,
+    moe_router_num_groups=2,
+    moe_router_group_topk=1,
     hidden_dropout=0.1,
-)  # fmt: skip
+)
 MODELS = {"v2 lite": V2_LITE, "v3": V3}
 SETTINGS = (
     "selective:mla_up_proj",

@@ -44,9 +44,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
             processes.append(
                 subprocess.Popen(
                     [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)],
-                    env=environment, stdout=log, stderr=log,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
                 )
-            )  # fmt: skip
+            )
     try:
         for process in processes:
             process.wait(TIMEOUT_SECONDS)

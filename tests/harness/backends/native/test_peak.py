@@ -24,14 +24,21 @@ MODELS = {
         LLAMA, hidden_size=128, ffn_hidden_size=448, transformer_impl=TransformerImpl.LOCAL, **SIZES
     ),
     "gpt": replace(  # the CPU's stand-in for attention with dropout has scores of its own
-        GPT, hidden_size=128, ffn_hidden_size=512, attention_dropout=0.0,
-        transformer_impl=TransformerImpl.LOCAL, **SIZES,
-    ),
-    "experts": replace(
-        EXPERTS, hidden_size=128, moe_ffn_hidden_size=224, transformer_impl=TransformerImpl.LOCAL,
+        GPT,
+        hidden_size=128,
+        ffn_hidden_size=512,
+        attention_dropout=0.0,
+        transformer_impl=TransformerImpl.LOCAL,
         **SIZES,
     ),
-}  # fmt: skip
+    "experts": replace(
+        EXPERTS,
+        hidden_size=128,
+        moe_ffn_hidden_size=224,
+        transformer_impl=TransformerImpl.LOCAL,
+        **SIZES,
+    ),
+}
 SEQUENCE = 256
 ROUNDING = 5e-4
 """Token ids, losses and AdamW's step counters: about 5 KiB of 30 to 40 MB."""
@@ -41,12 +48,16 @@ def predicted(one: Workload) -> int:
     """The advisor's peak without cuBLAS workspaces, which a CPU has not."""
     gpu = load_gpu("A100")
     job = Job(
-        model=one.model, layout=one.layout, gpu=gpu, num_gpus=1,
+        model=one.model,
+        layout=one.layout,
+        gpu=gpu,
+        num_gpus=1,
         config=JobConfig(
-            seq_length=one.seq_length, micro_batch_size=one.micro_batch_size,
+            seq_length=one.seq_length,
+            micro_batch_size=one.micro_batch_size,
             global_batch_size=one.global_batch_size,
         ),
-    )  # fmt: skip
+    )
     evaluator = Evaluator(as_run(job, one), load_calibration(gpu))
     setting = parse_setting(one.recompute)
     buffers = evaluator.stage_detail(setting, 0).fixed.buffers
@@ -74,13 +85,17 @@ def run_as(model: ModelSpec, setting: str, microbatches: int) -> Workload:
 @pytest.mark.parametrize(
     ("name", "setting", "microbatches"),
     [
-        ("llama", "none", 1), ("llama", "selective:mlp", 2),
-        ("llama", "selective:core_attn,layernorm", 1), ("gpt", "none", 2),
-        ("gpt", "selective:mlp", 1), ("gpt", "selective:core_attn,layernorm", 1),
-        ("experts", "none", 1), ("experts", "selective:mlp", 2),
+        ("llama", "none", 1),
+        ("llama", "selective:mlp", 2),
+        ("llama", "selective:core_attn,layernorm", 1),
+        ("gpt", "none", 2),
+        ("gpt", "selective:mlp", 1),
+        ("gpt", "selective:core_attn,layernorm", 1),
+        ("experts", "none", 1),
+        ("experts", "selective:mlp", 2),
         ("experts", "selective:core_attn,layernorm", 1),
     ],
-)  # fmt: skip
+)
 def test_the_peak_is_the_predicted_one(name: str, setting: str, microbatches: int) -> None:
     one = run_as(MODELS[name], setting, microbatches)
     assert measured(one) == pytest.approx(predicted(one), rel=ROUNDING)

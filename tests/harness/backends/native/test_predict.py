@@ -42,21 +42,40 @@ TABLES = 4 * 32 * 16 * 2
 LOG_SUM_EXP = 2 * 4 * 32 * 4
 GATED, ACTIVATED = TOKENS * 192 * 2, TOKENS * 96 * 2
 ATTENTION = 2 * 2 * 2 * 4 * 32 * 16 * 16  # two matmuls over half of 32 x 32
-LINEAR = {"qkv": 2 * TOKENS * 64 * 128, "proj": 2 * TOKENS * 64 * 64,
-          "fc1": 2 * TOKENS * 64 * 192, "fc2": 2 * TOKENS * 96 * 64}  # fmt: skip
+LINEAR = {
+    "qkv": 2 * TOKENS * 64 * 128,
+    "proj": 2 * TOKENS * 64 * 64,
+    "fc1": 2 * TOKENS * 64 * 192,
+    "fc2": 2 * TOKENS * 96 * 64,
+}
 
 
-@pytest.mark.parametrize(("setting", "saved"), [
-    ("none", 2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP
-     + GATED + ACTIVATED),
-    ("selective:mlp", 2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN
-     + LOG_SUM_EXP),
-    ("full:uniform:1", HIDDEN),
-    ("full:uniform:2", HIDDEN // 2),
-    ("op:save_attention", HIDDEN + HIDDEN + LOG_SUM_EXP),
-    ("op:save_matmul", HIDDEN + QKV + HIDDEN + GATED + HIDDEN),
-    ("op:torchtitan", HIDDEN + HIDDEN + LOG_SUM_EXP + QKV + GATED),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "saved"),
+    [
+        (
+            "none",
+            2 * (2 * HIDDEN + STATISTICS)
+            + QKV
+            + HIDDEN
+            + KEYS
+            + TABLES
+            + HIDDEN
+            + LOG_SUM_EXP
+            + GATED
+            + ACTIVATED,
+        ),
+        (
+            "selective:mlp",
+            2 * (2 * HIDDEN + STATISTICS) + QKV + HIDDEN + KEYS + TABLES + HIDDEN + LOG_SUM_EXP,
+        ),
+        ("full:uniform:1", HIDDEN),
+        ("full:uniform:2", HIDDEN // 2),
+        ("op:save_attention", HIDDEN + HIDDEN + LOG_SUM_EXP),
+        ("op:save_matmul", HIDDEN + QKV + HIDDEN + GATED + HIDDEN),
+        ("op:torchtitan", HIDDEN + HIDDEN + LOG_SUM_EXP + QKV + GATED),
+    ],
+)
 def test_saved_bytes_by_hand(setting: str, saved: int) -> None:
     assert predict_saved_bytes_per_layer(workload(LLAMA, setting)) == saved
 
@@ -73,21 +92,35 @@ TOKENS_OF_EXPERTS, WIDENED, WEIGHTED = ROWS * 64 * 2, ROWS * 96 * 2, ROWS * 48 *
 ROUTER = 2 * HIDDEN + STATISTICS + ROUTING + BALANCE  # and the norm before it
 
 
-@pytest.mark.parametrize(("setting", "saved", "flops"), [
-    ("none", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
-    ("selective:moe_act", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED, 0),
-    ("selective:moe", 2 * HIDDEN + STATISTICS,
-     2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64),
-    ("selective:mlp", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "saved", "flops"),
+    [
+        ("none", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
+        ("selective:moe_act", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED, 0),
+        (
+            "selective:moe",
+            2 * HIDDEN + STATISTICS,
+            2 * TOKENS * 64 * 4 + 2 * ROWS * 64 * 96 + 2 * ROWS * 48 * 64,
+        ),
+        ("selective:mlp", ROUTER + DISPATCH + TOKENS_OF_EXPERTS + WIDENED + WEIGHTED, 0),
+    ],
+)
 def test_experts_by_hand(setting: str, saved: int, flops: int) -> None:
     one = workload(EXPERTS, setting)
     assert predict_saved_bytes_per_layer(one) == ATTENTION_PART + saved
     assert predict_replayed_flops_per_layer(one) == flops
 
 
-LATENT = replace(LLAMA, num_query_groups=4, multi_latent_attention=True, qk_layernorm=True,
-                 kv_lora_rank=24, qk_head_dim=16, qk_pos_emb_head_dim=8, v_head_dim=12)  # fmt: skip
+LATENT = replace(
+    LLAMA,
+    num_query_groups=4,
+    multi_latent_attention=True,
+    qk_layernorm=True,
+    kv_lora_rank=24,
+    qk_head_dim=16,
+    qk_pos_emb_head_dim=8,
+    v_head_dim=12,
+)
 COMBINED = TOKENS * (24 + 8) * 2  # of which the norm keeps a view
 NORMED = TOKENS * 24 * 2
 HEADS = TOKENS * 4 * (24 + 24 + 12) * 2
@@ -95,12 +128,18 @@ CONTEXT = TOKENS * 4 * 12 * 2
 SHARED_TABLES = 4 * 32 * 8 * 2
 
 
-@pytest.mark.parametrize(("setting", "kept", "flops"), [
-    ("none", HEADS + SHARED_TABLES + CONTEXT, 0),
-    ("selective:mla_up_proj", CONTEXT, 2 * TOKENS * 4 * (64 * 24 + 24 * 28)),
-    ("selective:core_attn", HEADS + SHARED_TABLES + CONTEXT - LOG_SUM_EXP,
-     2 * 4 * 32 * 32 * (24 + 12)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "kept", "flops"),
+    [
+        ("none", HEADS + SHARED_TABLES + CONTEXT, 0),
+        ("selective:mla_up_proj", CONTEXT, 2 * TOKENS * 4 * (64 * 24 + 24 * 28)),
+        (
+            "selective:core_attn",
+            HEADS + SHARED_TABLES + CONTEXT - LOG_SUM_EXP,
+            2 * 4 * 32 * 32 * (24 + 12),
+        ),
+    ],
+)
 def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
     one = workload(LATENT, setting)
     rest = 2 * (2 * HIDDEN + STATISTICS) + GATED + ACTIVATED + LOG_SUM_EXP
@@ -108,17 +147,20 @@ def test_latent_attention_by_hand(setting: str, kept: int, flops: int) -> None:
     assert predict_replayed_flops_per_layer(one) == flops
 
 
-@pytest.mark.parametrize(("setting", "flops"), [
-    ("none", 0),
-    ("selective:layernorm", 0),
-    ("selective:core_attn", ATTENTION),
-    ("selective:mlp", LINEAR["fc1"] + LINEAR["fc2"]),
-    ("full:uniform:1", ATTENTION + sum(LINEAR.values())),
-    ("full:block:1", (ATTENTION + sum(LINEAR.values())) // 2),
-    ("op:save_attention", sum(LINEAR.values())),
-    ("op:save_matmul", ATTENTION),
-    ("op:torchtitan", LINEAR["proj"] + LINEAR["fc2"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "flops"),
+    [
+        ("none", 0),
+        ("selective:layernorm", 0),
+        ("selective:core_attn", ATTENTION),
+        ("selective:mlp", LINEAR["fc1"] + LINEAR["fc2"]),
+        ("full:uniform:1", ATTENTION + sum(LINEAR.values())),
+        ("full:block:1", (ATTENTION + sum(LINEAR.values())) // 2),
+        ("op:save_attention", sum(LINEAR.values())),
+        ("op:save_matmul", ATTENTION),
+        ("op:torchtitan", LINEAR["proj"] + LINEAR["fc2"]),
+    ],
+)
 def test_replayed_flops_by_hand(setting: str, flops: int) -> None:
     assert predict_replayed_flops_per_layer(workload(LLAMA, setting)) == flops
 
@@ -142,8 +184,9 @@ def test_prediction_is_of_one_rank() -> None:
 
 
 def test_native_model_is_the_local_one_with_flash_attention() -> None:
-    asked = replace(LLAMA, attention_backend=AttentionBackend.AUTO,
-                    cross_entropy_fusion=CrossEntropyFusion.TE)  # fmt: skip
+    asked = replace(
+        LLAMA, attention_backend=AttentionBackend.AUTO, cross_entropy_fusion=CrossEntropyFusion.TE
+    )
     model = native_model(workload(asked))
     assert model.transformer_impl is TransformerImpl.LOCAL
     assert model.attention_backend is AttentionBackend.FLASH
@@ -155,8 +198,10 @@ def test_plan_lists_checkpoints_one_by_one() -> None:
     deep = workload(replace(LLAMA, num_layers=7), "full:uniform:3")
     plan = native_plan(deep, parse_native_setting(deep.recompute))
     assert [(segment.num_layers, segment.copies) for segment in plan.segments] == [
-        (3, 1), (3, 1), (1, 1),
-    ]  # fmt: skip
+        (3, 1),
+        (3, 1),
+        (1, 1),
+    ]
 
 
 def test_transformer_engine_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,16 +217,19 @@ def test_policies_are_parsed() -> None:
     assert parse_native_setting("selective:mlp").policy is None
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("op:save_matmuls", "did you mean save_matmul"),
-    ("op:save_matmul+offload=core_attn", "no operator policy"),
-    ("none+offload=moe_act", "does not offload moe_act"),
-    ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
-    ("selective:core_attn+offload=core_attn", "core_attn: replayed and offloaded"),
-    ("selective:layernorm+offload=attn_norm", "attn_norm: replayed and offloaded"),
-    ("full:block:1+distribute_saved_activations", "keeps checkpoint inputs whole"),
-    ("everything", "is no recompute setting"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("op:save_matmuls", "did you mean save_matmul"),
+        ("op:save_matmul+offload=core_attn", "no operator policy"),
+        ("none+offload=moe_act", "does not offload moe_act"),
+        ("full:uniform:1+offload=core_attn", "replayed layers keep nothing"),
+        ("selective:core_attn+offload=core_attn", "core_attn: replayed and offloaded"),
+        ("selective:layernorm+offload=attn_norm", "attn_norm: replayed and offloaded"),
+        ("full:block:1+distribute_saved_activations", "keeps checkpoint inputs whole"),
+        ("everything", "is no recompute setting"),
+    ],
+)
 def test_settings_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         parse_native_setting(text)
@@ -190,8 +238,12 @@ def test_settings_that_are_refused(text: str, message: str) -> None:
 REFUSED = {
     "cp": (workload(LLAMA, layout=ParallelLayout(context_parallel_size=2)), "context_parallel"),
     "vpp": (
-        workload(replace(LLAMA, num_layers=4), layout=ParallelLayout(
-            pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2)),
+        workload(
+            replace(LLAMA, num_layers=4),
+            layout=ParallelLayout(
+                pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2
+            ),
+        ),
         "virtual_pipeline",
     ),
     "shared groups": (
@@ -199,8 +251,11 @@ REFUSED = {
         "does not share key and value heads",
     ),
     "sequence": (
-        workload(LLAMA, seq_length=33, layout=ParallelLayout(
-            tensor_model_parallel_size=2, sequence_parallel=True)),
+        workload(
+            LLAMA,
+            seq_length=33,
+            layout=ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True),
+        ),
         "must be divisible by TP = 2",
     ),
     "policy with tp": (
@@ -208,20 +263,24 @@ REFUSED = {
         "without tensor parallelism",
     ),
     "tied pipeline": (
-        workload(GPT, layout=ParallelLayout(pipeline_model_parallel_size=2)), "tied weights",
+        workload(GPT, layout=ParallelLayout(pipeline_model_parallel_size=2)),
+        "tied weights",
     ),
     "sharded pipeline": (
-        workload(LLAMA, layout=ParallelLayout(
-            pipeline_model_parallel_size=2, data_parallel_size=2), global_batch_size=8),
+        workload(
+            LLAMA,
+            layout=ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=2),
+            global_batch_size=8,
+        ),
         "does not go with PP 2",
     ),
     "few microbatches": (
-        workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2),
-                 global_batch_size=2),
+        workload(LLAMA, layout=ParallelLayout(pipeline_model_parallel_size=2), global_batch_size=2),
         "1F1B needs PP = 2",
     ),
     "tied shards": (
-        workload(GPT, layout=ParallelLayout(data_parallel_size=2)), "tied weights are not sharded",
+        workload(GPT, layout=ParallelLayout(data_parallel_size=2)),
+        "tied weights are not sharded",
     ),
     "wide checkpoints of shards": (
         workload(LLAMA, "full:uniform:2", layout=ParallelLayout(data_parallel_size=2)),
@@ -238,26 +297,35 @@ REFUSED = {
         "does not cut latent attention",
     ),
     "offloaded latent attention": (
-        workload(LATENT, "none+offload=core_attn"), "without latent attention only",
+        workload(LATENT, "none+offload=core_attn"),
+        "without latent attention only",
     ),
     "mtp": (workload(replace(LLAMA, mtp_num_layers=1)), "has no multi-token prediction"),
     "window": (workload(replace(LLAMA, window_size=8)), "has no sliding windows"),
     "l2 norm": (workload(replace(LLAMA, qk_l2_norm=True)), "has no such layers"),
     "sinks": (
-        workload(replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE)), "has no sinks",
+        workload(replace(LLAMA, softmax_type=SoftmaxType.LEARNABLE)),
+        "has no sinks",
     ),
     "activation": (
-        workload(replace(LLAMA, activation=Activation.QUICK_GEGLU)), "does not run it",
+        workload(replace(LLAMA, activation=Activation.QUICK_GEGLU)),
+        "does not run it",
     ),
     "gelu experts": (workload(replace(EXPERTS, activation=Activation.GEGLU)), "SwiGLU alone"),
     "experts with bias": (workload(replace(EXPERTS, add_bias_linear=True)), "no biases in experts"),
     "capacity": (workload(replace(EXPERTS, moe_expert_capacity_factor=1.0)), "drops no tokens"),
     "router in fp64": (
-        workload(replace(EXPERTS, moe_router_dtype=RouterDType.FP64)), "no such router",
+        workload(replace(EXPERTS, moe_router_dtype=RouterDType.FP64)),
+        "no such router",
     ),
     "sinkhorn": (
-        workload(replace(EXPERTS, moe_aux_loss_coeff=0.0,
-                         moe_router_load_balancing_type=LoadBalancing.SINKHORN)),
+        workload(
+            replace(
+                EXPERTS,
+                moe_aux_loss_coeff=0.0,
+                moe_router_load_balancing_type=LoadBalancing.SINKHORN,
+            )
+        ),
         "does not balance experts this way",
     ),
     "limited groups": (
@@ -265,27 +333,34 @@ REFUSED = {
         "under an expert bias only",
     ),
     "expert tensor parallel": (
-        workload(EXPERTS, layout=ParallelLayout(
-            tensor_model_parallel_size=2, sequence_parallel=True)),
+        workload(
+            EXPERTS, layout=ParallelLayout(tensor_model_parallel_size=2, sequence_parallel=True)
+        ),
         "does not cut experts",
     ),
     "expert parallel": (
-        workload(EXPERTS, layout=ParallelLayout(
-            expert_model_parallel_size=2, data_parallel_size=2), global_batch_size=8),
+        workload(
+            EXPERTS,
+            layout=ParallelLayout(expert_model_parallel_size=2, data_parallel_size=2),
+            global_batch_size=8,
+        ),
         "does not split this way",
     ),
     "experts under a policy": (workload(EXPERTS, "op:torchtitan"), "in dense models only"),
     "stages of two kinds": (
-        workload(replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]")),
-                 layout=ParallelLayout(pipeline_model_parallel_size=2)),
+        workload(
+            replace(EXPERTS, moe_layer_freq=LayerPattern("[0,1]")),
+            layout=ParallelLayout(pipeline_model_parallel_size=2),
+        ),
         "same kinds of layers",
     ),
     "fp16": (workload(LLAMA, precision=Precision.FP16), "compute in bf16"),
     "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "8 bits need Transformer Engine"),
     "kept attention with dropout on a GPU": (
-        replace(workload(GPT, "op:torchtitan"), device=Device.CUDA), "gives wrong gradients",
+        replace(workload(GPT, "op:torchtitan"), device=Device.CUDA),
+        "gives wrong gradients",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -295,14 +370,20 @@ def test_workloads_that_are_refused(name: str) -> None:
         predict_saved_bytes_per_layer(one)
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"recompute": "op:torchtitan"}, "plain torch modules only"),
-    ({"recompute": "full:uniform:2"}, "one layer each"),
-    ({"layout": ParallelLayout(tensor_model_parallel_size=2)}, "without tensor parallelism here"),
-    ({"precision": Precision.FP16}, "scales no loss"),
-    ({"model": LATENT}, "latent attention runs on plain torch"),
-    ({"model": EXPERTS}, "experts run on plain torch modules only"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recompute": "op:torchtitan"}, "plain torch modules only"),
+        ({"recompute": "full:uniform:2"}, "one layer each"),
+        (
+            {"layout": ParallelLayout(tensor_model_parallel_size=2)},
+            "without tensor parallelism here",
+        ),
+        ({"precision": Precision.FP16}, "scales no loss"),
+        ({"model": LATENT}, "latent attention runs on plain torch"),
+        ({"model": EXPERTS}, "experts run on plain torch modules only"),
+    ],
+)
 def test_what_transformer_engine_does_not_run(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
 ) -> None:
@@ -312,9 +393,15 @@ def test_what_transformer_engine_does_not_run(
         predict_saved_bytes_per_layer(one)
 
 
-@pytest.mark.parametrize(("setting", "replays"), [
-    ("none", 0), ("selective:mlp", 2), ("full:block:1", 1), ("selective:core_attn", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "replays"),
+    [
+        ("none", 0),
+        ("selective:mlp", 2),
+        ("full:block:1", 1),
+        ("selective:core_attn", 0),
+    ],
+)
 def test_traffic_of_what_is_not_fused(setting: str, replays: int) -> None:
     """Two microbatches of 2 x 32 tokens through two layers: activations [.., 96], 16 bits."""
     one = workload(LLAMA, setting)
@@ -341,10 +428,11 @@ def test_traffic_of_the_experts_activation(setting: str, replays: int) -> None:
         (ParallelLayout(data_parallel_size=2), 42 / 2, 46 / 2 + 6),
         (
             ParallelLayout(data_parallel_size=2, use_distributed_optimizer=False),
-            42 + 4, 46 + 6,
+            42 + 4,
+            46 + 6,
         ),
     ],
-)  # fmt: skip
+)
 def test_traffic_around_the_optimizer(layout: ParallelLayout, own: float, megatron: float) -> None:
     """Bytes a parameter: the gradient cast and zeroed (8), Adam (28), a copy (6), the mean over DP
     ranks without shards (4); Megatron's Adam (46 of a shard) and its buffer (6)."""

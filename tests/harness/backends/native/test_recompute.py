@@ -87,11 +87,17 @@ def test_saved_bytes_of_shapes(shape: str, micro_batch_size: int) -> None:
 
 @pytest.mark.parametrize(
     ("model", "setting"),
-    [(LLAMA, "selective:core_attn"), (LLAMA, "selective:mlp"), (LLAMA, "selective:layernorm"),
-     (LLAMA, "full:uniform:1"), (LLAMA, "selective:core_attn,mlp,layernorm"),
-     (LLAMA, "op:torchtitan"), (EXPERTS, "selective:moe"),
-     (EXPERTS, "selective:moe_act,layernorm")],
-)  # fmt: skip
+    [
+        (LLAMA, "selective:core_attn"),
+        (LLAMA, "selective:mlp"),
+        (LLAMA, "selective:layernorm"),
+        (LLAMA, "full:uniform:1"),
+        (LLAMA, "selective:core_attn,mlp,layernorm"),
+        (LLAMA, "op:torchtitan"),
+        (EXPERTS, "selective:moe"),
+        (EXPERTS, "selective:moe_act,layernorm"),
+    ],
+)
 def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> None:
     """The peak is the head's, with all layers' kept tensors alive; what a replay brings back must
     be gone before the next layer's."""
@@ -112,9 +118,15 @@ def test_what_is_not_kept_is_off_the_peak(model: ModelSpec, setting: str) -> Non
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     "setting",
-    ["none", "selective:layernorm", "selective:core_attn,mlp", "full:uniform:2", "full:block:1",
-     "op:torchtitan"],
-)  # fmt: skip
+    [
+        "none",
+        "selective:layernorm",
+        "selective:core_attn,mlp",
+        "full:uniform:2",
+        "full:block:1",
+        "op:torchtitan",
+    ],
+)
 def test_nothing_else_is_alive(name: str, setting: str) -> None:
     one = workload(MODELS[name], setting)
     predicted = predict_saved_bytes_per_layer(one) * one.model.num_layers

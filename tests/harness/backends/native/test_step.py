@@ -96,12 +96,20 @@ def test_parameters_are_the_advisors_and_have_megatrons_names() -> None:
         parameters = step.named_parameters()
         assert sum(p.numel() for p in parameters.values()) == count_parameters(model)
     layer = "decoder.layers.1."
-    for name in ("input_layernorm.weight", "self_attention.linear_qkv.weight",
-                 "self_attention.linear_proj.weight", "pre_mlp_layernorm.weight",
-                 "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"):  # fmt: skip
+    for name in (
+        "input_layernorm.weight",
+        "self_attention.linear_qkv.weight",
+        "self_attention.linear_proj.weight",
+        "pre_mlp_layernorm.weight",
+        "mlp.linear_fc1.weight",
+        "mlp.linear_fc2.weight",
+    ):
         assert layer + name in parameters
-    assert {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight",
-            "output_layer.weight"} <= set(parameters)  # fmt: skip
+    assert {
+        "embedding.word_embeddings.weight",
+        "decoder.final_layernorm.weight",
+        "output_layer.weight",
+    } <= set(parameters)
 
 
 def test_states_are_fp32_over_16_bit_parameters() -> None:

@@ -60,9 +60,16 @@ def test_a_sample_survives_json() -> None:
 
 @pytest.mark.parametrize(
     "load",
-    [GpuLoad(), GpuLoad(sm_clock_mhz=1755.0, max_sm_clock_mhz=1980, power_watts=690.5,
-                  throttle_reasons=("sw_power_cap",))],
-)  # fmt: skip
+    [
+        GpuLoad(),
+        GpuLoad(
+            sm_clock_mhz=1755.0,
+            max_sm_clock_mhz=1980,
+            power_watts=690.5,
+            throttle_reasons=("sw_power_cap",),
+        ),
+    ],
+)
 def test_the_load_is_kept(load: GpuLoad) -> None:
     case = Case(kind=Kind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
     sample = Sample(case=case, seconds=2e-6, load=load)
@@ -72,9 +79,17 @@ def test_the_load_is_kept(load: GpuLoad) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"kind": "gemv"}, {"sizes": [1, 2]}, {"sizes": None}, {"seconds": 0}, {"seconds": "nan"},
-     {"sizes": [0, 1, 1]}, {"load": {}}, {"load": {"throttle_reasons": None, "volts": 1}}],
-)  # fmt: skip
+    [
+        {"kind": "gemv"},
+        {"sizes": [1, 2]},
+        {"sizes": None},
+        {"seconds": 0},
+        {"seconds": "nan"},
+        {"sizes": [0, 1, 1]},
+        {"load": {}},
+        {"load": {"throttle_reasons": None, "volts": 1}},
+    ],
+)
 def test_what_is_no_sample_is_refused(change: dict[str, object]) -> None:
     values = sample_values(Sample(case=Case(kind=Kind.GEMM, sizes=(4, 6, 8)), seconds=1.0))
     with pytest.raises(UserError, match="is not a sample"):

@@ -32,12 +32,27 @@ def two_ranks(tmp_path: Path, budget: str) -> tuple[int, list[dict[str, Any]]]:
     script.write_text(SCRIPT)
     out = tmp_path / "out.json"
     done = subprocess.run(
-        (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(script), str(out), budget),
-        capture_output=True, text=True, timeout=170, check=False,
-        env={"PYTHONPATH": str(Path(__file__).parents[4]), "OMP_NUM_THREADS": "1",
-             "PATH": "/usr/bin:/bin"},
-    )  # fmt: skip
+        (
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(script),
+            str(out),
+            budget,
+        ),
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        env={
+            "PYTHONPATH": str(Path(__file__).parents[4]),
+            "OMP_NUM_THREADS": "1",
+            "PATH": "/usr/bin:/bin",
+        },
+    )
     assert done.returncode == 0, done.stderr
     world_size, samples = json.loads(out.read_text())
     return world_size, samples

@@ -11,13 +11,19 @@ from harness.calibrate.bench.timer import time_call
 from harness.trial import Device
 
 SMALL = {
-    Kind.GEMM: (16, 32, 48), Kind.NORM: (8, 64), Kind.ADD: (8, 64), Kind.SWIGLU: (8, 64),
-    Kind.ADAM: (512,), Kind.COPY: (4096,),
-    Kind.GROUPED_GEMM: (3, 16, 32, 48), Kind.SUSTAINED_GEMM: (16, 32, 48),
-    Kind.HOST_LAUNCH: (16,), Kind.HOST_LAYER: (16, 64),
+    Kind.GEMM: (16, 32, 48),
+    Kind.NORM: (8, 64),
+    Kind.ADD: (8, 64),
+    Kind.SWIGLU: (8, 64),
+    Kind.ADAM: (512,),
+    Kind.COPY: (4096,),
+    Kind.GROUPED_GEMM: (3, 16, 32, 48),
+    Kind.SUSTAINED_GEMM: (16, 32, 48),
+    Kind.HOST_LAUNCH: (16,),
+    Kind.HOST_LAYER: (16, 64),
     **dict.fromkeys(ATTENTION, (1, 32, 4, 2, 16)),
     **dict.fromkeys(LATENT_ATTENTION, (1, 32, 4, 24, 16)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -40,8 +40,10 @@ def test_the_linear_layers_of_llama3_8b(tp: int) -> None:
     """qkv 6144, fc1 2 x 14336, both from 4096; forward and both gradients."""
     for width in (6144 // tp, 28672 // tp):
         for sizes, variant in (
-            ((8192, width, 4096), "tn"), ((8192, 4096, width), "nn"), ((width, 4096, 8192), "nt"),
-        ):  # fmt: skip
+            ((8192, width, 4096), "tn"),
+            ((8192, 4096, width), "nn"),
+            ((width, 4096, 8192), "nt"),
+        ):
             assert Case(kind=Kind.GEMM, sizes=sizes, variant=variant) in CASES
 
 
@@ -83,8 +85,12 @@ def test_every_preset_gives_gemms() -> None:
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_attention_of_any_length_of_which_none_takes_long(kind: Kind) -> None:
     for tokens, heads, groups in (
-        (2048, 32, 8), (16384, 32, 8), (32768, 32, 8), (65536, 4, 1), (131072, 4, 1),
-    ):  # fmt: skip
+        (2048, 32, 8),
+        (16384, 32, 8),
+        (32768, 32, 8),
+        (65536, 4, 1),
+        (131072, 4, 1),
+    ):
         assert Case(kind=kind, sizes=(1, tokens, heads, groups, 128)) in CASES
     long = [case for case in CASES if case.kind is kind and case.sizes[1] > 8192]
     assert max(case.flops for case in long) < 7e13, "0.2 s at 350 TFLOP/s"
@@ -111,8 +117,14 @@ def test_the_core_is_small_and_of_what_steps_are_made_of() -> None:
     assert core <= CASES
     assert len(core) < 400
     assert {case.kind for case in core if case.kind not in COLLECTIVES} == {
-        Kind.GEMM, Kind.GEMM_FP8, *ATTENTION, *BANDWIDTH, Kind.ADAM, *HOST_COPIES, Kind.COPY,
-    }  # fmt: skip
+        Kind.GEMM,
+        Kind.GEMM_FP8,
+        *ATTENTION,
+        *BANDWIDTH,
+        Kind.ADAM,
+        *HOST_COPIES,
+        Kind.COPY,
+    }
     assert BURST in core
     assert SUSTAINED.flops == BURST.flops
 

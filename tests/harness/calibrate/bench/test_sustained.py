@@ -28,9 +28,10 @@ class Heating:
 
     def reading(self) -> GpuReading:
         return GpuReading(
-            sm_clock_mhz=1500 if self.hot else 1980, power_watts=700.0 if self.hot else 500.0,
+            sm_clock_mhz=1500 if self.hot else 1980,
+            power_watts=700.0 if self.hot else 500.0,
             throttle_reasons=("sw_power_cap",) if self.hot else (),
-        )  # fmt: skip
+        )
 
     def identity(self) -> GpuIdentity:
         return GpuIdentity(max_sm_clock_mhz=1980)
@@ -56,9 +57,11 @@ def test_the_second_half_is_what_counts(gpu: Any) -> None:
     assert timing.seconds == pytest.approx(0.0125)
     assert timing.spread == pytest.approx(0.0)
     assert seen == GpuLoad(
-        sm_clock_mhz=1500, max_sm_clock_mhz=1980, power_watts=700.0,
+        sm_clock_mhz=1500,
+        max_sm_clock_mhz=1980,
+        power_watts=700.0,
         throttle_reasons=("sw_power_cap",),
-    )  # fmt: skip
+    )
     assert 1.0 <= gpu.now < 1.0 + 2 * 5 * 0.0125, "held as long as asked, to the batch"
 
 

@@ -75,8 +75,7 @@ class Cluster:
 
     def start(self) -> None:
         """All daemons, until both nodes are idle."""
-        files = {"key": "munge.key", "seed": "munge.seed", "pid": "munged.pid",
-                 "log": "munged.log"}  # fmt: skip
+        files = {"key": "munge.key", "seed": "munge.seed", "pid": "munged.pid", "log": "munged.log"}
         words = [f"--{kind}-file={self.root}/{name}" for kind, name in files.items()]
         self._daemon("munged", "--force", f"--socket={self.root}/munge.socket", *words)
         self.start_controller()
@@ -132,9 +131,13 @@ class Cluster:
 
     def _daemon(self, *words: str) -> None:
         done = subprocess.run(
-            words, env={**os.environ, **self.variables}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            words,
+            env={**os.environ, **self.variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     def _signal(self, daemon: str, number: signal.Signals) -> None:

@@ -70,8 +70,14 @@ def test_a_preempted_trial_starts_anew(
     replace(runner, options=replace(runner.options, wait=False)).run()
     until(lambda: all(started(runner, name) for name in names))
     faults({})
-    cluster.ask("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null",
-                "--wrap=true")  # fmt: skip
+    cluster.ask(
+        "sbatch",
+        "--partition=urgent",
+        "--nodes=2",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=true",
+    )
     results = runner.run()
     assert [result.status for result in results.values()] == [TrialStatus.OK] * 2
     for name in names:
@@ -81,9 +87,12 @@ def test_a_preempted_trial_starts_anew(
 
 @pytest.mark.parametrize("max_requeues", [0, 3])
 def test_a_trial_whose_node_is_lost_starts_anew_where_it_may(
-    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults,
+    cluster: Cluster,
+    make_plan: MakePlan,
+    make_slurm_runner: MakeRunner,
+    faults: Faults,
     max_requeues: int,
-) -> None:  # fmt: skip
+) -> None:
     plan = make_plan(1)
     (name,) = names_of(plan)
     faults({"default": "hang"})
@@ -126,9 +135,12 @@ def jobs_in_the_queue(cluster: Cluster) -> set[str]:
 
 
 def test_a_submission_that_was_cut_off_is_undone_and_made_again(
-    cluster: Cluster, make_plan: MakePlan, make_slurm_runner: MakeRunner, faults: Faults,
+    cluster: Cluster,
+    make_plan: MakePlan,
+    make_slurm_runner: MakeRunner,
+    faults: Faults,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     plan = make_plan(2)
     faults({"default": "hang"})
     runner = make_slurm_runner(plan)
@@ -184,11 +196,20 @@ def test_ranks_of_two_nodes_train_together(
 ) -> None:
     pytest.importorskip("hydra")
     arguments = [
-        "run", "--no-report", "launcher=slurm", "launcher.nodes=2", "device=cpu",
-        "launcher.poll_seconds=0.2", "gpus=2xH100", "recompute.settings=[full:uniform:1]",
-        "experiment=tiny_cpu", "measure.steps=2", "measure.max_warmup_steps=3", "name=x",
+        "run",
+        "--no-report",
+        "launcher=slurm",
+        "launcher.nodes=2",
+        "device=cpu",
+        "launcher.poll_seconds=0.2",
+        "gpus=2xH100",
+        "recompute.settings=[full:uniform:1]",
+        "experiment=tiny_cpu",
+        "measure.steps=2",
+        "measure.max_warmup_steps=3",
+        "name=x",
         f"runs={tmp_path}",
-    ]  # fmt: skip
+    ]
     assert main(arguments) == 3
     asked = capsys.readouterr()
     assert asked.out == ""

@@ -9,11 +9,15 @@ from harness.launchers.slurm import queue
 from harness.launchers.slurm.queue import JobReport, Queue, array_id, counts, tasks
 
 # As Slurm 22.05 prints them, cut to the fields around those that are read.
-RUNNING = ("JobId=13 ArrayJobId=12 ArrayTaskId=0 ArrayTaskThrottle=20 JobName=harness-1 "
-           "JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=0 ExitCode=0:0 "
-           "NodeList=gpu[1-2] BatchHost=gpu1")  # fmt: skip
-WAITING = ("JobId=12 ArrayJobId=12 ArrayTaskId=2-3,7%20 JobName=harness-1 JobState=PENDING "
-           "Reason=Resources ExitCode=0:0 NodeList=(null)")  # fmt: skip
+RUNNING = (
+    "JobId=13 ArrayJobId=12 ArrayTaskId=0 ArrayTaskThrottle=20 JobName=harness-1 "
+    "JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=0 ExitCode=0:0 "
+    "NodeList=gpu[1-2] BatchHost=gpu1"
+)
+WAITING = (
+    "JobId=12 ArrayJobId=12 ArrayTaskId=2-3,7%20 JobName=harness-1 JobState=PENDING "
+    "Reason=Resources ExitCode=0:0 NodeList=(null)"
+)
 KILLED = "JobId=14 ArrayJobId=12 ArrayTaskId=1 JobState=FAILED Reason=NonZeroExitCode ExitCode=0:9"
 ALONE = "JobId=20 JobName=harness-2 JobState=COMPLETED Reason=None ExitCode=0:0 NodeList=gpu1"
 GONE = "slurm_load_jobs error: Invalid job id specified"
@@ -40,8 +44,10 @@ def test_an_array_in_all_its_states(said: dict[str, tuple[int, str, str]]) -> No
     assert Queue().reports("12") == {
         "12_0": JobReport(state="RUNNING", nodes="gpu[1-2]"),
         "12_1": JobReport(state="FAILED", signal=9, reason="NonZeroExitCode"),
-        "12_2": waiting, "12_3": waiting, "12_7": waiting,
-    }  # fmt: skip
+        "12_2": waiting,
+        "12_3": waiting,
+        "12_7": waiting,
+    }
 
 
 def test_a_single_job_has_no_task(said: dict[str, tuple[int, str, str]]) -> None:
@@ -54,8 +60,12 @@ def test_what_the_controller_forgot_is_in_the_accounts(
 ) -> None:
     said["scontrol"] = (1, "", GONE)
     assert Queue().reports("12") == {}
-    said["sacct"] = (0, "12_0|CANCELLED by 1000|0:0|gpu1\n12_1|OUT_OF_MEMORY|0:125|gpu2\n"
-                        "12_[2-3]|PENDING|0:0|None assigned\n", "")  # fmt: skip
+    said["sacct"] = (
+        0,
+        "12_0|CANCELLED by 1000|0:0|gpu1\n12_1|OUT_OF_MEMORY|0:125|gpu2\n"
+        "12_[2-3]|PENDING|0:0|None assigned\n",
+        "",
+    )
     assert Queue().reports("12") == {
         "12_0": JobReport(state="CANCELLED", nodes="gpu1"),
         "12_1": JobReport(state="OUT_OF_MEMORY", signal=125, nodes="gpu2"),

@@ -44,8 +44,21 @@ def test_a_job_that_slurm_has_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", ["PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED",
-              "REQUEUE_HOLD", "SPECIAL_EXIT", "STAGE_OUT", "SIGNALING", "RESIZING", "STOPPED"]
-)  # fmt: skip
+    "state",
+    [
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "SPECIAL_EXIT",
+        "STAGE_OUT",
+        "SIGNALING",
+        "RESIZING",
+        "STOPPED",
+    ],
+)
 def test_what_may_still_run(state: str) -> None:
     assert not has_ended(JobReport(state=state))

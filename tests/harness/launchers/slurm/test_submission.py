@@ -22,10 +22,13 @@ def of(trial: Trial, ranks: int, device: Device = Device.CUDA, timeout: float = 
 @pytest.mark.parametrize(
     ("ranks", "options", "expected"),
     [
-        (8, {}, (1, 8)), (16, {"gpus_per_node": 8}, (2, 8)), (16, {"nodes": 4}, (4, 4)),
-        (4, {"gpus_per_node": 8}, (1, 8)), (16, {"nodes": 4, "gpus_per_node": 8}, (4, 8)),
+        (8, {}, (1, 8)),
+        (16, {"gpus_per_node": 8}, (2, 8)),
+        (16, {"nodes": 4}, (4, 4)),
+        (4, {"gpus_per_node": 8}, (1, 8)),
+        (16, {"nodes": 4, "gpus_per_node": 8}, (4, 8)),
     ],
-)  # fmt: skip
+)
 def test_nodes_and_gpus(
     trial: Trial, ranks: int, options: dict[str, int], expected: tuple[int, int]
 ) -> None:
@@ -55,17 +58,35 @@ def test_ranks_that_do_not_come_out_even(trial: Trial, options: dict[str, int], 
 def test_parameters_reach_the_batch_script(tmp_path: object) -> None:
     submitit = pytest.importorskip("submitit")
     options = replace(
-        SLURM, partition="h100", account="me", qos="high", constraint="nvlink", mem="64G",
-        sbatch=("exclusive", "mail-type=END"), setup=("module load cuda",), array_parallelism=4,
-    )  # fmt: skip
+        SLURM,
+        partition="h100",
+        account="me",
+        qos="high",
+        constraint="nvlink",
+        mem="64G",
+        sbatch=("exclusive", "mail-type=END"),
+        setup=("module load cuda",),
+        array_parallelism=4,
+    )
     shape = Shape(nodes=2, gpus_per_node=8, cpus_per_task=0, minutes=30)
     given = parameters(shape, options, "harness-1")
     text = submitit.slurm.slurm._make_sbatch_string("true", "folder", map_count=9, **given)
     for line in (
-        "--partition=h100", "--account=me", "--qos=high", "--constraint=nvlink", "--mem=64G",
-        "--exclusive", "--mail-type=END", "--nodes=2", "--gpus-per-node=8", "--time=30",
-        "--ntasks-per-node=1", "--job-name=harness-1", "--array=0-8%4", "--requeue",
-    ):  # fmt: skip
+        "--partition=h100",
+        "--account=me",
+        "--qos=high",
+        "--constraint=nvlink",
+        "--mem=64G",
+        "--exclusive",
+        "--mail-type=END",
+        "--nodes=2",
+        "--gpus-per-node=8",
+        "--time=30",
+        "--ntasks-per-node=1",
+        "--job-name=harness-1",
+        "--array=0-8%4",
+        "--requeue",
+    ):
         assert f"#SBATCH {line}\n" in text
     assert "\nmodule load cuda\n" in text
     assert "wckey" not in text

@@ -63,9 +63,13 @@ def test_too_many_requeues_are_a_failure(
     [(signal.SIGTERM, 1, 128 + signal.SIGTERM), (signal.SIGUSR2, 60, 128 + signal.SIGUSR2)],
 )
 def test_what_slurm_ends_early_leaves_no_result_and_no_process(
-    make_task: MakeTask, folder: TrialFolder, faults: Callable[..., None],
-    number: signal.Signals, minutes: int, code: int,
-) -> None:  # fmt: skip
+    make_task: MakeTask,
+    folder: TrialFolder,
+    faults: Callable[..., None],
+    number: signal.Signals,
+    minutes: int,
+    code: int,
+) -> None:
     faults({"default": "hang"})
     timer = threading.Timer(0.4, os.kill, (os.getpid(), number))
     timer.start()
@@ -105,18 +109,27 @@ def test_a_folder_without_a_trial_is_an_error(make_task: MakeTask, folder: Trial
 
 @pytest.mark.parametrize(
     ("nodes", "expected"),
-    [("gpu1", "gpu1"), ("gpu1,gpu2", "gpu1"), ("gpu[007-009,012],big1", "gpu007"),
-     ("a,gpu[1-2]", "a"), ("r[1-2]n3,x", "r1n3"), ("n[3,5]", "n3")],
-)  # fmt: skip
+    [
+        ("gpu1", "gpu1"),
+        ("gpu1,gpu2", "gpu1"),
+        ("gpu[007-009,012],big1", "gpu007"),
+        ("a,gpu[1-2]", "a"),
+        ("r[1-2]n3,x", "r1n3"),
+        ("n[3,5]", "n3"),
+    ],
+)
 def test_the_first_of_slurm_s_node_list(nodes: str, expected: str) -> None:
     assert first_node(nodes) == expected
 
 
 def test_nodes_meet_at_the_first_at_a_port_of_their_job() -> None:
     variables = {
-        "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1", "SLURM_JOB_NODELIST": "localhost,x",
-        "SLURM_JOB_ID": "20007", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
-    }  # fmt: skip
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NODEID": "1",
+        "SLURM_JOB_NODELIST": "localhost,x",
+        "SLURM_JOB_ID": "20007",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+    }
     found = rendezvous_of(variables)
     assert found is not None
     assert (found.nnodes, found.node_rank, found.host, found.port) == (2, 1, "localhost", 10007)

@@ -125,8 +125,9 @@ def test_bridge_gpu_utilization_is_model_tflops() -> None:
 
 def test_frame_and_arguments() -> None:
     assert read("using world size: 32, data-parallel size: 2, context-parallel size: 1,") == (
-        Mark.START, Argument(name="world_size", value="32"),
-    )  # fmt: skip
+        Mark.START,
+        Argument(name="world_size", value="32"),
+    )
     assert read("  recompute_modules ............................... ['mlp']") == (
         Argument(name="recompute_modules", value="['mlp']"),
     )

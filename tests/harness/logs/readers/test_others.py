@@ -139,19 +139,24 @@ def test_trainer_loss_that_is_nan() -> None:
 
 
 def test_trainer_end() -> None:
-    line = ("{'train_runtime': '123.4', 'train_samples_per_second': '12.35', "
-            "'train_steps_per_second': '1.25', 'train_loss': '6.5', 'epoch': '1'}")  # fmt: skip
+    line = (
+        "{'train_runtime': '123.4', 'train_samples_per_second': '12.35', "
+        "'train_steps_per_second': '1.25', 'train_loss': '6.5', 'epoch': '1'}"
+    )
     assert read("huggingface", line) == (WholeRun(seconds=0.8), Mark.END)
     rate = line.replace("{", "{'train_tokens_per_second': 1234.5, ")  # 4.x: of one rank
     assert read("huggingface", rate)[0] == WholeRun(seconds=0.8, tokens_per_second_per_gpu=1234.5)
     memory = "{'before_init_mem_gpu': 1000, 'init_mem_gpu_alloc_delta': 20000, "
     memory += "'train_mem_gpu_alloc_delta': 300000, 'train_mem_gpu_peaked_delta': 4000000, "
     assert read("huggingface", line.replace("{", memory)) == (
-        WholeRun(seconds=0.8), Peak(number=0, allocated=4_321_000), Mark.END,
-    )  # fmt: skip
+        WholeRun(seconds=0.8),
+        Peak(number=0, allocated=4_321_000),
+        Mark.END,
+    )
     assert read("huggingface", line.replace("{", "{'train_mem_gpu_peaked_delta': 4000000, ")) == (
-        WholeRun(seconds=0.8), Mark.END,
-    )  # fmt: skip
+        WholeRun(seconds=0.8),
+        Mark.END,
+    )
 
 
 @pytest.mark.parametrize(
