@@ -9,10 +9,8 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from advisor.base.documents import read_yaml
 from advisor.errors import UserError
 from advisor.reader import show, show_path
 from advisor.units import nearest_names
@@ -110,63 +108,4 @@ def unknown_name(
 
 def load_yaml(path: Path) -> Document:
     """The mapping that a YAML file holds; UserError where it is broken or something else."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        values = yaml.load(text, Loader=_loader(text))
-    except OSError as error:
-        raise UserError("file", show_path(path), f"cannot be read: {error.strerror}") from None
-    except yaml.MarkedYAMLError as error:
-        raise UserError("file", show_path(path), f"is not valid YAML: {_place(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError("file", show_path(path), f"is not valid YAML: {reason}") from None
-    if not isinstance(values, dict):
-        kind = "nothing" if values is None else f"a {type(values).__name__}"
-        raise UserError("file", show_path(path), f"must hold keys and values, and holds {kind}")
-    for key in values:
-        if not isinstance(key, str):
-            raise UserError(f"{path}: {show(key)}", show(values[key]), "is not a text key")
-    return Document(path=path, values=values)
-
-
-def _place(error: yaml.MarkedYAMLError) -> str:
-    """``line 3, column 7: could not find expected ':'``."""
-    mark = error.problem_mark
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + " ".join((error.problem or "broken").split())
-
-
-class _UniqueKeys:
-    """Part of a loader that refuses a key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue
-            key = key_node.value
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {show(key)} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)  # type: ignore[misc]
-        return mapping
-
-
-class _PlainLoader(_UniqueKeys, yaml.SafeLoader):
-    """In Python: nesting without end is a RecursionError."""
-
-
-class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """In C where libyaml is there, ten times as fast; nesting without end overflows its stack."""
-
-
-def _loader(text: str) -> type[_PlainLoader] | type[_FastLoader]:
-    """The fast loader, unless the text may nest deeper than any configuration does."""
-    in_one_line = max((line.count("- ") + line.count("? ") for line in text.split("\n")), default=0)
-    depth_at_most = text.count("[") + text.count("{") + in_one_line
-    return _FastLoader if depth_at_most < _DEEP else _PlainLoader
-
-
-_DEEP = 1000
+    return Document(path=path, values=read_yaml(path))

@@ -8,6 +8,7 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from advisor.base.limits import LARGEST
 from advisor.errors import UserError
 from advisor.units import nearest_names
 
@@ -180,14 +181,22 @@ def _scalar(value: object, annotation: Any, where: str) -> Any:
         raise UserError(
             where, show(value), f"must be {_KINDS[annotation]}", _hint(value, annotation)
         )
-    return _number(value, annotation, where) if annotation is float else value
+    return value if annotation in (bool, str) else _number(value, annotation, where)
 
 
 def _number(value: Any, annotation: Any, where: str) -> Any:
-    """`value` as the number type `annotation`; infinite and undefined ones are refused."""
+    """`value` as the number type `annotation`; infinite and undefined ones are refused, and
+    integers that nobody counts to."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise UserError(where, _short(value), f"is too large; at most {LARGEST:.0e}")
     if not math.isfinite(value):
         raise UserError(where, value, "must be finite")
     return annotation(value)
+
+
+def _short(value: int) -> str:
+    """An integer of any size: Python spells one of more than 4,300 digits only when told to."""
+    return str(value) if value.bit_length() < 200 else f"(an integer of {value.bit_length()} bits)"
 
 
 def _hint(value: object, annotation: Any) -> str:

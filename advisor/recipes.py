@@ -9,19 +9,19 @@ _validate_and_sync_distributed_optimizer_settings, training/mixed_precision.py).
 the model that is asked for is opened, and only the row that is chosen is converted.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.documents import read_csv
 from advisor.configuration import Group, config_folders
 from advisor.errors import UserError
 from advisor.job import JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from advisor.reader import field_types, parse
+from advisor.reader import field_types, parse, show
 from advisor.units import parse_gpus
 
 NOT_MODELLED: Final = frozenset(
@@ -42,6 +42,8 @@ _DEGREES: Final = {
     "EP": "expert_model_parallel_size",
     "ETP": "expert_tensor_parallel_size",
 }
+_COUNTS: Final = (*_DEGREES.values(), "seq_length", "global_batch_size")
+"""Columns that are computed with before a row is chosen."""
 SUFFIX: Final = ".csv"
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
@@ -148,19 +150,22 @@ def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ..
 
 
 def _read(path: Path) -> tuple[Recipe, ...]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        known = ABOUT | NOT_MODELLED | {name for cls in _GROUPS for name in field_types(cls)}
-        for column in rows.fieldnames or ():
-            if column not in known:
-                raise UserError(f"{path.name}: {column}", "(column)", "is not a known key")
-        return tuple(_recipe(path, row) for row in rows)
+    columns, rows = read_csv(path)
+    known = ABOUT | NOT_MODELLED | {name for cls in _GROUPS for name in field_types(cls)}
+    for column in columns:
+        if column not in known:
+            raise UserError(f"{path.name}: {show(column)}", "(column)", "is not a known key")
+    return tuple(_recipe(path, row) for row in rows)
 
 
 def _recipe(path: Path, row: dict[str, str]) -> Recipe:
     for column in ("name", "gpus", "precision", "seq_length", "global_batch_size"):
         if not row.get(column):
-            raise UserError(f"{path.name}: {row.get('name')}", column, "is missing")
+            raise UserError(f"{path.name}: {show(row.get('name'))}", column, "is missing")
+    for column in _COUNTS:
+        where = f"{path.name}: {show(row['name'])}: {column}"
+        if row.get(column) and parse(row[column], int, where) < 1:
+            raise UserError(where, row[column], "must be at least 1")
     first, *others = row["gpus"].split("/")
     count, kind = parse_gpus(first)
     return Recipe(

@@ -68,7 +68,7 @@ def _diagnose(arguments: Sequence[str]) -> Outcome:
     if len(arguments) != 1 or (arguments[0].startswith("-") and arguments[0] != "-"):
         raise UsageError("diagnose: needs one LOG, e.g. advise diagnose train.log")
     found = scan(Path(arguments[0]))
-    page = diagnosis_page(found.findings, found.num_lines)
+    page = diagnosis_page(found.findings, found.num_lines, damaged=found.damaged)
     return Outcome(text=_printed(page), exit_code=int(not found.findings))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
+from advisor.base.limits import LARGEST
 from advisor.errors import UserError
 
 GIB: Final = 2**30
@@ -23,6 +24,7 @@ _BYTE_UNITS: Final = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+_SHOWN: Final = 24
 _MOST_GPUS: Final = 1_000_000
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 _GPUS: Final = re.compile(r"([0-9]+)\s*[xX*]\s*(\S+)")
@@ -34,7 +36,10 @@ def parse_bytes(text: str, field: str) -> int:
     scale = _BYTE_UNITS.get(match.group(2).upper()) if match else None
     if match is None or scale is None:
         raise UserError(field, text, "is not a quantity of bytes", "write e.g. 76GiB or 80GB")
-    amount = int(float(match.group(1)) * scale)
+    size = float(match.group(1)) * scale
+    if size > LARGEST:
+        raise UserError(field, text[:_SHOWN], f"is too large; at most {LARGEST:.0e} bytes")
+    amount = int(size)
     if amount <= 0:
         raise UserError(field, text, "must be positive", "write e.g. 76GiB")
     return amount
@@ -45,7 +50,8 @@ def parse_gpus(text: str) -> tuple[int, str]:
     match = _GPUS.fullmatch(text.strip())
     if match is None:
         raise UserError("--gpus", text, "is not COUNTxTYPE", "write e.g. 32xH100 or 8xA100-40GB")
-    count = int(match.group(1))
+    digits = match.group(1).lstrip("0")
+    count = int(digits or "0") if len(digits) <= len(str(_MOST_GPUS)) else _MOST_GPUS + 1
     if count < 1:
         raise UserError("--gpus", text, "needs at least one GPU", f"write e.g. 8x{match.group(2)}")
     if count > _MOST_GPUS:

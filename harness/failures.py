@@ -116,12 +116,15 @@ def _of_words(text: str) -> TrialStatus | None:
 
 def over_bytes(text: str) -> int | None:
     """Bytes asked for beyond what was free, of the GPU and of the process's own allowance, from
-    torch's message; None where it does not say."""
+    torch's message; None where it does not say, or what is written there is no size."""
     asked, free = _ASKED.search(text), _FREE.search(text)
     if asked is None or free is None:
         return None
-    room = min([_bytes(free[1]), *_left_of_allowance(text)])
-    return max(0, _bytes(asked[1]) - room)
+    try:
+        room = min([_bytes(free[1]), *_left_of_allowance(text)])
+        return max(0, _bytes(asked[1]) - room)
+    except ValueError:
+        return None
 
 
 def _left_of_allowance(text: str) -> list[int]:

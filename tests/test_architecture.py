@@ -21,8 +21,8 @@ HEAVY = (
 )
 # A module may import those of its own layer and of the layers before it.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "units"}),
-    frozenset({"reader", "dtypes", "configuration", "request", "outcome"}),
+    frozenset({"errors", "units", "base.limits"}),
+    frozenset({"base", "reader", "dtypes", "configuration", "request", "outcome"}),
     frozenset({"models.layer_kind", "models.layer_pattern"}),
     frozenset(
         {"models.spec", "models.experts", "models.attention", "models.variants", "models.hybrid"}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
+from advisor.base.limits import MOST_COUNT_DIGITS
 from advisor.diagnose.scan import Finding
 from advisor.units import human_bytes
 
@@ -155,8 +156,11 @@ def _metadata(finding: Finding) -> Meaning:
 
 
 def _shape(text: str) -> tuple[int, ...] | None:
-    """Sizes of ``torch.Size([2, 1024])``; None where the text is no shape."""
-    return tuple(int(size) for size in re.findall(r"\d+", text)) if "Size" in text else None
+    """Sizes of ``torch.Size([2, 1024])``; None where the text is no shape, or one of no tensor."""
+    sizes = re.findall(r"\d+", text)
+    if "Size" not in text or any(len(size) > MOST_COUNT_DIGITS for size in sizes):
+        return None
+    return tuple(map(int, sizes))
 
 
 _SPECIAL: Final[dict[str, Callable[[Finding], Meaning]]] = {

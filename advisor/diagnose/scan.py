@@ -1,27 +1,22 @@
 """Streams a log and finds known failures: one pass, a few lines in memory, any bytes."""
 
 import re
-import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
+from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Severity, load_catalog
 from advisor.diagnose.template import Reading, Template
-from advisor.errors import UserError
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20
 LINE_BYTES: Final = 1 << 13  # a longer line (progress bars, garbage) is cut around its message
 EXCERPT_CHARACTERS: Final = 400
 
-_ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK: Final = re.compile(r"\s*(?:\[(?:[Rr]ank|default) ?(\d+)\]:?|(\d+):(?= ))\s*")
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
 
@@ -48,10 +43,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All findings of one log, errors before warnings and then in its order."""
+    """All findings of one log, errors before warnings and then in its order. damaged: there was more,
+    and it cannot be decompressed."""
 
     findings: tuple[Finding, ...]
     num_lines: int
+    damaged: bool = False
 
 
 @dataclass(slots=True)
@@ -96,35 +93,30 @@ def diagnose(source: Path | str) -> tuple[Finding, ...]:
 
 def scan(source: Path | str) -> Diagnosis:
     """Like `diagnose`, with the number of lines read."""
+    scanner, damaged = _Scanner(anchors=_anchors()), False
     try:
-        with _opened(source) as stream:
-            return _scan(stream)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError("LOG", source, f"cannot be read ({reason})") from error
+        for block in _blocks(read_pieces(source, BLOCK_BYTES)):
+            scanner.read(block)
+    except DamagedError:
+        damaged = True
+    return scanner.finish(damaged)
 
 
-def _opened(source: Path | str) -> IO[bytes] | nullcontext[IO[bytes]]:
-    if isinstance(source, str):
-        return BytesIO(source.encode("utf-8", errors="replace"))
-    return nullcontext(sys.stdin.buffer) if source == Path("-") else source.open("rb")
-
-
-def _scan(stream: IO[bytes]) -> Diagnosis:
-    scanner = _Scanner(anchors=_anchors())
-    for block in _blocks(stream):
-        scanner.read(block)
-    return scanner.finish()
-
-
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, some BLOCK_BYTES at a time; a line longer than a block comes in pieces."""
+def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Whole lines, about a piece at a time; a line longer than a block comes in pieces."""
     rest = b""
-    while chunk := stream.read(BLOCK_BYTES):
-        whole = rest + chunk
-        end = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1 or len(whole)
-        yield whole[:end]
-        rest = whole[end:]
+    try:
+        for piece in pieces:
+            whole = rest + piece
+            end = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1
+            if not end and len(whole) >= BLOCK_BYTES:
+                end = len(whole)
+            rest = whole[end:]
+            if end:
+                yield whole[:end]
+    except DamagedError:
+        yield rest
+        raise
     if rest:
         yield rest
 
@@ -155,7 +147,7 @@ class _Scanner:
             if starts := [at for anchor in present if (at := line.find(anchor)) >= 0]:
                 self.waiting.append(_Window(line_number, [_cut(line, min(starts))]))
 
-    def finish(self) -> Diagnosis:
+    def finish(self, damaged: bool) -> Diagnosis:
         """Settle what is open at the end of the log."""
         for window in self.waiting:
             _settle(window, self.tallies)
@@ -166,6 +158,7 @@ class _Scanner:
         return Diagnosis(
             findings=tuple(item.finding() for item in found),
             num_lines=self.newlines + self.unfinished,
+            damaged=damaged,
         )
 
 
@@ -226,15 +219,6 @@ def _joined(lines: Sequence[bytes]) -> tuple[str, str, int | None]:
 
 def _without_prefix(line: bytes) -> tuple[int | None, str]:
     return clean_line(line.decode("utf-8", errors="replace"))
-
-
-def clean_line(line: str) -> tuple[int | None, str]:
-    """Rank and text of a line: without colours, and with single blanks; nested prefixes (srun's and
-    torchrun's) give the innermost rank."""
-    text, rank = _ANSI.sub("", line), None
-    while match := _RANK.match(text):
-        rank, text = int(match.group(1) or match.group(2)), text[match.end() :]
-    return rank, " ".join(text.replace("\0", "").split())
 
 
 def _excerpt(text: str, match: re.Match[str]) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from advisor.base.limits import LARGEST
+
 _PLACEHOLDER: Final = re.compile(r"<(\w*):(\w+)>")
 _TYPES: Final = {
     "int": r"-?\d+",
@@ -89,5 +91,7 @@ def _read(name: str, text: str) -> Reading:
     try:
         value = float(amount) * _BYTES.get(unit, 1)
     except ValueError:
+        return Reading(name=name, text=text, value=None)
+    if abs(value) > LARGEST:  # no size and no count: garbage, or two numbers written into one
         return Reading(name=name, text=text, value=None)
     return Reading(name=name, text=text, value=round(value) if unit else value)

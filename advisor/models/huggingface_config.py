@@ -3,13 +3,13 @@
 Source: transformers 4.57.1, configuration_utils.py and models/*/configuration_*.py.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from advisor.base.documents import read_json
 from advisor.errors import UserError
-from advisor.reader import convert, show, show_path
+from advisor.reader import convert, show
 
 CONFIG_FILE = "config.json"
 
@@ -66,16 +66,7 @@ class HuggingFaceConfig:
 
 def read_config(path: Path) -> HuggingFaceConfig:
     """The JSON object in a file; UserError where it is broken or something else."""
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UserError("file", show_path(path), f"cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError("file", show_path(path), f"is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        kind = type(values).__name__
-        raise UserError("file", show_path(path), f"must hold a JSON object, and holds a {kind}")
-    return HuggingFaceConfig(path=path, values=values)
+    return HuggingFaceConfig(path=path, values=read_json(path))
 
 
 # Keys that change neither the size of a weight nor what training keeps: token ids, initialization,

@@ -13,13 +13,18 @@ _MARGIN: Final = 11
 _MAX_CASES: Final = 5
 
 
-def diagnosis_page(findings: Sequence[Finding], num_lines: int | None = None) -> RenderableType:
-    """One block for every finding, errors first; a single line where nothing was found."""
+def diagnosis_page(
+    findings: Sequence[Finding], num_lines: int | None = None, *, damaged: bool = False
+) -> RenderableType:
+    """One block for every finding, errors first; a single line where nothing was found, and one
+    where the file is damaged and was not read to its end."""
+    parts = [part for finding in findings for part in ("", *_block(finding))][1:]
     if not findings:
         lines = "" if num_lines is None else f" in {num_lines:,} lines"
-        return f"no known failure{lines}"
-    parts = [part for finding in findings for part in ("", *_block(finding))]
-    return Group(*parts[1:])
+        parts = [f"no known failure{lines}"]
+    if damaged:
+        parts.append("the file is damaged or cut short: what its compression hides was not read")
+    return Group(*parts)
 
 
 def _block(finding: Finding) -> Iterator[RenderableType]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from advisor.base.limits import MOST_COUNT_DIGITS
 from advisor.errors import UserError
 from advisor.frameworks.megatron.setting import (
     Granularity,
@@ -64,7 +65,7 @@ def told_recompute(arguments: Mapping[str, str]) -> str | None:
             offload_modules=_names(arguments.get("offload_modules", "[]")) or (),
             distribute_saved_activations=arguments.get("distribute_saved_activations") == "True",
         )
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return same_spelling(setting)
 
@@ -115,7 +116,8 @@ def _enter(found: dict[str, Any], path: str, value: int) -> None:
 
 
 def _size(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    known = text.isascii() and text.isdigit() and len(text) <= MOST_COUNT_DIGITS
+    return int(text) if known and int(text) > 0 else None
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from advisor.base.lines import Line, read_lines
 from harness.failures import Failure
 from harness.logs.causes import ORDER, Causes
 from harness.logs.collect import Collector, together
-from harness.logs.lines import Line, read_lines
 from harness.logs.readers import READERS, reader_of
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
 

@@ -1,14 +1,19 @@
 """What one line of a log says, in seconds and bytes; each reader converts its framework's units."""
 
-import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
-NUMBER: Final = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf|NAN|INF)"
-"""A number as Python formats it, nan and inf included; "{:E}" writes them in capitals."""
+from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
+
+NUMBER: Final = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,3})?|nan|inf|NAN|INF)"
+"""A number as Python formats it, nan and inf included; "{:E}" writes them in capitals. More digits
+than any has are garbage, or lines written into one."""
+COUNT: Final = rf"\d{{1,{MOST_COUNT_DIGITS}}}"
+"""A number of steps or bytes, or of a rank."""
+_SMALLEST: Final = 1 / LARGEST
 _WHOLE: Final = re.compile(NUMBER)
 
 
@@ -126,15 +131,15 @@ def number(text: str) -> float | None:
 
 
 def positive(text: str) -> float | None:
-    """A finite number above zero, as a time or a rate must be."""
+    """A number above zero, as a time or a rate must be, of a size that some time or rate has."""
     value = number(text)
-    return value if value is not None and math.isfinite(value) and value > 0 else None
+    return value if value is not None and _SMALLEST <= value <= LARGEST else None
 
 
 def scaled_bytes(text: str, unit: int) -> int | None:
     """Bytes of a quantity in `unit`, rounded to a whole one."""
     value = number(text)
-    if value is None or not math.isfinite(value) or value < 0:
+    if value is None or not 0 <= value * unit <= LARGEST:
         return None
     return round(value * unit)
 

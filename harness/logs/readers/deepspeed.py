@@ -11,7 +11,9 @@ import math
 import re
 from typing import Final
 
+from advisor.base.limits import LARGEST
 from harness.logs.records import (
+    COUNT,
     NUMBER,
     Argument,
     Mark,
@@ -29,11 +31,11 @@ from harness.logs.records import (
 _GIB: Final = 2**30
 _TIMER: Final = re.compile(
     rf"\[([\d-]+ [\d:,]+)\] \[INFO\] \[timer\.py:\d+:\w+\] epoch=\d+/micro_step=\d+/"
-    rf"global_step=(\d+), RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=({NUMBER}), "
+    rf"global_step=({COUNT}), RunningAvgSamplesPerSec={NUMBER}, CurrSamplesPerSec=({NUMBER}), "
     rf"MemAllocated={NUMBER}GB, MaxMemAllocated=({NUMBER})GB$"
 )
 _PIPELINE: Final = re.compile(
-    rf"\bsteps: (\d+) loss: ({NUMBER}) (?:\w+: {NUMBER} )*iter time \(s\): ({NUMBER}) "
+    rf"\bsteps: ({COUNT}) loss: ({NUMBER}) (?:\w+: {NUMBER} )*iter time \(s\): ({NUMBER}) "
     rf"samples/sec: ({NUMBER})$"
 )
 _USAGE: Final = re.compile(r"\bMA [\d.]+ GB Max_MA ([\d.]+) GB CA [\d.]+ GB Max_CA [\d.]+ GB$")
@@ -89,7 +91,7 @@ def _wall_clock(rest: str) -> tuple[Record, ...]:
         return (Timers(seconds=None),)
     parts = [number(fields.get(name, "")) for name in _OF_A_STEP]
     known = [part for part in parts if part is not None and math.isfinite(part)]
-    if len(known) < len(_OF_A_STEP) or sum(known) <= 0:
+    if len(known) < len(_OF_A_STEP) or not 0 < sum(known) <= LARGEST:
         return ()
     return (Timers(seconds=sum(known) / 1e3),)
 

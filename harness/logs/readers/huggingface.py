@@ -11,6 +11,7 @@ import ast
 import re
 from typing import Any, Final
 
+from advisor.base.limits import LARGEST
 from harness.logs.records import Loss, Mark, Peak, Record, WholeRun, number, positive
 
 _MEMORY: Final = (
@@ -47,7 +48,7 @@ def _peak(values: dict[str, Any]) -> tuple[Peak, ...]:
     """The peak of training, of the rank that prints."""
     parts = [number(str(values.get(name, ""))) for name in _MEMORY]
     known = [part for part in parts if part is not None]
-    if len(known) < len(_MEMORY):
+    if len(known) < len(_MEMORY) or not 0 <= sum(known) <= LARGEST:
         return ()
     return (Peak(number=0, allocated=round(sum(known))),)
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Final
 
 from harness.logs.records import (
+    COUNT,
     NUMBER,
     Argument,
     Mark,
@@ -32,14 +33,14 @@ _GB: Final = 10**9
 _FIRST_WHOLE_PEAK: Final = 2
 """The peak after iteration 1 comes before the optimizer's state is there."""
 # The last start on a line counts: of two lines written into one, only the second is whole.
-_ITERATION: Final = re.compile(r"(?:.*\b)?iteration (\d+)/ ?(\d+) \| (.+) \|$")
+_ITERATION: Final = re.compile(rf"(?:.*\b)?iteration ({COUNT})/ ?({COUNT}) \| (.+) \|$")
 _MEMORY: Final = re.compile(
-    rf"(?:^|\[Rank (\d+)\] )\(after (\d+) iterations\) memory \(MB\) \| allocated: {NUMBER} \| "
-    rf"max allocated: ({NUMBER}) \| reserved: {NUMBER} \| max reserved: ({NUMBER})"
+    rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(MB\) \| "
+    rf"allocated: {NUMBER} \| max allocated: ({NUMBER}) \| reserved: {NUMBER} \| max reserved: ({NUMBER})"
     rf"(?: \| total device memory used: {NUMBER})?$"
 )
 _BRIDGE_MEMORY: Final = re.compile(
-    r"(?:^|\[Rank (\d+)\] )\(after (\d+) iterations\) memory \(GB\) \| (.+)$"
+    rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(GB\) \| (.+)$"
 )
 _BRIDGE_STEP: Final = re.compile(
     rf"\bStep Time : ({NUMBER})s GPU utilization: ({NUMBER})MODEL_TFLOP/s/GPU$"

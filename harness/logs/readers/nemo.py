@@ -4,14 +4,13 @@ Source: NVIDIA/NeMo 8cfedd72, nemo/lightning/pytorch/callbacks/progress_printer.
 counted from 0, values have four significant digits, memory is in bytes.
 """
 
-import math
 import re
 from typing import Final
 
-from harness.logs.records import Peak, Record, Step, number, pairs, positive
+from harness.logs.records import COUNT, Peak, Record, Step, number, pairs, positive, scaled_bytes
 
-_LINE: Final = re.compile(r"\bTraining epoch \d+, iteration (\d+)/(\d+) \| (.+)$")
-_BAR: Final = re.compile(r"\bEpoch \d+: [^\[]*\| ?(\d+)/(\d+) \[[^\],]*, ([^\]]+)\]$")
+_LINE: Final = re.compile(rf"\bTraining epoch \d+, iteration ({COUNT})/({COUNT}) \| (.+)$")
+_BAR: Final = re.compile(rf"\bEpoch \d+: [^\[]*\| ?({COUNT})/({COUNT}) \[[^\],]*, ([^\]]+)\]$")
 _SECONDS: Final = "train_step_timing in s"
 _LOSS: Final = "reduced_train_loss"
 _NUMERIC: Final = (_SECONDS, _LOSS, "global_step", "TFLOPS_per_GPU")
@@ -41,12 +40,9 @@ def _read(step: int, total: int, fields: dict[str, str] | None) -> tuple[Record,
     loss = number(fields[_LOSS]) if _LOSS in fields else None
     rate = positive(fields.get("TFLOPS_per_GPU", ""))
     logged = Step(number=step, total=total, seconds=seconds, tflops_per_gpu=rate, loss=loss)
-    allocated, reserved = (_bytes(fields.get(name, "")) for name in (_ALLOCATED, _RESERVED))
+    allocated, reserved = (
+        scaled_bytes(fields.get(name, ""), 1) for name in (_ALLOCATED, _RESERVED)
+    )
     if allocated is None and reserved is None:
         return (logged,)
     return (logged, Peak(number=step, allocated=allocated, reserved=reserved))
-
-
-def _bytes(text: str) -> int | None:
-    value = number(text)
-    return None if value is None or not math.isfinite(value) else round(value)

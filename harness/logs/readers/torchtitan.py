@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from harness.logs.records import (
+    COUNT,
     NUMBER,
     Mark,
     Peak,
@@ -22,7 +23,8 @@ from harness.logs.records import (
 
 _GIB: Final = 2**30
 _STEP: Final = re.compile(
-    rf"\[titan\] (\S+ \S+) - \w+ - INFO - step: (\d+) loss: ({NUMBER})(?: grad_norm: {NUMBER})? "
+    rf"\[titan\] (\S+ \S+) - \w+ - INFO - step: ({COUNT}) loss: ({NUMBER})"
+    rf"(?: grad_norm: {NUMBER})? "
     r"memory: (\d+\.\d+)GiB\(\d+\.\d+%\) tps: ([\d,]+) tflops: ([\d,]+\.\d+) "
     r"mfu: (?:\d+\.\d+%|N/A)$"
 )

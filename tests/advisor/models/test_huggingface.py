@@ -340,12 +340,12 @@ def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "is not valid JSON: Expecting value: line 1 column 1"),
+        (b"", "is not valid JSON: line 1, column 1: Expecting value"),
         (b'{"a": 1,}', "is not valid JSON"),
-        (b"\xff\xff\xff", "is not valid JSON"),
+        (b"\xff\xff\xff", "is not UTF-8 text in line 1"),
         (b"[" * 200_000, "is not valid JSON"),
-        (b"[]", "must hold a JSON object, and holds a list"),
-        (b"null", "must hold a JSON object, and holds a NoneType"),
+        (b"[]", "must hold keys and values, and holds a list"),
+        (b"null", "must hold keys and values, and holds nothing"),
     ],
 )
 def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from advisor.base.lines import LINE_CHARACTERS
 from advisor.errors import UserError
-from harness.logs.lines import LINE_CHARACTERS
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
 from harness.result import TrialStatus

@@ -7,10 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from advisor.base.documents import read_text
 from advisor.errors import UserError
 from advisor.frameworks.megatron.lint.command_line import read_command_line, read_tokens
 from advisor.frameworks.megatron.lint.given import Given
-from advisor.frameworks.megatron.lint.yaml_config import read_yaml
+from advisor.frameworks.megatron.lint.yaml_config import read_settings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import Authority, Finding, Verdict, find
@@ -90,14 +91,9 @@ def _read(target: str | Sequence[str]) -> tuple[Given, str]:
 
 
 def _read_file(path: Path) -> Given:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise UserError("lint", path, f"cannot be read: {reason}") from None
     if path.suffix in (".yaml", ".yml"):
-        return read_yaml(text, str(path))
-    return read_command_line(text)
+        return read_settings(path)
+    return read_command_line(read_text(path))
 
 
 def _as_launched(given: Given, revision: Revision) -> tuple[RawSettings, list[Finding]]:

@@ -1,11 +1,10 @@
 """Reads YAML: Megatron-LM's MODEL_ARGS, Bridge's ConfigContainer, or plain fields."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from advisor.errors import UserError
+from advisor.base.documents import read_yaml
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
 from advisor.job import Framework
 
@@ -22,22 +21,15 @@ _ATTENTION_BACKENDS: Final = ("", "flash", "fused", "unfused", "local", "auto")
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 
 
-def read_yaml(text: str, source: str) -> Given:
-    """Fields of a YAML text; UserError where it is no YAML or holds nothing of Megatron.
+def read_settings(path: Path) -> Given:
+    """Fields of a YAML file; UserError where it is no YAML or holds no mapping.
 
     MODEL_ARGS: options as keys (tests/functional_tests/.../model_config.yaml of Megatron-LM).
     model: a mapping of fields, as Bridge writes its resolved configuration; with
     activations_checkpoint_* it is NeMo 1's, with `config` inside NeMo 2's. Otherwise fields at
     the top, or under language_model (Megatron-LM's --yaml-cfg).
     """
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        raise UserError("lint", source, f"is no YAML{line}") from None
-    if not isinstance(tree, Mapping):
-        raise UserError("lint", source, "holds no mapping of settings")
+    tree = read_yaml(path, foreign=True)
     if isinstance(tree.get("MODEL_ARGS"), Mapping):
         return _model_args(tree["MODEL_ARGS"], tree.get("ENV_VARS"))
     if isinstance(tree.get("model"), Mapping):

@@ -274,8 +274,8 @@ def test_plain_fields_and_the_language_model_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.yaml", "a: [1, 2", "is no YAML in line 1"),
-        ("a.yaml", "- 1", "holds no mapping of settings"),
+        ("a.yaml", "a: [1, 2", "is not valid YAML: line 2"),
+        ("a.yaml", "- 1", "must hold keys and values, and holds a list"),
         ("a.yaml", "learning_rate: 1", "holds no setting of Megatron"),
         ("a.sh", "echo hello", "holds no setting of Megatron"),
     ],
@@ -293,7 +293,7 @@ def test_targets_that_are_neither_file_nor_flags(tmp_path: Path) -> None:
     for target, says in (
         ("no_such_file.sh", "is no file"),
         (str(tmp_path), "cannot be read"),
-        (str(binary), "is no text"),
+        (str(binary), "is not UTF-16 text"),
         ("", "is no file"),
         ("--lr 1", "holds no setting"),
     ):

@@ -22,7 +22,7 @@ GIB = 2**30
 
 
 def read(framework: str, line: str) -> tuple[Record, ...]:
-    from advisor.diagnose.scan import clean_line
+    from advisor.base.lines import clean_line
 
     return READERS[LogFramework(framework)].read(clean_line(line)[1])
 
