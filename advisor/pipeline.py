@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout
 from advisor.models.hybrid import hybrid_segments
@@ -274,6 +275,16 @@ _SINGLE = re.compile(r"(.)\*(\d+)")
 _FIELD = "layout.pipeline_model_parallel_layout"
 
 
+_MOST_LAYERS = 100_000
+
+
+def _repeated(found: re.Match[str]) -> str:
+    """A repeat written out, though no further than it takes to be refused."""
+    count = whole(found[2])
+    count = _MOST_LAYERS + 1 if count is None else min(count, _MOST_LAYERS + 1)
+    return str(found[1]) * count
+
+
 def chunk_texts(text: str) -> list[str]:
     """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out.
 
@@ -281,7 +292,9 @@ def chunk_texts(text: str) -> list[str]:
     """
     text = text.replace(",", "")
     for pattern in (_GROUP, _SINGLE):
-        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+        text = pattern.sub(_repeated, text)
+        if len(text) > _MOST_LAYERS:
+            raise UserError(_FIELD, f"{text[:20]}…", f"is of more than {_MOST_LAYERS:,} layers")
     unknown = sorted(set(text) - set("EtmL|"))
     if unknown:
         raise UserError(_FIELD, text, f"has {unknown[0]!r}", "use E, t, m, L, | and (...)*n")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from advisor.base.numbers import whole
 from advisor.cost.gpus import load_gpu
 from advisor.cost.hardware import Gpu
 from advisor.dtypes import DType, Precision
@@ -138,8 +139,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
 
 def _seq_length(request: Request, overrides: dict[str, str]) -> int:
     """Tokens of one sequence as far as the request says them."""
-    text = overrides.get("seq_length", "")
-    return int(text) if text.isdigit() else request.seq_length or _DEFAULT_SEQ_LENGTH
+    return whole(overrides.get("seq_length", "")) or request.seq_length or _DEFAULT_SEQ_LENGTH
 
 
 def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
@@ -210,7 +210,7 @@ def _config(
         given["memory_budget_bytes"] = parse_bytes(request.memory_budget, "--memory-budget")
     texts = dict(overrides)
     budget = texts.get(_BUDGET, "0")
-    if not budget.isdigit():
+    if whole(budget) is None:
         texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
     return replace(config, **given | parse_all(JobConfig, texts, "job."))
 

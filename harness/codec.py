@@ -6,10 +6,13 @@ The text is strict JSON: a loss of NaN is the string "nan", as in Megatron's own
 import json
 import math
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from advisor.base.documents import read_json
 from advisor.errors import UserError
-from advisor.reader import read_dataclass, read_fields
+from advisor.reader import read_dataclass, read_fields, show
+from harness.plausible import check_plain, check_result, read_number
 from harness.result import SCHEMA_VERSION, TrialResult
 
 if TYPE_CHECKING:
@@ -29,20 +32,23 @@ def encode(value: "DataclassInstance") -> str:
 
 def plain(value: "DataclassInstance") -> dict[str, Any]:
     """A dataclass as the JSON object that `encode` writes."""
-    return _mapping(encode(value), type(value).__name__)
+    found: dict[str, Any] = json.loads(encode(value))
+    return found
 
 
-def decode(cls: type[T], text: str, file: object) -> T:
-    """An instance of `cls` from `encode`'s text; UserError where it is something else."""
-    return read_dataclass(cls, _mapping(text, file), file)
+def decode(cls: type[T], source: Path | str, file: object = "text") -> T:
+    """An instance of `cls` from `encode`'s text, or from a file of it; UserError where it is
+    something else."""
+    return read_dataclass(cls, read_json(source, file), _name(source, file))
 
 
-def decode_result(text: str, file: object) -> TrialResult:
-    """A result from `encode`'s text; UserError where it is half written or of another schema."""
-    values = _mapping(text, file)
+def decode_result(source: Path | str, file: object = "text") -> TrialResult:
+    """A result from `encode`'s text, or from a file of it; UserError where it is half written, of
+    another schema, or holds what nobody measures."""
+    values, file = read_json(source, file), _name(source, file)
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise UserError(f"{file}: schema_version", version, f"must be {SCHEMA_VERSION}")
+        raise UserError(f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}")
     for key in _REQUIRED:
         if key not in values:
             raise UserError(f"{file}: {key}", "(none)", "is missing")
@@ -50,18 +56,18 @@ def decode_result(text: str, file: object) -> TrialResult:
     for key, value in plain.items():
         if not isinstance(value, dict):
             raise UserError(f"{file}: {key}", type(value).__name__, "must be an object")
-    loss = tuple(float(number) for number in values.pop("loss", ()))
-    return TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
+    check_plain(plain, file)
+    losses = values.pop("loss", ())
+    if not isinstance(losses, list | tuple):
+        raise UserError(f"{file}: loss", show(losses), "must be a list")
+    loss = tuple(float(read_number(one, f"{file}: loss")) for one in losses)
+    result = TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
+    check_result(result, file)
+    return result
 
 
-def _mapping(text: str, file: object) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError("file", str(file), "is not valid JSON") from None
-    if not isinstance(values, dict):
-        raise UserError("file", str(file), "must hold one JSON object")
-    return values
+def _name(source: Path | str, file: object) -> object:
+    return source if isinstance(source, Path) else file
 
 
 def _finite(value: Any) -> Any:

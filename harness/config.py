@@ -8,6 +8,7 @@ made of our own types, so that KEY=VALUE means what it means to `advise`: ``mode
 """
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
 import yaml
 
+from advisor.base.documents import read_yaml
+from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
+from advisor.base.numbers import whole
 from advisor.configuration import Group, config_folders, config_names
 from advisor.errors import UserError
 from advisor.job import JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from advisor.reader import field_types, read_dataclass, read_fields
+from advisor.reader import field_types, read_dataclass, read_fields, show
 from advisor.units import nearest_names
 from harness.launchers.options import LauncherOptions
 from harness.sweep.options import SweepOptions
@@ -36,6 +40,13 @@ DEFAULT_EXPERIMENT: Final = "tiny_cpu"
 _NAME: Final = "harness_run"
 _OWN: Final = Path(__file__).parent / "configs"
 _COMMAND_LINE: Final = "command line"
+_CHOICES: Final = {
+    "experiment": DEFAULT_EXPERIMENT,
+    "recompute": "top",
+    "launcher": "local",
+    "sweep": "???",
+}
+"""Groups of files, with what is chosen where nobody does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +165,10 @@ def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list
 
 
 def _check_asked(overrides: Sequence[str]) -> None:
-    """UserError for what Hydra takes and nobody here would act on."""
+    """UserError for what Hydra takes and nobody here would act on, or takes minutes for."""
     for override in overrides:
+        if len(override) > MOST_ARGUMENT or sum(map(override.count, "[{(")) > MOST_DEPTH:
+            raise UserError("override", show(override), "is too long, or nests too deep")
         key, _, text = override.lstrip("+~").partition("=")
         if re.match(r"hydra\b", key):
             raise UserError(
@@ -174,7 +187,8 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 
 def _integer(text: str) -> object:
     """A number of a list, which Hydra hands over as text; what is none is left to the reader."""
-    return int(text) if text.isdigit() else text
+    number = whole(text)
+    return text if number is None else number
 
 
 def _composed(
@@ -196,6 +210,7 @@ def _composed(
             "is not installed",
             "pip install 'recompute-advisor[harness]'",
         ) from None
+    _check_files(overrides, config_dir)
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
     schema = _schema(nodes)
     ConfigStore.instance().store(name=_NAME, node=schema)
@@ -219,8 +234,41 @@ def _composed(
         raise UserError(
             "configuration", " ".join(overrides), f"is not valid YAML: {reason}"
         ) from None
+    except RecursionError:
+        raise UserError("configuration", " ".join(overrides), "refers to itself") from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}, name
+
+
+def _check_files(overrides: Sequence[str], config_dir: Path | None) -> None:
+    """UserError for a file that Hydra would read, and that is broken or meant to do harm: what the
+    overrides and the defaults choose, and what those files name as their defaults."""
+    folders = (*config_folders(config_dir), _OWN)
+    names = {override.partition("=")[2].strip() for override in overrides}
+    names |= set(_CHOICES.values())
+    read: set[Path] = set()
+    while names:
+        paths = {
+            folder / group / f"{name}.yaml"
+            for folder in folders
+            for group in _CHOICES
+            for name in names
+            if os.path.basename(name) == name
+        }
+        found = {path for path in paths - read if os.path.isfile(path)}
+        names = {name for path in found for name in _texts(read_yaml(path).get("defaults"))}
+        read |= found
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a list of defaults."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)
 
 
 def _quoted(text: str) -> str:
@@ -251,13 +299,7 @@ def _quiet() -> Iterator[None]:
 
 def _schema(nodes: "Nodes") -> type["DataclassInstance"]:
     """The structured config: mutable copies of our frozen types, with text for enums."""
-    groups = {
-        "experiment": DEFAULT_EXPERIMENT,
-        "recompute": "top",
-        "launcher": "local",
-        "sweep": "???",
-    }
-    defaults = ["_self_", *({k: v} for k, v in groups.items() if k in {"experiment", *nodes})]
+    defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in {"experiment", *nodes})]
     return make_dataclass(
         "HarnessRun",
         [

@@ -46,7 +46,7 @@ class Reservation:
 
     def commit(self, text: str) -> None:
         """Write, synchronise, rename."""
-        data = text.encode()
+        data = text.encode(errors="replace")  # an argument that is no text may be in it
         self._file.seek(0)
         self._file.write(data)
         self._file.flush()
@@ -82,14 +82,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def read_text(path: Path) -> str | None:
-    """Content of a file, bad bytes replaced; None where there is none."""
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return None
 
 
 def tail(path: Path, lines: int = 20) -> tuple[str, ...]:

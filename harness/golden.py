@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from advisor.errors import UserError
 from harness.baselines.golden import Golden, Identity, Meta, Provenance, identity_of
-from harness.baselines.golden_json import golden_from_text, golden_text, golden_values
+from harness.baselines.golden_json import golden_text, golden_values, read_golden
 from harness.baselines.identity import Place, Scalar, differences, flatten, place_of, workload_key
 from harness.baselines.identity import workload_label as label_of
 from harness.files import write_atomic
@@ -143,13 +143,7 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
 
 def load_golden(path: Path) -> Golden:
     """The golden in a file; UserError where there is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError("golden", str(path), f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError("golden", str(path), "is not text") from None
-    return golden_from_text(text, path)
+    return read_golden(path)
 
 
 def file_name(identity: Identity) -> str:

@@ -14,6 +14,7 @@ _WORST_FIRST: Final = (
     TrialStatus.NCCL_ERROR,
     TrialStatus.TIMEOUT,
     TrialStatus.NO_DATA,
+    TrialStatus.INCOMPLETE,
     TrialStatus.SKIPPED,
     TrialStatus.UNSTABLE,
     TrialStatus.OK,

@@ -100,6 +100,8 @@ class Runner:
         result = folder.result()
         if result is None and not folder.has_result():
             return None
+        if (broken := folder.broken_result()) is not None:
+            self.progress.say(f"{broken}; it counts as absent, and is kept in superseded")
         wanted = result is not None and result.status not in self.retry
         if result and earlier and wanted and same_question(trial, earlier, result):
             return result

@@ -16,16 +16,17 @@ Every JSON file is written beside its place and renamed, so it is whole or absen
 that is ever overwritten is a trial without a result.
 """
 
-import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from advisor.base.documents import read_json
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 from harness.codec import decode, decode_result, encode
-from harness.files import Reservation, read_text, remove_temporaries, tail, write_atomic
+from harness.files import Reservation, remove_temporaries, tail, write_atomic
 from harness.plan import RunPlan
 from harness.result import Phase, TrialResult
 from harness.trial import Trial
@@ -79,27 +80,30 @@ class TrialFolder:
 
     def trial(self) -> Trial | None:
         """The trial as written before it ran; None where there is none that can be read."""
-        text = read_text(self.path / _TRIAL)
-        if text is None:
-            return None
-        try:
-            return decode(Trial, text, self.path / _TRIAL)
-        except UserError:
-            return None
+        with suppress(UserError):
+            return decode(Trial, self.path / _TRIAL)
+        return None
 
     def result(self) -> TrialResult | None:
         """The final result; None where there is none that can be read."""
-        return self._result(self.path / _RESULT)
+        with suppress(UserError):
+            return decode_result(self.path / _RESULT)
+        return None
+
+    def broken_result(self) -> UserError | None:
+        """What is wrong with the result file; None where there is none, or nothing is."""
+        if self.has_result():
+            try:
+                decode_result(self.path / _RESULT)
+            except UserError as error:
+                return error
+        return None
 
     def job(self) -> SubmittedJob | None:
         """The job it was submitted as; None where it was not, or that cannot be read."""
-        text = read_text(self.path / _JOB)
-        if text is None:
-            return None
-        try:
-            return decode(SubmittedJob, text, self.path / _JOB)
-        except UserError:
-            return None
+        with suppress(UserError):
+            return decode(SubmittedJob, self.path / _JOB)
+        return None
 
     def write_job(self, job: SubmittedJob) -> None:
         """Say which job it was submitted as."""
@@ -129,32 +133,22 @@ class TrialFolder:
         """Readable results of single ranks by rank."""
         found = {}
         for path in self.rank_files():
-            result = self._result(path)
-            digits = path.stem.removeprefix("rank")
-            if result is not None and digits.isdigit():
-                found[int(digits)] = result
+            rank = whole(path.stem.removeprefix("rank"))
+            if rank is not None:
+                with suppress(UserError):
+                    found[rank] = decode_result(path)
         return found
 
     def state(self) -> TrialState:
         """Where the trial was last; its start where it said nothing yet."""
-        text = read_text(self.path / _STATE)
         with suppress(ValueError, TypeError, KeyError):
-            values = json.loads(text or "{}")
+            values = read_json(self.path / _STATE)
             return TrialState(phase=Phase(values["phase"]), step=int(values["step"]))
         return TrialState()
 
     def log_tail(self, lines: int = 20) -> tuple[str, ...]:
         """Last lines of the log."""
         return tail(self.log, lines)
-
-    def _result(self, path: Path) -> TrialResult | None:
-        text = read_text(path)
-        if text is None:
-            return None
-        try:
-            return decode_result(text, path)
-        except (UserError, TypeError, ValueError):
-            return None
 
 
 class StateWriter:
@@ -201,10 +195,9 @@ class RunFolder:
     def plan(self) -> RunPlan:
         """The plan; UserError where the folder holds none."""
         path = self.path / _PLAN
-        text = read_text(path)
-        if text is None:
+        if not self.has_plan():
             raise UserError("run", str(self.path), f"holds no {_PLAN}", "name the folder of a run")
-        return decode(RunPlan, text, path)
+        return decode(RunPlan, path)
 
     def trial(self, name: str) -> TrialFolder:
         """Folder of a trial by its name, whether it exists or not."""

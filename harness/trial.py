@@ -12,10 +12,15 @@ from advisor.dtypes import DType, Precision
 from advisor.errors import UserError
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from advisor.reader import show
 from harness.result import StagePeaks
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+MOST_REPEATS: Final = 10_000
+"""Each is a process of seconds at least: weeks."""
 
 
 class Backend(StrEnum):
@@ -116,8 +121,17 @@ class MeasurementPlan:
         for field in ("steps", "min_warmup_steps", "max_warmup_steps", "repeats"):
             if getattr(self, field) < 1:
                 raise UserError(f"measure.{field}", getattr(self, field), "must be at least 1")
+        if self.repeats > MOST_REPEATS:
+            raise UserError("measure.repeats", self.repeats, f"must be at most {MOST_REPEATS:,}")
         if self.timeout_seconds <= 0:
             raise UserError("measure.timeout_seconds", self.timeout_seconds, "must be positive")
+
+
+def check_pairs(field: str, pairs: tuple[str, ...]) -> None:
+    """UserError where one of `pairs` is not NAME=text."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise UserError(field, show(pair), "is not NAME=VALUE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +169,10 @@ class Command:
     words: tuple[str, ...]
     gpu: str = ""
     variables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_pairs("command.words", self.words)
+        check_pairs("command.variables", self.variables)
 
     def line(self, plan: MeasurementPlan) -> str:
         """The line of a trial: the setting in its place, else at the end."""
@@ -201,6 +219,9 @@ class Trial:
     variables: tuple[str, ...] = ()
     stages: tuple[int, ...] = ()
     memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_pairs("variables", self.variables)
 
     @property
     def name(self) -> str:

@@ -24,3 +24,8 @@ LARGEST: Final = 10**18
 products of a few of them stay floats."""
 MOST_COUNT_DIGITS: Final = 18
 """Of a count in a log: at most `LARGEST`."""
+LARGEST_FLOAT: Final = 1e100
+"""Of a measured number, a loss that diverges included: its square is still a float."""
+MOST_ARGUMENT: Final = 10_000
+"""Characters of one KEY=VALUE of `harness`, but for a command's: Hydra's grammar takes a second for
+as many."""

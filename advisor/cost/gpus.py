@@ -143,5 +143,5 @@ def _matches(wanted: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 def _preference(name: str) -> tuple[bool, int, str]:
     parts = _parts(name)
-    memory = next((int(part[:-2]) for part in parts if re.fullmatch(r"\d+gb", part)), 0)
+    memory = next((int(part[:-2]) for part in parts if re.fullmatch(r"[0-9]{1,9}gb", part)), 0)
     return ("sxm" not in parts, -memory, name)

@@ -43,8 +43,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All findings of one log, errors before warnings and then in its order. damaged: there was more,
-    and it cannot be decompressed."""
+    """All findings of one log, errors before warnings and then in its order. damaged: what follows
+    cannot be decompressed."""
 
     findings: tuple[Finding, ...]
     num_lines: int

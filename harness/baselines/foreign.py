@@ -11,9 +11,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from advisor.errors import UserError
-from harness.baselines.golden_json import number, series_from, series_values
+from harness.baselines.golden_json import check_seconds, series_from, series_values, step_of
 from harness.baselines.series import Process, Series
 from harness.gate.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS
+from harness.plausible import read_number
 
 _MILLI: Final = 1e-3
 _GB: Final = 10**9
@@ -54,7 +55,7 @@ def read_layout(
     """
     try:
         series = _READERS[layout](values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError("golden", str(file), f"is not in the layout of {layout}: {error}") from None
     for name in _TIMINGS:
         if name in series:
@@ -62,7 +63,9 @@ def read_layout(
     found = {name: one for name, one in series.items() if one.finite}
     if not found:
         raise UserError("golden", str(file), f"holds no metric of {layout} from step {first_step}")
-    return Process(name="imported", series=found)
+    process = Process(name="imported", series=found)
+    check_seconds(process)
+    return process
 
 
 def write_layout(process: Process, layout: Layout) -> dict[str, Any]:
@@ -102,17 +105,20 @@ def _write_megatron(series: Mapping[str, Series]) -> dict[str, Any]:
 
 
 def _read_bridge(values: Mapping[str, Any]) -> dict[str, Series]:
-    rows = sorted((int(key) + 1, row) for key, row in values.items() if key.isdigit())
+    rows = sorted(
+        ((step_of(key) + 1, row) for key, row in values.items() if key.isdigit()),
+        key=lambda row: row[0],
+    )
     found = {}
     for name, (ours, scale) in _BRIDGE_STEPS.items():
-        pairs = [(step, number(row[name]) * scale) for step, row in rows if name in row]
+        pairs = [(step, read_number(row[name], name) * scale) for step, row in rows if name in row]
         found[ours] = Series(
             steps=tuple(step for step, _ in pairs), values=tuple(value for _, value in pairs)
         )
     last = (rows[-1][0] if rows else 1,)
     for name, ours in _BRIDGE_SCALARS.items():
         if name in values:
-            size = round(number(values[name]) * _GB)
+            size = round(read_number(values[name], name) * _GB)
             found[ours] = Series(steps=last, values=(size,))
     return found
 

@@ -19,13 +19,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.documents import read_json
+from advisor.base.limits import LARGEST
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 from advisor.reader import show
 from harness.baselines.golden import Golden, Identity, Meta, Provenance
 from harness.baselines.identity import Scalar, flatten
 from harness.baselines.series import Process, Series
+from harness.gate.metrics import STEP_TIME
+from harness.plausible import read_number
 from harness.result import TrialStatus
 
 SCHEMA_VERSION: Final = 1
@@ -59,9 +65,10 @@ def golden_values(golden: Golden) -> dict[str, Any]:
     }
 
 
-def golden_from_text(text: str, file: object) -> Golden:
-    """A golden from the text of its file; UserError where it is none."""
-    values = json_mapping(text, file)
+def read_golden(source: Path | str, file: object = "text") -> Golden:
+    """A golden from its file, or from the text of one; UserError where it is none."""
+    values = read_json(source, file)
+    file = source if isinstance(source, Path) else file
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(
@@ -72,13 +79,20 @@ def golden_from_text(text: str, file: object) -> Golden:
         )
     try:
         return _golden(values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise UserError("golden", str(file), f"cannot be read: {missing}") from None
 
 
 def _golden(values: Mapping[str, Any]) -> Golden:
     meta, identity = values["meta"], values["identity"]
+    processes = tuple(
+        Process(name=name, series={key: series_from(one) for key, one in metrics.items()})
+        for name, metrics in values["samples"].items()
+    )
+    for process in processes:
+        check_seconds(process)
+    key = identity.get("workload_key")
     return Golden(
         meta=Meta(
             provenance=Provenance(meta["provenance"]),
@@ -91,15 +105,19 @@ def _golden(values: Mapping[str, Any]) -> Golden:
             label=str(identity["label"]),
             gpus=str(identity["gpus"]),
             fields=flatten(identity["workload"]),
-            workload_key=identity.get("workload_key"),
+            workload_key=None if key is None else str(key),
         ),
         status=TrialStatus(values["status"]),
-        processes=tuple(
-            Process(name=name, series={key: series_from(one) for key, one in metrics.items()})
-            for name, metrics in values["samples"].items()
-        ),
-        limits={name: float(limit) for name, limit in values.get("limits", {}).items()},
+        processes=processes,
+        limits={name: _limit(name, limit) for name, limit in values.get("limits", {}).items()},
     )
+
+
+def _limit(name: str, value: object) -> float:
+    limit = read_number(value, f"limits.{name}")
+    if not 0 < limit < 1:
+        raise UserError(f"limits.{name}", value, "must lie between 0 and 1")
+    return limit
 
 
 def series_values(series: Series) -> dict[str, Any]:
@@ -118,32 +136,29 @@ def series_values(series: Series) -> dict[str, Any]:
 
 def series_from(values: Mapping[str, Any]) -> Series:
     """A series from Megatron-LM's shape, in the order of its steps; "nan" is a number here."""
-    pairs = sorted((int(step), number(value)) for step, value in values["values"].items())
+    given = values["values"].items()
+    pairs = sorted((step_of(step), read_number(value, f"step {step}")) for step, value in given)
     return Series(steps=tuple(step for step, _ in pairs), values=tuple(v for _, v in pairs))
 
 
-def number(value: object) -> float:
-    """A number that may be written as a string, as loggers do; ValueError where it is none. Bytes
-    stay integers."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{show(value)} is not a number")
-    return value if isinstance(value, int) else float(value)
+def step_of(text: str) -> int:
+    """The number of a training step; UserError where it is none."""
+    step = whole(text)
+    if step is None:
+        raise UserError("step", show(text), "is not the number of a step")
+    return step
+
+
+def check_seconds(process: Process) -> None:
+    """UserError where a step of a process takes no time; one without a number (nan) is no step."""
+    for second in process.series.get(STEP_TIME, Series(steps=(), values=())).finite:
+        if not 1 / LARGEST <= second <= LARGEST:
+            raise UserError(STEP_TIME, second, "must be positive, and of a size that is measured")
 
 
 def json_text(values: object) -> str:
     """Strict JSON with sorted keys and one value a line; steps are sorted as numbers."""
     return json.dumps(_sorted(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def json_mapping(text: str, file: object) -> dict[str, Any]:
-    """The object that a JSON file holds; UserError where it holds something else."""
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError("file", str(file), "is not valid JSON") from None
-    if not isinstance(values, dict):
-        raise UserError("file", str(file), "must hold one JSON object")
-    return values
 
 
 def _sorted(value: Any) -> Any:
@@ -154,7 +169,8 @@ def _sorted(value: Any) -> Any:
 
 def _order(key: object) -> tuple[int, str]:
     text = str(key)
-    return (int(text) if text.isdigit() else -1, text)
+    step = whole(text)
+    return (-1 if step is None else step, text)
 
 
 def _rounded(summary: dict[str, Scalar]) -> dict[str, Scalar]:

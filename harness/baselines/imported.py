@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from advisor.base.documents import read_json
 from advisor.errors import UserError
 from advisor.units import parse_gpus
 from harness.baselines.foreign import FIRST_STEP, Layout, guess_layout, read_layout
 from harness.baselines.golden import Golden, Identity, Meta, Provenance
-from harness.baselines.golden_json import json_mapping
 from harness.baselines.identity import CPU, Scalar, flatten, workload_label
 from harness.baselines.results import load_results
 
@@ -37,11 +37,7 @@ def import_golden(request: ImportRequest) -> Golden:
     """
     if request.gpus != CPU:
         parse_gpus(request.gpus)
-    try:
-        text = request.path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError("golden", str(request.path), f"cannot be read: {error.strerror}") from None
-    values = json_mapping(text, request.path)
+    values = read_json(request.path)
     layout = request.layout or guess_layout(values)
     fields = _fields(request)
     return Golden(

@@ -62,9 +62,10 @@ def _command(plan: RunPlan, trial: Trial) -> str:
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     """A planned trial without a result: not begun, at work, or killed with its runner."""
     begun = (folder.path / _TRIAL).exists()
+    broken = folder.broken_result()
     what = (
-        "result.json cannot be read"
-        if folder.has_result()
+        f"result.json cannot be read: {broken.field.rpartition(': ')[2]} {broken.relation}"
+        if broken
         else ("began, and has no result: interrupted" if begun else "has not been run")
     )
     state = folder.state() if begun else None
@@ -88,11 +89,7 @@ def _others(path: Path) -> Loaded:
 
 
 def _read(path: Path) -> TrialResult:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError("RESULTS", str(path), f"cannot be read: {error.strerror}") from None
-    result = decode_result(text, path)
+    result = decode_result(path)
     if not isinstance(result.trial.get("workload"), dict):
         raise UserError(f"{path}: trial.workload", "(none)", "is missing")
     return result

@@ -1,10 +1,10 @@
 """A calibration fitted anew from the samples beside it: no device, nothing is measured."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.documents import read_json_lines, read_text
 from advisor.errors import UserError
 from advisor.reader import show_path
 from harness.calibrate.bench.cases import Sample, read_sample
@@ -46,11 +46,11 @@ def refit(path: Path) -> Outcome:
 
 
 def _read(journal: Path) -> tuple[dict[str, Any], tuple[Sample, ...]]:
-    try:
-        head, *lines = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
-        return dict(head["machine"]), tuple(map(read_sample, lines))
-    except (ValueError, KeyError, TypeError):
-        raise UserError("--refit", show_path(journal), "is no journal of samples") from None
+    head, *lines = read_json_lines(journal) or ({},)
+    machine = head.get("machine")
+    if not isinstance(machine, dict):
+        raise UserError("--refit", show_path(journal), "is no journal of samples")
+    return machine, tuple(map(read_sample, lines))
 
 
 def _environment(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _environment(path: Path, machine: dict[str, Any]) -> dict[str, Any]:
     software = {"torch": machine.get("torch"), "cuda": machine.get("cuda")}
     if not path.is_file():
         return {"software": software}
-    found = (_TOLD.fullmatch(line) for line in path.read_text("utf-8").splitlines())
+    found = (_TOLD.fullmatch(line) for line in read_text(path).splitlines())
     told = {match[1]: match[2] for match in found if match is not None}
     return {"software": software} | {
         key: value for key, value in told.items() if key not in ("software.torch", "software.cuda")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from advisor.base.documents import read_json_lines
 from advisor.reader import read_dataclass
 
 SOME_FAILED: Final = 4
@@ -103,16 +104,9 @@ class Journal:
         """All attempts, or those at the item of a key; oldest first."""
         if not self._path.exists():
             return ()
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        found = (attempt for attempt in map(self._read, lines) if attempt is not None)
+        lines = read_json_lines(self._path, skip_broken=True)
+        found = (read_dataclass(Attempt, values, self._path) for values in lines)
         return tuple(attempt for attempt in found if key in (None, attempt.key))
-
-    def _read(self, line: str) -> Attempt | None:
-        try:
-            values = json.loads(line)
-        except ValueError:
-            return None
-        return read_dataclass(Attempt, values, self._path)
 
     def add(self, attempt: Attempt) -> None:
         """Append a line and bring it to the disk."""

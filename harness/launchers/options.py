@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 
 
@@ -78,7 +79,7 @@ class LauncherOptions:
     def endpoint(self) -> tuple[str, int]:
         """Host and port of `rendezvous`; UserError where it is neither."""
         host, _, port = self.rendezvous.rpartition(":")
-        legal = bool(host) and port.isdigit() and 0 < int(port) < 2**16
+        legal = bool(host) and 0 < (whole(port) or 0) < 2**16
         _check(
             "rendezvous",
             self.rendezvous or "(none)",
@@ -134,7 +135,9 @@ def _check(name: str, value: object, legal: bool, relation: str, hint: str = "")
         raise UserError(f"launcher.{name}", value, relation, hint)
 
 
-_TIME: Final = re.compile(r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+))?")
+_TIME: Final = re.compile(
+    r"(?:(?P<d>[0-9]{1,9})-)?(?P<a>[0-9]{1,9})(?::(?P<b>[0-9]{1,9}))?(?::(?P<c>[0-9]{1,9}))?"
+)
 
 
 def minutes(text: str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from advisor.base.limits import MOST_COUNT_DIGITS
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 from advisor.frameworks.megatron.setting import (
     Granularity,
@@ -116,8 +116,7 @@ def _enter(found: dict[str, Any], path: str, value: int) -> None:
 
 
 def _size(text: str) -> int | None:
-    known = text.isascii() and text.isdigit() and len(text) <= MOST_COUNT_DIGITS
-    return int(text) if known and int(text) > 0 else None
+    return whole(text) or None
 
 
 def _names(text: str) -> tuple[str, ...] | None:

@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.documents import read_text
 from advisor.errors import UserError
 from advisor.units import parse_gpus
 from harness.codec import decode, encode, plain
 from harness.config import RecomputeChoice, RunConfig
 from harness.device import Machine
-from harness.files import read_text, write_atomic
+from harness.files import write_atomic
 from harness.logs.arguments import told_recompute, unknown_workload
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
@@ -128,7 +129,7 @@ def write(found: Sequence[Ingested], run: RunFolder) -> None:
 
 def _claim(folder: Path, logs: Sequence[str]) -> None:
     """Say of which logs the results are; UserError where those of others are there."""
-    owners = read_text(folder / _LOGS)
+    owners = read_text(folder / _LOGS) if (folder / _LOGS).exists() else None
     if owners is None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / _LOGS, "\n".join([*logs, ""]))

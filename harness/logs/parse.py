@@ -13,8 +13,8 @@ from harness.logs.collect import Collector, together
 from harness.logs.readers import READERS, reader_of
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
 
-_RANK_FILE: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-_DIGITS: Final = re.compile(r"(\d+)")
+_RANK_FILE: Final = re.compile(r"rank[-_.]?([0-9]{1,9})", re.IGNORECASE)
+_DIGITS: Final = re.compile(r"([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 """What one line of a log says, in seconds and bytes; each reader converts its framework's units."""
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Protocol
 
-from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
+from advisor.base.limits import LARGEST, LARGEST_FLOAT, MOST_COUNT_DIGITS
 
 NUMBER: Final = r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,3})?|nan|inf|NAN|INF)"
 """A number as Python formats it, nan and inf included; "{:E}" writes them in capitals. More digits
@@ -126,8 +127,12 @@ class Reader(Protocol):
 
 
 def number(text: str) -> float | None:
-    """The number that `text` is, whole; None where it is something else."""
-    return float(text) if _WHOLE.fullmatch(text) else None
+    """The number that `text` is, whole; None where it is something else. A loss that is too large
+    to be squared is as good as infinite."""
+    if not _WHOLE.fullmatch(text):
+        return None
+    value = float(text)
+    return math.copysign(math.inf, value) if abs(value) > LARGEST_FLOAT else value
 
 
 def positive(text: str) -> float | None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.numbers import whole
 from advisor.configuration import Group, config_names, load_config
 from advisor.errors import UserError
-from advisor.reader import convert
+from advisor.reader import convert, show
 from advisor.request import Request
 from advisor.units import nearest_names
 from harness.trial import Device
@@ -21,7 +22,7 @@ _DEGREES: Final = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-_PART: Final = re.compile(r"([a-z]+)(\d+)")
+_PART: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _SETTING: Final = re.compile(r"[\"']?(none|selective|full|op:)")
 _OWN_KEYS: Final = (
     "model",
@@ -93,7 +94,7 @@ def _convert(key: str, text: str) -> Any:
     kinds = {field.name: field.type for field in fields(Asked)}
     if kinds[key] is not int:
         return text
-    number = convert(int(text) if text.isdigit() else text, int, "command line", key)
+    number = convert(text if whole(text) is None else whole(text), int, "command line", key)
     if number < 1:
         raise UserError(key, text, "must be at least 1")
     return number
@@ -124,9 +125,10 @@ def parse_layout(text: str) -> dict[str, Any]:
 def _stage(text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isdigit():
-        raise UserError("stage", text, "is neither all nor a number", "write stage=0")
-    return int(text)
+    number = whole(text)
+    if number is None:
+        raise UserError("stage", show(text), "is neither all nor a number", "write stage=0")
+    return number
 
 
 def _settings(text: str, config_dir: Path | None) -> tuple[str, ...]:

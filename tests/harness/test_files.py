@@ -18,7 +18,6 @@ from harness.files import (
     Reservation,
     exclusive,
     holders,
-    read_text,
     remove_temporaries,
     tail,
     write_atomic,
@@ -122,7 +121,6 @@ def test_the_tail_of_a_log_is_printable_and_short(tmp_path: Path) -> None:
     assert lines == ("w" * 300, "20 %", "red")
     assert all(len(line) <= 300 for line in tail(path, 50))
     assert tail(tmp_path / "absent") == ()
-    assert read_text(tmp_path / "absent") is None
 
 
 def test_a_lock_is_held_by_the_child_that_inherits_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
 
+from advisor.base.numbers import whole
 from advisor.errors import UserError
 from advisor.units import nearest_names
 
@@ -171,7 +172,7 @@ def _parse_method(text: str, method: str) -> Method:
 
 
 def _parse_number(text: str, number: str) -> int:
-    if not number.isdigit() or int(number) < 1:
+    if not whole(number):
         raise UserError(
             "--recompute",
             text,

@@ -4,8 +4,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from advisor.base.limits import LARGEST, LARGEST_FLOAT
 from advisor.dtypes import DType
 from advisor.errors import UserError
+from advisor.reader import convert, show
 from harness.result import GpuLoad
 
 
@@ -183,15 +185,12 @@ def read_sample(values: dict[str, Any]) -> Sample:
             seconds=seconds,
             spread=float(values["spread"]),
             runs=int(values["runs"]),
-            load=_read_load(values["load"]) if "load" in values else None,
+            load=convert(values.get("load"), GpuLoad | None, "journal line", "load"),
         )
-        if not (seconds > 0 and min(case.sizes) > 0 and sample.rate > 0):
+        if not (0 < seconds <= LARGEST and min(case.sizes) > 0):
             raise ValueError
-    except (KeyError, TypeError, ValueError):
-        raise UserError("journal line", values, "is not a sample") from None
+        if not 0 < sample.rate <= LARGEST_FLOAT:
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        raise UserError("journal line", show(values), "is not a sample") from None
     return sample
-
-
-def _read_load(values: dict[str, Any]) -> GpuLoad:
-    reasons = values.pop("throttle_reasons")
-    return GpuLoad(throttle_reasons=None if reasons is None else tuple(map(str, reasons)), **values)

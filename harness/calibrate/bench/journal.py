@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from advisor.base.documents import read_json_lines
 from advisor.errors import UserError
 from advisor.reader import show_path
 from harness.calibrate.bench.cases import Sample, read_sample, sample_values
@@ -50,12 +51,9 @@ class Journal:
 
     def _read(self, machine: dict[str, Any]) -> int:
         """Take over what is there; the length of its whole lines."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
+        if not self.path.exists():
             return 0
-        whole = data[: data.rfind(b"\n") + 1]
-        lines = [self._line(line) for line in whole.splitlines()]
+        lines = read_json_lines(self.path)
         if lines and lines[0].get(_MACHINE) != machine:
             raise UserError(
                 "journal",
@@ -66,15 +64,4 @@ class Journal:
         for values in lines[1:]:
             sample = read_sample(values)
             self.samples[sample.case.key] = sample
-        return len(whole)
-
-    def _line(self, line: bytes) -> dict[str, Any]:
-        try:
-            values = json.loads(line)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            raise UserError(
-                "journal", show_path(self.path), "is no journal of samples", "delete it"
-            )
-        return values
+        return self.path.read_bytes().rfind(b"\n") + 1

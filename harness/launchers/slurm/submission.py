@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from advisor.errors import UserError
 from harness.codec import decode, encode
-from harness.files import read_text, write_atomic
+from harness.files import write_atomic
 from harness.launchers.options import LauncherOptions, minutes
 from harness.launchers.slurm.queue import Queue
 from harness.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
@@ -105,10 +105,9 @@ class Submitter:
     def recover(self) -> None:
         """Undo a submission that was cut off; UserError where the controller does not answer."""
         file = self.path / _PENDING
-        text = read_text(file)
-        if text is None:
+        if not file.exists():
             return
-        pending = decode(Pending, text, file)
+        pending = decode(Pending, file)
         jobs = self.queue.named(pending.name)
         if jobs is None:
             raise no_answer()

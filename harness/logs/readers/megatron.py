@@ -36,7 +36,8 @@ _FIRST_WHOLE_PEAK: Final = 2
 _ITERATION: Final = re.compile(rf"(?:.*\b)?iteration ({COUNT})/ ?({COUNT}) \| (.+) \|$")
 _MEMORY: Final = re.compile(
     rf"(?:^|\[Rank ({COUNT})\] )\(after ({COUNT}) iterations\) memory \(MB\) \| "
-    rf"allocated: {NUMBER} \| max allocated: ({NUMBER}) \| reserved: {NUMBER} \| max reserved: ({NUMBER})"
+    rf"allocated: {NUMBER} \| max allocated: ({NUMBER}) \| "
+    rf"reserved: {NUMBER} \| max reserved: ({NUMBER})"
     rf"(?: \| total device memory used: {NUMBER})?$"
 )
 _BRIDGE_MEMORY: Final = re.compile(

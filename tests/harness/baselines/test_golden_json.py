@@ -9,14 +9,13 @@ import pytest
 
 from advisor.errors import UserError
 from harness.baselines.golden_json import (
-    golden_from_text,
-    json_mapping,
     json_text,
-    number,
+    read_golden,
     series_from,
     series_values,
 )
 from harness.baselines.series import Process, Series, metric_names, samples
+from harness.plausible import read_number
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
@@ -61,21 +60,21 @@ def test_steps_are_sorted_as_numbers() -> None:
 
 @pytest.mark.parametrize(("value", "expected"), [(3, 3), (0.5, 0.5), ("1.2E+01", 12.0)])
 def test_numbers(value: object, expected: float) -> None:
-    found = number(value)
+    found = read_number(value, "x")
     assert found == expected
     assert type(found) is type(expected), "bytes stay integers"
 
 
 @pytest.mark.parametrize("value", [True, None, [], "fast", ""])
 def test_what_is_no_number(value: object) -> None:
-    with pytest.raises(ValueError, match=r"number|float"):
-        number(value)
+    with pytest.raises(ValueError, match=r"x = .*: is not a number"):
+        read_number(value, "x")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3", "[" * 100_000])
 def test_what_is_no_object(text: str) -> None:
     with pytest.raises(UserError):
-        json_mapping(text, "file")
+        read_golden(text, "file")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_a_wrong_file_is_refused(
         inner = inner[key]
     inner[path[-1]] = value
     with pytest.raises(UserError, match=says) as refused:
-        golden_from_text(json.dumps(values), "my.json")
+        read_golden(json.dumps(values), "my.json")
     assert "my.json" in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -107,12 +106,12 @@ def test_a_wrong_file_is_refused(
 def test_a_missing_part_is_named(values: dict[str, Any], key: str) -> None:
     del values[key]
     with pytest.raises(UserError, match=f"'{key}' is missing"):
-        golden_from_text(json.dumps(values), "my.json")
+        read_golden(json.dumps(values), "my.json")
 
 
 def test_the_summary_is_for_the_reader_and_computed_anew(values: dict[str, Any]) -> None:
     values["summary"] = {"tflops_per_gpu": {"median": 1.0}}
-    golden = golden_from_text(json.dumps(values), "f")
+    golden = read_golden(json.dumps(values), "f")
     assert golden.summary()["tflops_per_gpu"].median == 709.93
 
 

@@ -69,7 +69,8 @@ def test_nothing_that_was_planned_is_lost(run: RunFolder) -> None:
     assert [one.status for one in loaded.results] == [TrialStatus.OK, *[TrialStatus.NO_DATA] * 3]
     words = [one.evidence.message for one in loaded.results if one.evidence]
     assert words == [
-        "result.json cannot be read",
+        "result.json cannot be read: file is not valid JSON: line 1, column 2: "
+        "Unterminated string starting at",
         "began, and has no result: interrupted",
         "has not been run",
     ]

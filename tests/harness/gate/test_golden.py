@@ -9,7 +9,7 @@ import pytest
 
 from advisor.errors import UserError
 from harness.baselines.golden import Golden, Provenance
-from harness.baselines.golden_json import golden_from_text, golden_text
+from harness.baselines.golden_json import golden_text, read_golden
 from harness.gate.metrics import STEP_TIME, TFLOPS
 from harness.golden import diff_text, golden_of, load_golden, load_goldens, plan_update, write
 from harness.result import TrialStatus
@@ -35,9 +35,9 @@ def test_every_golden_shipped_is_in_its_canonical_form() -> None:
 def test_a_file_is_read_back_as_it_was(make_repeats: Any) -> None:
     golden = golden_of(make_repeats(loss=(3.0, float("nan"), 2.8, 2.7)), "why")
     text = golden_text(golden)
-    assert golden_text(golden_from_text(text, "file")) == text
+    assert golden_text(read_golden(text, "file")) == text
     assert '"nan"' in text
-    assert golden_from_text(text, "file").identity == golden.identity
+    assert read_golden(text, "file").identity == golden.identity
 
 
 def test_the_file_is_reviewable(make_repeats: Any) -> None:
@@ -144,7 +144,7 @@ def test_settings_and_skipped_ones(make_repeats: Any, make_failed: Any, tmp_path
 )
 def test_what_is_no_golden_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UserError) as raised:
-        golden_from_text(text, "x.json")
+        read_golden(text, "x.json")
     assert "\n" not in str(raised.value)
 
 

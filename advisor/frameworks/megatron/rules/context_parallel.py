@@ -8,6 +8,7 @@ get_attention_backend), and in megatron-core's TransformerConfig and arguments.p
 from math import prod
 from typing import Final
 
+from advisor.base.numbers import whole
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
@@ -67,7 +68,7 @@ def hierarchical_sizes(raw: RawSettings, revision: Revision) -> Problem | None:
     wanted = "a2a+p2p" in raw.cp_comm_type
     if not sizes and not wanted:
         return None
-    degrees = [int(size) for size in sizes if size.isdigit()]
+    degrees = [degree for size in sizes if (degree := whole(size)) is not None]
     if len(degrees) == len(sizes) and prod(degrees) == cp and (len(sizes) == 2 or not wanted):
         return None
     return Problem(
