@@ -5,7 +5,7 @@ A case is a number: it chooses the target and seeds what is wrong with its input
 
 import io
 import json
-import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -22,6 +22,9 @@ _TRIAL: Final = "trials/2d4617e2c10d-r0/result.json"
 _GOLDEN: Final = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 _LOGS: Final = tuple(sorted((ROOT / "tests/harness/logs/recorded").glob("*.log")))
 _CLEAN: Final = tuple(sorted((ROOT / "tests/advisor/logs").glob("*.log")))
+_SLOW_EVERY: Final = 20
+_DEGREES: Final = ("--tp", "2", "--pp", "1", "--cp", "1", "--ep", "4")
+"""Given, so that none is searched."""
 EXIT_CODES: Final = (0, 1, 2, 3, 4)
 
 Run = Callable[[Path, Sequence[str]], int]
@@ -47,11 +50,22 @@ class WrongError(AssertionError):
     """A command that did not end as every command must."""
 
 
-def run_case(number: int, folder: Path, targets: Sequence[Target]) -> str:
-    """Run case `number` in an empty folder of its own; the target's name. WrongError, or whatever
-    the command raises, where it does not end in an exit code and, where that is 2, one line."""
+def target_of(number: int, targets: Sequence[Target]) -> Target:
+    """The target of a case: the slow ones have one case in twenty."""
+    quick = [target for target in targets if not target.slow]
+    slow = [target for target in targets if target.slow]
+    if slow and number % _SLOW_EVERY == 0:
+        return slow[number // _SLOW_EVERY % len(slow)]
+    return quick[number % len(quick)]
+
+
+def run_broken(number: int, folder: Path, target: Target) -> int:
+    """Run the case `number` of a target in an empty folder of its own; the exit code.
+
+    WrongError, or whatever the command raises, where it does not end in an exit code and, where
+    that is 2, one line.
+    """
     random = Random(number)
-    target = targets[number % len(targets)]
     files, words = dict(target.files), list(target.words)
     if target.broken:
         name = random.choice(target.broken)
@@ -59,6 +73,11 @@ def run_case(number: int, folder: Path, targets: Sequence[Target]) -> str:
     for index in target.spoken:
         if len(target.spoken) == 1 or random.random() < 0.5:
             words[index] = mutate_word(words[index], random)
+    return run_with(target, folder, files, words)
+
+
+def run_with(target: Target, folder: Path, files: Mapping[str, bytes], words: Sequence[str]) -> int:
+    """Run a target with these files and words; as `run_broken`."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -70,7 +89,7 @@ def run_case(number: int, folder: Path, targets: Sequence[Target]) -> str:
         raise WrongError(f"{target.name}: exit code {code}: {said[-2000:]}")
     if code == 2 and len(said.splitlines()) != 1:
         raise WrongError(f"{target.name}: exit code 2 says {said[-2000:]!r}")
-    return target.name
+    return code
 
 
 def _advise(_: Path, words: Sequence[str]) -> int:
@@ -95,7 +114,7 @@ def _campaign(folder: Path, _: Sequence[str]) -> int:
         load_campaign(str(folder / "plan.yaml")).first_run()
         standing(Journal(folder / "campaign.jsonl").attempts(), "")
     except UserError as error:
-        print(error, file=__import__("sys").stderr)
+        print(error, file=sys.stderr)
         return 2
     return 0
 
@@ -129,7 +148,7 @@ def targets(*, slow: bool) -> tuple[Target, ...]:
 
 def _advisor() -> tuple[Target, ...]:
     model = (ROOT / "configs/model/llama3_8b.yaml").read_bytes()
-    asked = ("--gpus", "8xH100", "--tp", "2", "--pp", "1", "--top", "1")
+    asked = ("--gpus", "8xH100", "--top", "1", *_DEGREES[:-2])
     config = {
         "calibration/h100.yaml": (ROOT / "configs/calibration/h100.yaml").read_bytes(),
         "hardware/H100-SXM-80GB.yaml": (ROOT / "configs/hardware/H100-SXM-80GB.yaml").read_bytes(),
@@ -247,9 +266,10 @@ def _logs() -> tuple[Target, ...]:
         b"using world size: 8, data-parallel size: 8, \n" * (step == 1)
         + b"  num_layers ...................................... 12\n" * (step == 1)
         + b" [2026-01-01 00:00:%02d] iteration %8d/      12 | consumed samples: %12d | elapsed "
-        b"time per iteration (ms): 1%d.5 | throughput per GPU (TFLOP/s/GPU): 400.1 | learning rate: "
-        b"1.0E-05 | global batch size:    16 | lm loss: 1.08%dE+01 | loss scale: 1.0 | grad "
-        b"norm: 1.234 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        b"time per iteration (ms): 1%d.5 | throughput per GPU (TFLOP/s/GPU): 400.1 | "
+        b"learning rate: 1.0E-05 | global batch size:    16 | lm loss: 1.08%dE+01 | "
+        b"loss scale: 1.0 | grad norm: 1.234 | number of skipped iterations:   0 | "
+        b"number of nan iterations:   0 |\n"
         b"[Rank 0] (after %d iterations) memory (MB) | allocated: 100.5 | max allocated: 200.5 | "
         b"reserved: 300.0 | max reserved: 400.0\n" % (step, step, step * 16, step, step, step)
         for step in range(1, 13)
@@ -316,7 +336,7 @@ def _ingest(folder: Path, words: Sequence[str]) -> int:
         source = Source(name="a", paths=(folder / words[0],))
         (one,) = ingest([source], None, Identity(config=config), accept_incomplete=True)
     except UserError as error:
-        print(error, file=__import__("sys").stderr)
+        print(error, file=sys.stderr)
         return 2
     line(one)
     decode_result(encode(one.result))  # what is written is read again
@@ -415,7 +435,7 @@ def _results() -> tuple[Target, ...]:
 
 
 def _spoken() -> tuple[Target, ...]:
-    asked = ("--model", "mixtral_8x7b", "--gpus", "8xH100", "--top", "1")
+    asked = ("--model", "mixtral_8x7b", "--gpus", "8xH100", "--top", "1", *_DEGREES)
     keys = [
         "model.num_layers=32",
         "model.hidden_size=4096",
@@ -587,10 +607,3 @@ def _folders() -> tuple[Target, ...]:
             slow=True,
         ),
     )
-
-
-def empty(folder: Path) -> Path:
-    """The folder, made or emptied."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder

@@ -89,7 +89,9 @@ def read_tokens(words: Sequence[str]) -> Given:
         if override:
             _put_override(given, override)
             continue
-        following = [inline] if equals else list(_arguments(words[position:]))
+        if not equals and not option.startswith("-"):
+            continue
+        following = [inline] if equals else list(_arguments(words, position))
         if script:
             put_script_option(given, option, following)
             continue
@@ -102,8 +104,9 @@ def read_tokens(words: Sequence[str]) -> Given:
     return given
 
 
-def _arguments(words: Sequence[str]) -> Iterator[str]:
-    for word in words:
+def _arguments(words: Sequence[str], start: int) -> Iterator[str]:
+    for position in range(start, len(words)):
+        word = words[position]
         if word.startswith("-") and not word.lstrip("-").isdigit():
             return
         yield word
