@@ -1,0 +1,44 @@
+"""Digits that are a number."""
+
+import pytest
+
+from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
+from advisor.base.numbers import whole
+from advisor.errors import UserError
+from advisor.reader import convert, parse
+from advisor.units import parse_bytes, parse_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("012", 12), ("9" * MOST_COUNT_DIGITS, 10**MOST_COUNT_DIGITS - 1)],
+)
+def test_numbers(text: str, number: int) -> None:
+    assert whole(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "²", "१", "1_0", "9" * 19, "9" * 5000])
+def test_no_numbers(text: str) -> None:
+    assert whole(text) is None
+
+
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_a_number_that_nobody_counts_to_is_refused(kind: type, digits: int) -> None:
+    with pytest.raises(UserError, match="too large|must be finite|is not an integer"):
+        parse("9" * digits, kind, "model.hidden_size")
+    with pytest.raises(UserError, match="is too large"):
+        convert(10**digits, kind, "f.yaml", "hidden_size")
+
+
+def test_the_largest_numbers_are_read() -> None:
+    assert parse(str(LARGEST), int, "x") == LARGEST
+    assert convert(10**17, float, "f.yaml", "x") == 1e17
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5000])
+def test_quantities_and_counts(digits: int) -> None:
+    with pytest.raises(UserError, match="is too large"):
+        parse_bytes("9" * digits + "GiB", "--memory-budget")
+    with pytest.raises(UserError, match="is more than 1000000 GPUs"):
+        parse_gpus("9" * digits + "xH100")
