@@ -81,7 +81,7 @@ def test_what_yaml_may_be() -> None:
         "d": {"b": 2},
     }
     assert read_yaml("text: see *this* & that\n'1': x") == {"text": "see *this* & that", "1": "x"}
-    assert read_yaml("1: a\non: b", foreign=True) == {1: "a", True: "b"}
+    assert read_yaml("2: a\non: b", foreign=True) == {2: "a", True: "b"}
 
 
 def test_keys_that_a_merge_brings_are_not_given_twice() -> None:
