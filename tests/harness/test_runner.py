@@ -418,3 +418,22 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
     now = stored(tmp_path)
     assert {name: now[name] for name in seen} == seen
     assert "selective:mlp" in page
+
+
+@pytest.mark.parametrize("text", ["", '{"a":' * 5000, "\x00", "half"])
+def test_a_broken_result_is_absent_and_costs_no_other(
+    make_plan: MakePlan, make_runner: MakeRunner, text: str
+) -> None:
+    """Its trial is run again, one line says why, and the file is kept."""
+    runner = make_runner(make_plan(2))
+    first, second = runner.run().values()
+    broken = runner.folder.trial(first.name).path / "result.json"
+    broken.write_text(broken.read_text()[:100] if text == "half" else text)
+    stream = StringIO()
+    again = make_runner(make_plan(2), stream).run()
+    assert again[second.name] == second
+    assert again[first.name].status is TrialStatus.OK
+    said = [line for line in stream.getvalue().splitlines() if "counts as absent" in line]
+    assert len(said) == 1
+    assert "is not valid JSON" in said[0]
+    assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()

@@ -123,8 +123,20 @@ def test_exported_names_and_units_are_theirs() -> None:
         {"iteration-time": {"values": {"a": 1}}},
         {"iteration-time": {"values": {"1": True}}},
         {"num-zeros": series({"1": 1, "2": 2})},
+        {"iteration-time": series({"5": 0.0, "6": 0.1})},
+        {"iteration-time": series({"5": -1, "6": 0.1})},
+        {"iteration-time": series({"5": 10**400, "6": 0.1})},
+        {"iteration-time": {"values": {"9" * 400: 0.1}}},
+        {"lm loss": series({"5": 1e300, "6": 0.1})},
+        {"lm loss": series({"5": None, "6": 0.1})},
     ],
 )
 def test_other_files_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         read_layout(values, Layout.MEGATRON_LM, "f")
+
+
+@pytest.mark.parametrize("size", ["inf", "nan", 1e308, 10**400, None])
+def test_a_size_that_is_none_is_refused(size: object) -> None:
+    with pytest.raises(UserError):
+        read_layout({**BRIDGE, "max_alloc": size}, Layout.MEGATRON_BRIDGE, "f")
