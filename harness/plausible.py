@@ -18,9 +18,6 @@ _MAPPINGS: Final[tuple[tuple[str, ...], ...]] = (
     ("trial", "workload", "model"),
     ("trial", "workload", "layout"),
     ("environment", "software"),
-    ("environment", "host"),
-    ("environment", "source"),
-    ("environment", "variables"),
 )
 _SIZES: Final[tuple[tuple[str, ...], ...]] = (
     ("trial", "workload", "seq_length"),
