@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 _JOURNAL: Final = "optuna.journal"
+_BROKEN: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What Optuna raises on a journal whose lines are not those that it wrote."""
 _MEMORY: Final = "memory_over_budget"
 _RUNS: Final = "does_not_run"
 
@@ -137,7 +147,7 @@ class Study:
         _mend(journal)
         try:
             return self._load(self._journal(journal))
-        except (ValueError, KeyError, TypeError, AssertionError) as error:
+        except _BROKEN as error:
             if isinstance(error, UserError):
                 raise
             os.replace(journal, journal.with_suffix(".broken"))

@@ -106,7 +106,17 @@ def test_a_study_is_told_nothing_twice(space_of: MakeSpace, tmp_path: Path) -> N
     assert len(frozen(study)) == 1
 
 
-@pytest.mark.parametrize("damage", [b'{"op_code": 5', b"no json\nat all\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"op_code": 5',
+        b"no json\nat all\n",
+        b"[]\n",
+        b"null\n",
+        b'{"op_code": []}\n',
+        b"[" * 5000 + b"\n",
+    ],
+)
 def test_a_journal_that_was_cut_off_or_is_broken_is_made_good(
     space_of: MakeSpace, tmp_path: Path, damage: bytes
 ) -> None:
