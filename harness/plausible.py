@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, show
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
-from advisor.errors import UserError
-from advisor.reader import convert, show
-from harness.result import TrialResult, TrialStatus
-from harness.trial import Device
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Device
 
 _MAPPINGS: Final[tuple[tuple[str, ...], ...]] = (
     ("trial", "workload"),

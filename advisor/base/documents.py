@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from advisor.base.errors import UserError
+from advisor.base.fields import show, show_path
 from advisor.base.limits import (
     MOST_CONFIG_BYTES,
     MOST_DEPTH,
@@ -20,8 +22,6 @@ from advisor.base.limits import (
     MOST_JSON_VALUES,
     MOST_TEXT_BYTES,
 )
-from advisor.errors import UserError
-from advisor.reader import show, show_path
 
 _TOO_DEEP: Final = f"nests deeper than {MOST_DEPTH} levels"
 _TOO_LONG: Final = f"a number of more than {MOST_DIGITS} digits"

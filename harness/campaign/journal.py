@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.documents import read_json_lines
-from advisor.reader import read_dataclass
+from advisor.base.fields import read_dataclass
 
 SOME_FAILED: Final = 4
 """Exit code of a command of which a trial failed, or nothing was measured."""

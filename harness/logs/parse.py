@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.lines import Line, read_lines
-from harness.failures import Failure
 from harness.logs.causes import ORDER, Causes
 from harness.logs.collect import Collector, together
 from harness.logs.readers import READERS, reader_of
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
+from harness.trial.failures import Failure
 
 _RANK_FILE: Final = re.compile(r"rank[-_.]?([0-9]{1,9})", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"([0-9]{1,9})")

@@ -93,22 +93,22 @@ def run_with(target: Target, folder: Path, files: Mapping[str, bytes], words: Se
 
 
 def _advise(_: Path, words: Sequence[str]) -> int:
-    from advisor.cli import main
+    from advisor.cli.main import main
 
     return main(words)
 
 
 def _harness(_: Path, words: Sequence[str]) -> int:
-    from harness.cli import main
+    from harness.cli.main import main
 
     return main(words)
 
 
 def _campaign(folder: Path, _: Sequence[str]) -> int:
     """What `harness campaign` reads before it starts a process."""
-    from advisor.errors import UserError
+    from advisor.base.errors import UserError
+    from harness.campaign.items import load_campaign
     from harness.campaign.journal import Journal, standing
-    from harness.campaign.plan import load_campaign
 
     try:
         load_campaign(str(folder / "plan.yaml")).first_run()
@@ -122,10 +122,10 @@ def _campaign(folder: Path, _: Sequence[str]) -> int:
 def _resume(folder: Path, _: Sequence[str]) -> int:
     """What `harness run` reads of a folder before it starts a process: every trial has a result, or
     is run again. The other trial's result is never lost."""
-    from harness.plan import PlannedSetting, RunPlan
-    from harness.progress import Progress
-    from harness.runner import Runner
-    from harness.store import RunFolder
+    from harness.run.progress import Progress
+    from harness.run.runner import Runner
+    from harness.trial.run_plan import PlannedSetting, RunPlan
+    from harness.trial.store import RunFolder
     from tests.harness.conftest import TRIAL
 
     plan = RunPlan(
@@ -316,12 +316,12 @@ def _logs() -> tuple[Target, ...]:
 
 def _ingest(folder: Path, words: Sequence[str]) -> int:
     """`harness ingest` without Hydra, which takes most of its time."""
-    from advisor.errors import UserError
-    from harness.codec import decode_result, encode
-    from harness.commands.ingest import line
-    from harness.config import RecomputeChoice, RunConfig
-    from harness.logs.ingest import Identity, Source, ingest
-    from harness.trial import MeasurementPlan
+    from advisor.base.errors import UserError
+    from harness.cli.ingest import line
+    from harness.logs.ingestion import Identity, Source, ingest
+    from harness.planner.run_request import RecomputeChoice, RunConfig
+    from harness.trial.codec import decode_result, encode
+    from harness.trial.trial import MeasurementPlan
 
     config = RunConfig(
         experiment_name="x",
@@ -531,13 +531,13 @@ def _spoken() -> tuple[Target, ...]:
 
 
 def _folders() -> tuple[Target, ...]:
-    from harness.codec import encode
-    from harness.result import StepTimes, TrialResult, TrialStatus
-    from harness.trial import Trial
+    from harness.trial.codec import encode
+    from harness.trial.result import StepTimes, TrialResult, TrialStatus
+    from harness.trial.trial import Trial
     from tests.harness.conftest import TRIAL
 
     def result(trial: Trial) -> bytes:
-        from harness.codec import plain
+        from harness.trial.codec import plain
 
         times = StepTimes(seconds=(0.1, 0.2), warmup_seconds=(1.0,), clock="host")
         made = TrialResult(

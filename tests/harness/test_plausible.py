@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from advisor.errors import UserError
-from harness.codec import decode_result, encode
+from advisor.base.errors import UserError
 from harness.plausible import read_number
-from harness.result import TrialResult, TrialStatus
-from harness.store import TrialFolder
+from harness.trial.codec import decode_result, encode
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.store import TrialFolder
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression/selective_mlp/result.json"

@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, show
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
-from advisor.dtypes import DType
-from advisor.errors import UserError
-from advisor.reader import convert, show
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 
 class Kind(StrEnum):

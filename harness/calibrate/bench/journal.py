@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.documents import read_json_lines
-from advisor.errors import UserError
-from advisor.reader import show_path
+from advisor.base.errors import UserError
+from advisor.base.fields import show_path
 from harness.calibrate.bench.cases import Sample, read_sample, sample_values
 
 _MACHINE: Final = "machine"

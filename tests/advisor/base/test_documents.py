@@ -16,6 +16,7 @@ from advisor.base.documents import (
     read_toml,
     read_yaml,
 )
+from advisor.base.errors import UserError
 from advisor.base.limits import (
     MOST_CONFIG_BYTES,
     MOST_DEPTH,
@@ -23,7 +24,6 @@ from advisor.base.limits import (
     MOST_EXPANDED,
     MOST_JSON_VALUES,
 )
-from advisor.errors import UserError
 
 Read = Callable[[str, str], dict[str, Any]]
 

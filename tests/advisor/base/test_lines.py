@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from advisor.base.errors import UserError
 from advisor.base.lines import STDIN, DamagedError, clean_line, read_lines, read_pieces
 from advisor.diagnose import scan
-from advisor.errors import UserError
-from advisor.report.diagnosis import diagnosis_page
+from advisor.report.diagnosis_page import diagnosis_page
 
 TEXT = "step 1\nstep 2\nCUDA out of memory. Tried to allocate 1.96 GiB.\n"
 PACKED = {

@@ -2,11 +2,11 @@
 
 import pytest
 
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, parse
 from advisor.base.limits import LARGEST, MOST_COUNT_DIGITS
 from advisor.base.numbers import whole
-from advisor.errors import UserError
-from advisor.reader import convert, parse
-from advisor.units import parse_bytes, parse_gpus
+from advisor.base.units import parse_bytes, parse_gpus
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from advisor.base.documents import read_yaml
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")

@@ -1,0 +1,81 @@
+"""Trials, plans and results as JSON text, and back.
+
+The text is strict JSON: a loss of NaN is the string "nan", as in Megatron's own golden files.
+"""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from advisor.base.documents import read_json
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass, read_fields, show
+from harness.plausible import check_plain, check_result, read_number
+from harness.trial.result import SCHEMA_VERSION, TrialResult
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+_PLAIN = ("trial", "environment")
+_REQUIRED = ("name", "status", "started_at", "wall_seconds", *_PLAIN)
+
+
+def encode(value: "DataclassInstance") -> str:
+    """Deterministic JSON of a dataclass: sorted keys, one value a line, no NaN literals."""
+    values = _finite(asdict(value))
+    return json.dumps(values, sort_keys=True, indent=1, default=str, allow_nan=False) + "\n"
+
+
+def plain(value: "DataclassInstance") -> dict[str, Any]:
+    """A dataclass as the JSON object that `encode` writes."""
+    found: dict[str, Any] = json.loads(encode(value))
+    return found
+
+
+def decode(cls: type[T], source: Path | str, file: object = "text") -> T:
+    """An instance of `cls` from `encode`'s text, or from a file of it; UserError where it is
+    something else."""
+    return read_dataclass(cls, read_json(source, file), _name(source, file))
+
+
+def decode_result(source: Path | str, file: object = "text") -> TrialResult:
+    """A result from `encode`'s text, or from a file of it; UserError where it is half written, of
+    another schema, or holds what nobody measures."""
+    values, file = read_json(source, file), _name(source, file)
+    version = values.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise UserError(f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}")
+    for key in _REQUIRED:
+        if key not in values:
+            raise UserError(f"{file}: {key}", "(none)", "is missing")
+    plain = {key: values.pop(key) for key in _PLAIN}
+    for key, value in plain.items():
+        if not isinstance(value, dict):
+            raise UserError(f"{file}: {key}", type(value).__name__, "must be an object")
+    check_plain(plain, file)
+    losses = values.pop("loss", ())
+    if not isinstance(losses, list | tuple):
+        raise UserError(f"{file}: loss", show(losses), "must be a list")
+    loss = tuple(float(read_number(one, f"{file}: loss")) for one in losses)
+    result = TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
+    check_result(result, file)
+    return result
+
+
+def _name(source: Path | str, file: object) -> object:
+    return source if isinstance(source, Path) else file
+
+
+def _finite(value: Any) -> Any:
+    """`value` with numbers that JSON does not know written as strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
