@@ -19,7 +19,7 @@ from advisor.experiments import (
     preset_of,
     with_split,
 )
-from advisor.frameworks.megatron.lowering import FP8_RECIPES
+from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, first_refusal

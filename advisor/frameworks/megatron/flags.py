@@ -13,8 +13,8 @@ from advisor.frameworks.megatron.attention_flags import attention_flags
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.expert_flags import expert_flags
 from advisor.frameworks.megatron.hybrid_flags import hybrid_flags
-from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.muon import muon_flags
+from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job import CudaGraphImpl, Job, JobConfig
