@@ -102,6 +102,7 @@ def setting_values(setting: RecomputeSetting) -> dict[str, Any]:
     core_attn that Megatron makes of it, and selective recompute of nothing as no recompute."""
     modules = setting.effective_modules
     acts = setting.granularity is Granularity.FULL or bool(modules)
+    layers = setting.cpu_offloading_num_layers
     return {
         "recompute_granularity": _unless_none(setting) if acts else None,
         "recompute_modules": modules,
@@ -110,6 +111,7 @@ def setting_values(setting: RecomputeSetting) -> dict[str, Any]:
         "distribute_saved_activations": setting.distribute_saved_activations,
         "fine_grained_activation_offloading": bool(setting.offload_modules),
         "offload_modules": setting.offload_modules,
-        "cpu_offloading": setting.cpu_offloading_num_layers > 0,
-        "cpu_offloading_num_layers": setting.cpu_offloading_num_layers,
+        "cpu_offloading": layers > 0,
+        **({"cpu_offloading_weights": False} if layers else {}),
+        "cpu_offloading_num_layers": layers,
     }

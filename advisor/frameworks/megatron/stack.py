@@ -220,7 +220,8 @@ class Megatron:
         """See flags.assumed_flags, bridge.assumed_overrides; NeMo's recipes have their own."""
         if self.framework is Framework.NEMO:
             return ""
-        return assumed_flags(job, self._revision(job)) if self._is_lm else assumed_overrides(job)
+        write = assumed_flags if self._is_lm else assumed_overrides
+        return write(job, self._revision(job))
 
     def layout_flags(self, job: Job) -> str:
         """Degrees and batch, and what else the framework takes from the command line."""

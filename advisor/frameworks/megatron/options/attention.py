@@ -52,13 +52,7 @@ class Attention:
         "vanilla", "model.softmax_type", printed=Said.DIFFERENT, since="0.15"
     )
     mtp_num_layers: int | None = option(
-        None,
-        "model.mtp_num_layers",
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
-        nemo="",
-        nemo_1="",
-        since="0.12",
+        None, "model.mtp_num_layers", printed=Said.DIFFERENT, told=Said.DIFFERENT, since="0.12"
     )
     mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", defaults={"0.15": None})
     mtp_use_repeated_layer: bool = refused(

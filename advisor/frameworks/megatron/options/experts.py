@@ -32,12 +32,7 @@ class Experts:
         1, "layout.expert_model_parallel_size", **DEGREE, **_EXPERTS
     )
     expert_tensor_parallel_size: int | None = option(
-        None,
-        "layout.expert_tensor_parallel_size",
-        recipe_value=expert_tensor_degree,
-        nemo="",
-        nemo_1="",
-        **_RUN,
+        None, "layout.expert_tensor_parallel_size", recipe_value=expert_tensor_degree, **_RUN
     )
     num_moe_experts: int | None = option(
         None, "model.num_moe_experts", flag="--num-experts", **_MODEL

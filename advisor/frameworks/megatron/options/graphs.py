@@ -33,8 +33,6 @@ class CudaGraphs:
         strict=True,
         printed=Said.DIFFERENT,
         told=Said.ALWAYS,
-        nemo="",
-        nemo_1="",
         since="0.15",
     )
     external_cuda_graph: bool = option(
@@ -59,8 +57,6 @@ class CudaGraphs:
         told=Said.ALWAYS,
         when=has_graphs,
         told_when=has_graphs,
-        nemo="",
-        nemo_1="",
     )
     check_for_nan_in_loss_and_grad: bool = option(
         True, "job.cuda_graph_impl", value=checks_for_nan, printed=Said.DIFFERENT, bridge=""

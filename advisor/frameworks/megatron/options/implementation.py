@@ -87,8 +87,6 @@ class Loss:
         value=fuses_loss,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
-        nemo="",
-        nemo_1="",
     )
     cross_entropy_fusion_impl: str = option(
         "native",
@@ -96,7 +94,5 @@ class Loss:
         value=loss_fusion,
         printed=Said.ALWAYS,
         told=Said.ALWAYS,
-        nemo="",
-        nemo_1="",
         since="0.12",
     )

@@ -104,13 +104,7 @@ class DataParallel:
     """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
 
     use_distributed_optimizer: bool = option(
-        False,
-        "layout.use_distributed_optimizer",
-        told=Said.ALWAYS,
-        told_when=is_not_muon,
-        nemo="",
-        nemo_1="",
-        **_RUN,
+        False, "layout.use_distributed_optimizer", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
     )
     overlap_grad_reduce: bool = option(False, "layout.overlap_grad_reduce", **_RUN)
     overlap_param_gather: bool = option(

@@ -106,10 +106,10 @@ class Option:
     bridge: path in Megatron Bridge's ConfigContainer; nemo, nemo_1: paths of NeMo 2 and NeMo 1.
     ours: the field it means, as `KEY=VALUE` writes it (model., layout., job.), or recompute;
     value: how its value follows from a job, where it is not just that field's.
-    printed, told: when Megatron-LM, and when a recipe of Bridge or NeMo is given the value; when,
-    told_when: in which jobs alone (Bridge's). text: a float's format; bare: a recipe takes a single
-    name, no list; quoted: a text that Hydra reads in quotes alone. recipe_value: what a recipe is
-    told in place of the value. place: order among a recipe's words.
+    printed, told, told_nemo: when Megatron-LM, and when a recipe of Bridge or NeMo is given the
+    value; when, told_when: in which jobs alone (Megatron-LM, Bridge). text: a float's format; bare:
+    a recipe takes a single name, no list; quoted: a text that Hydra reads in quotes alone.
+    recipe_value: what Bridge is told in place of the value. place: order among a recipe's words.
     """
 
     name: str = ""
@@ -134,6 +134,7 @@ class Option:
     value: ValueOf | None = None
     printed: Said = Said.NEVER
     told: Said = Said.NEVER
+    told_nemo: Said = Said.NEVER
     when: Condition | None = None
     told_when: Condition | None = None
     text: str = ""

@@ -25,12 +25,14 @@ STRATEGY: Final = "trainer.strategy"
 DEGREE: Final[dict[str, Any]] = {
     "printed": Said.LAYOUT,
     "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
     "nemo": STRATEGY,
 }
 _SWITCH: Final[dict[str, Any]] = {**DEGREE, "printed": Said.DIFFERENT}
 _SPLIT: Final[dict[str, Any]] = {
     "printed": Said.DIFFERENT,
     "told": Said.DIFFERENT,
+    "told_nemo": Said.DIFFERENT,
     "nemo": STRATEGY,
     "place": 1,
 }
@@ -52,7 +54,7 @@ class Parallelism:
         launcher=("p2p",),
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
-        nemo="model.config",
+        told_nemo=Said.DIFFERENT,
         nemo_1="",
         bare=True,
     )
@@ -62,8 +64,6 @@ class Parallelism:
         value=hierarchical_sizes,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
-        nemo="",
-        nemo_1="",
     )
     pipeline_model_parallel_size: int = option(1, "layout.pipeline_model_parallel_size", **DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(

@@ -57,8 +57,6 @@ class Precision:
         flag="",
         bridge="mixed_precision",
         told=Said.ALWAYS,
-        nemo="",
-        nemo_1="",
     )
     fp8: str | None = option(
         None, "job.precision", value=fp8_format, flag="--fp8-format", printed=Said.DIFFERENT

@@ -16,8 +16,16 @@ from advisor.frameworks.megatron.options.values import packs_sequences
 CHECKPOINT: Final = "model.activations_checkpoint_"
 """How NeMo 1's keys of recompute begin."""
 
-_SETTING: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, "told": Said.ALWAYS}
-_SET: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, "told": Said.DIFFERENT}
+_SETTING: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
+}
+_SET: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.DIFFERENT,
+    "told_nemo": Said.DIFFERENT,
+}
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -46,13 +54,13 @@ class Recompute:
         (), "recompute.offload_modules", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
     )
     cpu_offloading: bool = option(
-        False, "recompute.cpu_offloading_num_layers", flag="", told=Said.DIFFERENT
+        False, "recompute.cpu_offloading_num_layers", flag="", **{**_SET, "printed": Said.NEVER}
     )
     cpu_offloading_weights: bool = option(
         False,
         "recompute.cpu_offloading_num_layers",
         flag="",
-        told=Said.DIFFERENT,
+        **{**_SETTING, "printed": Said.NEVER},
         defaults={"0.14": True},
     )
     cpu_offloading_num_layers: int = option(0, "recompute.cpu_offloading_num_layers", **_SET)

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.options.values import loads_mask
 _BATCH: Final[dict[str, Any]] = {
     "printed": Said.LAYOUT,
     "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
     "nemo": "data",
 }
 _RAMP: Final = "every step is modelled with the whole global batch"

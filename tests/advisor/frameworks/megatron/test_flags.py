@@ -7,10 +7,9 @@ from types import ModuleType
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import (
-    bridge_layout_overrides,
-    bridge_overrides,
     environment,
     layout_flags,
     megatron_lm_flags,
