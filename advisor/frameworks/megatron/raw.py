@@ -25,7 +25,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RawSettings(
     Parallelism,
     Experts,
@@ -55,6 +55,14 @@ class RawSettings(
 
     def __repr__(self) -> str:
         return f"RawSettings({', '.join(f'{k}={v!r}' for k, v in self.given.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RawSettings):
+            return NotImplemented
+        names = self.given.keys() | other.given.keys()
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def given(self) -> dict[str, Any]:
