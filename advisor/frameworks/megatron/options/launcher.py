@@ -74,7 +74,7 @@ ASIDE: Final = {
         trust_remote_code vocab_extra_ids vocab_file
     """,
     "random numbers": """
-        data_parallel_random_init seed te_rng_tracker
+        data_parallel_random_init seed
     """,
     "profiling": """
         memory_snapshot_path nvtx_ranges profile profile_ranks profile_step_end
