@@ -52,7 +52,7 @@ class OptimizerStep:
     sgd_momentum: float = harmless(0.9, _OTHER)
     clip_grad: float = unpriced(1.0, "the gradients' norm is modelled as taken")
     loss_scale: float | None = harmless(None, _SCALE)
-    initial_loss_scale: float = harmless(2.0**32, _SCALE)
+    initial_loss_scale: float = harmless(4294967296, _SCALE)
     min_loss_scale: float = harmless(1.0, _SCALE)
     loss_scale_window: float = harmless(1000, _SCALE)
     hysteresis: int = harmless(2, _SCALE)
