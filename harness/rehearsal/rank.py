@@ -91,7 +91,7 @@ def rehearse(
     from every other rank as from this one.
     """
     where = torch_device(device)
-    routing = {"moe_router_force_load_balancing": True} if case.experts else {}
+    routing = {"moe_router_force_load_balancing": True} if case.has_experts else {}
     with ExitStack() as stack:
         stack.enter_context(device_patches(device))
         stack.enter_context(fake_world(case, case.rank_of_stage(stage)))

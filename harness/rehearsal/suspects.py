@@ -76,10 +76,11 @@ def _unmatched(mine: list[tuple[int, str]], other: list[tuple[int, str]]) -> lis
 
 def _of_layer(case: MegatronCase, kind: LayerKind) -> MegatronCase:
     """The case with all layers of one kind, on one stage."""
-    experts = case.experts and replace(case.experts, moe_layer_freq=1)
+    moe = kind.feed_forward is FeedForward.MOE
     return replace(
         case,
-        experts=experts if kind.feed_forward is FeedForward.MOE else None,
+        moe_layer_freq="1",
+        num_moe_experts=case.num_moe_experts if moe else None,
         mtp_num_layers=None,
         pipeline_model_parallel_layout=None,
         window_attn_skip_freq=None,

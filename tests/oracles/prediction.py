@@ -178,16 +178,13 @@ def model_spec(case: OracleCase) -> ModelSpec:
 
 def _experts(case: OracleCase) -> dict[str, Any]:
     """Fields of ModelSpec about mixture of experts."""
-    if case.experts is None:
+    if not case.has_experts:
         return {}
-    freq = case.experts.moe_layer_freq
-    text = freq if isinstance(freq, int) else list(freq)
-    values = case.experts.arguments() | {"moe_layer_freq": text}
     types = field_types(ModelSpec)
     return {
         name: convert(value, types[name], "", name)
-        for name, value in values.items()
-        if name in types
+        for name, value in case.given.items()
+        if name in types and (name.startswith("moe_") or name == "num_moe_experts")
     }
 
 
@@ -200,8 +197,8 @@ def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
         tensor_model_parallel_size=case.tensor_model_parallel_size,
         sequence_parallel=case.sequence_parallel,
         context_parallel_size=case.context_parallel_size,
-        expert_model_parallel_size=case.experts.expert_model_parallel_size if case.experts else 1,
-        expert_tensor_parallel_size=case.experts.expert_tensor_parallel_size if case.experts else 1,
+        expert_model_parallel_size=case.expert_model_parallel_size,
+        expert_tensor_parallel_size=case.expert_tensor_parallel_size,
     )
 
 

@@ -5,7 +5,7 @@ fills it from flags or YAML. None means: not given, or (for the model's shape) n
 """
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from advisor.frameworks.megatron.options.attention import Attention
@@ -48,7 +48,8 @@ class RawSettings(
     options/. An instance holds what it is given; the rest are defaults of the class."""
 
     def __init__(self, **given: Any) -> None:
-        unknown = given.keys() - _NAMES
+        known = type(self).__dataclass_fields__
+        unknown = given.keys() - known.keys()
         if unknown:
             raise TypeError(f"{', '.join(sorted(unknown))}: no option of Megatron")
         self.__dict__.update(given)
@@ -123,9 +124,6 @@ class RawSettings(
         if self.pipeline_model_parallel_layout:
             return None
         return self.num_layers // chunks
-
-
-_NAMES = frozenset(field.name for field in fields(RawSettings))
 
 
 @dataclass(frozen=True, slots=True)

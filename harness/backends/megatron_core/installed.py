@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from advisor.errors import UserError
-from advisor.frameworks.megatron.revisions import MEGATRON_CORE, resolve_revision
+from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.job import Framework, Job
 
 _EXTRA: Final = "pip install 'recompute-advisor[megatron]'"
@@ -39,11 +39,20 @@ def under_installed(job: Job) -> tuple[Job, str]:
         return job, ""
     release = version("megatron-core")
     asked = resolve_revision(job.config.framework, job.config.framework_version)
-    here = [one for one in MEGATRON_CORE if one.number <= _number(release)][-1].core
+    here = installed_revision().core
     config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
     said = f"rules and prediction are those of megatron-core {release}, which is installed"
     told = "" if asked.core == here else f"; the job asks for {asked.label}"
     return replace(job, config=config), said + told
+
+
+def installed_revision() -> Revision:
+    """The release of megatron-core that is installed, or the newest known before it; the newest
+    where none is."""
+    if missing():
+        return resolve_revision(Framework.MEGATRON_LM)
+    number = _number(version("megatron-core"))
+    return [one for one in MEGATRON_CORE if one.number <= number][-1]
 
 
 def _number(release: str) -> tuple[int, ...]:

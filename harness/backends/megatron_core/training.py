@@ -17,7 +17,8 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import schedules
 
 from harness.backends.megatron_core.case import MegatronCase
-from harness.backends.megatron_core.model import Batch, build_chunks, shared_fields
+from harness.backends.megatron_core.model import Batch, build_chunks
+from harness.backends.megatron_core.objects import keywords
 from harness.result import Phase
 
 LEARNING_RATE: Final = 1e-3
@@ -55,7 +56,7 @@ class MegatronTraining:
         sharded = self.case.use_distributed_optimizer
         overlaps = self.case.overlap_grad_reduce
         values = {
-            **shared_fields(self.case, DistributedDataParallelConfig),
+            **keywords(self.case, DistributedDataParallelConfig),
             "overlap_param_gather": self.case.overlap_param_gather and sharded and overlaps,
         }
         ddp = DistributedDataParallelConfig(**values)
@@ -66,11 +67,13 @@ class MegatronTraining:
 
     def _optimizer(self) -> Any:
         options = OptimizerConfig(
-            optimizer="adam",
-            lr=LEARNING_RATE,
-            bf16=True,
-            params_dtype=torch.bfloat16,
-            use_distributed_optimizer=self.case.use_distributed_optimizer,
+            **{
+                **keywords(self.case, OptimizerConfig),
+                "optimizer": "adam",
+                "lr": LEARNING_RATE,
+                "bf16": True,
+                "params_dtype": torch.bfloat16,
+            }
         )
         with _adam():
             return get_megatron_optimizer(options, self.model, use_gloo_process_groups=False)

@@ -55,15 +55,15 @@ def _left_at_end() -> Iterator[None]:
 @contextmanager
 def _model_parallel(case: MegatronCase) -> Iterator[None]:
     """Megatron's groups over the process group."""
-    experts = case.experts
+    experts = case.has_experts
     try:
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=case.tensor_model_parallel_size,
             pipeline_model_parallel_size=case.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=case.virtual_pipeline_model_parallel_size,
             context_parallel_size=case.context_parallel_size,
-            expert_model_parallel_size=experts.expert_model_parallel_size if experts else 1,
-            expert_tensor_parallel_size=experts.expert_tensor_parallel_size if experts else None,
+            expert_model_parallel_size=case.expert_model_parallel_size if experts else 1,
+            expert_tensor_parallel_size=case.expert_tensor_parallel_size if experts else None,
             create_gloo_process_groups=False,  # for checkpoints alone; none on a FakeStore
         )
         yield

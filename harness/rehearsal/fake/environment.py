@@ -162,7 +162,7 @@ def megatron_without_gpu(
         for rotary in (RotaryEmbedding, YarnRotaryEmbedding):
             stack.callback(rotary.forward.cache_clear)  # holds tensors of this run
         stack.enter_context(CudaSemantics())
-        for patch in routing_patches(case.experts) if case.experts else ():
+        for patch in routing_patches(case) if case.has_experts else ():
             stack.enter_context(patch)
         yield
 

@@ -13,7 +13,7 @@ import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.case import MegatronCase
 
 
 class _Sizes(list[int]):
@@ -43,10 +43,10 @@ class _MaskedSelect(torch.autograd.Function):
         return torch.empty_like(tensor), None, None
 
 
-def routing_patches(experts: Experts) -> Iterator[Any]:
+def routing_patches(case: MegatronCase) -> Iterator[Any]:
     """Patches under which a MoE layer runs on fake tensors, routing balanced."""
-    per_token = experts.moe_router_topk / experts.num_moe_experts
-    keep = min(1.0, experts.moe_expert_capacity_factor or 1.0)
+    per_token = case.moe_router_topk / (case.num_moe_experts or 1)
+    keep = min(1.0, case.moe_expert_capacity_factor or 1.0)
     sort = moe_utils.sort_chunks_by_idxs
     sequential = megatron_experts.SequentialMLP.forward
     alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
@@ -63,12 +63,12 @@ def routing_patches(experts: Experts) -> Iterator[Any]:
         tokens = preprocess(dispatcher, routing_map)
         if dispatcher.drop_and_pad:
             return tokens
-        routed = int(routing_map.size(0) * experts.moe_router_topk * keep)
+        routed = int(routing_map.size(0) * case.moe_router_topk * keep)
         dispatcher.num_out_tokens = routed
-        if experts.ranks > 1:
-            dispatcher.input_splits = _even(routed, experts.expert_model_parallel_size)
-            dispatcher.output_splits = _even(routed, experts.expert_model_parallel_size)
-            tp = experts.expert_tensor_parallel_size
+        if case.expert_ranks > 1:
+            dispatcher.input_splits = _even(routed, case.expert_model_parallel_size)
+            dispatcher.output_splits = _even(routed, case.expert_model_parallel_size)
+            tp = case.expert_tensor_parallel_size
             dispatcher.output_splits_tp = _even(routed * tp, tp)
         return tokens
 
