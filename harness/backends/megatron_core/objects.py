@@ -11,7 +11,13 @@ from advisor.frameworks.megatron.options.table import option_of_field
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.models.layer_pattern import LayerPattern
 
-_TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_TYPES: Final = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.uint8,
+}
+"""Megatron-LM's names of number types (training/arguments.py)."""
 
 
 def _pattern(text: str) -> int | list[int]:
@@ -37,20 +43,20 @@ def keywords(settings: RawSettings, cls: type) -> dict[str, Any]:
     """Keyword arguments of one of Megatron's configuration classes: the options that `settings`
     were given, under the names and in the types of the installed release. What the class does not
     know is left out."""
-    known = {field.name for field in fields(cls)}
     given, found = settings.given, {}
-    for name in known:
+    known = {field.name: field.type for field in fields(cls)}
+    for name, annotation in known.items():
         row = option_of_field(name)
         renamed = row is not None and row.name != name and row.name in known
         if row is not None and row.name in given and not renamed:
-            found[name] = _read(row.name, given[row.name])
+            found[name] = _read(row.name, given[row.name], annotation)
     return found
 
 
-def _read(name: str, value: Any) -> Any:
+def _read(name: str, value: Any, annotation: object) -> Any:
     if value is None:
         return None
-    if name.endswith("_dtype"):
+    if "dtype" in str(annotation):
         return _TYPES[value]
     read = _READ.get(name)
     if read is not None:
