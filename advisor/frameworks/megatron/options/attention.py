@@ -28,31 +28,23 @@ class Attention:
     """Options of attention and multi-token prediction. Megatron-LM's arguments default to other
     ranks of latent attention than its configuration does, so all are written out."""
 
-    multi_latent_attention: bool = option(
-        False, "model.multi_latent_attention", printed=Said.DIFFERENT
-    )
+    multi_latent_attention: bool = option(False, "model", printed=Said.DIFFERENT)
     q_lora_rank: int | None = option(
-        None, "model.q_lora_rank", config=512, when=is_latent, printed=Said.DIFFERENT
+        None, "model", config=512, when=is_latent, printed=Said.DIFFERENT
     )
-    kv_lora_rank: int = option(512, "model.kv_lora_rank", **_LATENT)
-    qk_head_dim: int = option(128, "model.qk_head_dim", **_LATENT)
-    qk_pos_emb_head_dim: int = option(64, "model.qk_pos_emb_head_dim", **_LATENT)
-    v_head_dim: int = option(128, "model.v_head_dim", **_LATENT)
-    rope_type: str = option("yarn", "model.rope_type", **_LATENT)
-    window_size: str | None = option(
-        None, "model.window_size", value=window_pair, printed=Said.DIFFERENT
-    )
+    kv_lora_rank: int = option(512, "model", **_LATENT)
+    qk_head_dim: int = option(128, "model", **_LATENT)
+    qk_pos_emb_head_dim: int = option(64, "model", **_LATENT)
+    v_head_dim: int = option(128, "model", **_LATENT)
+    rope_type: str = option("yarn", "model", **_LATENT)
+    window_size: str | None = option(None, "model", value=window_pair, printed=Said.DIFFERENT)
     window_attn_skip_freq: str | None = option(
-        None, "model.window_attn_skip_freq", printed=Said.DIFFERENT, when=has_windows, since="0.15"
+        None, "model", printed=Said.DIFFERENT, when=has_windows, since="0.15"
     )
-    no_rope_freq: str | None = option(
-        None, "model.no_rope_freq", printed=Said.DIFFERENT, since="0.13"
-    )
-    softmax_type: str = option(
-        "vanilla", "model.softmax_type", printed=Said.DIFFERENT, since="0.15"
-    )
+    no_rope_freq: str | None = option(None, "model", printed=Said.DIFFERENT, since="0.13")
+    softmax_type: str = option("vanilla", "model", printed=Said.DIFFERENT, since="0.15")
     mtp_num_layers: int | None = option(
-        None, "model.mtp_num_layers", printed=Said.DIFFERENT, told=Said.DIFFERENT, since="0.12"
+        None, "model", printed=Said.DIFFERENT, told=Said.DIFFERENT, since="0.12"
     )
     mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", defaults={"0.15": None})
     mtp_use_repeated_layer: bool = refused(
@@ -71,16 +63,9 @@ class Attention:
     )
     cache_mla_latents: bool = harmless(False, "of inference", since="0.14")
     softmax_scale: float | None = harmless(None, "", flag="")
-    attention_output_gate: bool = option(
-        False, "model.attention_output_gate", printed=Said.DIFFERENT, since="0.16"
-    )
+    attention_output_gate: bool = option(False, "model", printed=Said.DIFFERENT, since="0.16")
     experimental_attention_variant: str | None = option(
-        None,
-        "model.experimental_attention_variant",
-        value=attention_variant,
-        strict=True,
-        printed=Said.DIFFERENT,
-        since="0.16",
+        None, "model", value=attention_variant, strict=True, printed=Said.DIFFERENT, since="0.16"
     )
     experimental_attention_variant_loss_scale_func: object = harmless(
         None, CALLABLE, flag="", since="0.19"

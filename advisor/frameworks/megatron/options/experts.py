@@ -28,63 +28,35 @@ _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
 class Experts:
     """Options of layers with experts; `place` is their order in a Bridge recipe."""
 
-    expert_model_parallel_size: int = option(
-        1, "layout.expert_model_parallel_size", **DEGREE, **_EXPERTS
-    )
+    expert_model_parallel_size: int = option(1, "layout", **DEGREE, **_EXPERTS)
     expert_tensor_parallel_size: int | None = option(
-        None, "layout.expert_tensor_parallel_size", recipe_value=expert_tensor_degree, **_RUN
+        None, "layout", recipe_value=expert_tensor_degree, **_RUN
     )
-    num_moe_experts: int | None = option(
-        None, "model.num_moe_experts", flag="--num-experts", **_MODEL
-    )
-    moe_layer_freq: str = option("1", "model.moe_layer_freq", **_MODEL)
-    moe_ffn_hidden_size: int | None = option(None, "model.moe_ffn_hidden_size", **_MODEL)
-    moe_router_topk: int = option(2, "model.moe_router_topk", **_MODEL)
-    moe_router_num_groups: int | None = option(None, "model.moe_router_num_groups", **_MODEL)
-    moe_router_group_topk: int | None = option(None, "model.moe_router_group_topk", **_MODEL)
-    moe_router_score_function: str = option("softmax", "model.moe_router_score_function", **_MODEL)
-    moe_router_pre_softmax: bool = option(False, "model.moe_router_pre_softmax", **_MODEL)
-    moe_router_dtype: str | None = option(
-        None, "model.moe_router_dtype", place=5, **_RUN, since="0.12"
-    )
-    moe_router_enable_expert_bias: bool = option(
-        False, "model.moe_router_enable_expert_bias", **_MODEL
-    )
-    moe_router_load_balancing_type: str = option(
-        "aux_loss", "model.moe_router_load_balancing_type", **_MODEL
-    )
-    moe_aux_loss_coeff: float = option(0.0, "model.moe_aux_loss_coeff", **_MODEL)
-    moe_z_loss_coeff: float | None = option(None, "model.moe_z_loss_coeff", **_MODEL)
-    moe_router_fusion: bool = option(
-        False, "model.moe_router_fusion", place=4, **_RUN, since="0.14"
-    )
-    moe_token_dispatcher_type: str = option(
-        "allgather", "model.moe_token_dispatcher_type", place=1, **_RUN
-    )
-    moe_permute_fusion: bool = option(False, "model.moe_permute_fusion", place=3, **_RUN)
-    moe_expert_capacity_factor: float | None = option(
-        None, "model.moe_expert_capacity_factor", place=7, **_RUN
-    )
-    moe_pad_expert_input_to_capacity: bool = option(
-        False, "model.moe_pad_expert_input_to_capacity", place=8, **_RUN
-    )
-    moe_token_drop_policy: str = option("probs", "model.moe_token_drop_policy", **_MODEL)
-    moe_grouped_gemm: bool = option(False, "model.moe_grouped_gemm", place=2, **_RUN)
-    moe_use_legacy_grouped_gemm: bool = option(
-        False, "model.moe_use_legacy_grouped_gemm", **_MODEL, until="0.16"
-    )
-    moe_apply_probs_on_input: bool = option(
-        False, "model.moe_apply_probs_on_input", **_MODEL, since="0.12"
-    )
-    moe_shared_expert_intermediate_size: int | None = option(
-        None, "model.moe_shared_expert_intermediate_size", **_MODEL
-    )
-    moe_shared_expert_gate: bool = option(
-        False, "model.moe_shared_expert_gate", **_MODEL, since="0.16"
-    )
-    moe_shared_expert_overlap: bool = option(
-        False, "model.moe_shared_expert_overlap", place=6, **_RUN
-    )
+    num_moe_experts: int | None = option(None, "model", flag="--num-experts", **_MODEL)
+    moe_layer_freq: str = option("1", "model", **_MODEL)
+    moe_ffn_hidden_size: int | None = option(None, "model", **_MODEL)
+    moe_router_topk: int = option(2, "model", **_MODEL)
+    moe_router_num_groups: int | None = option(None, "model", **_MODEL)
+    moe_router_group_topk: int | None = option(None, "model", **_MODEL)
+    moe_router_score_function: str = option("softmax", "model", **_MODEL)
+    moe_router_pre_softmax: bool = option(False, "model", **_MODEL)
+    moe_router_dtype: str | None = option(None, "model", place=5, **_RUN, since="0.12")
+    moe_router_enable_expert_bias: bool = option(False, "model", **_MODEL)
+    moe_router_load_balancing_type: str = option("aux_loss", "model", **_MODEL)
+    moe_aux_loss_coeff: float = option(0.0, "model", **_MODEL)
+    moe_z_loss_coeff: float | None = option(None, "model", **_MODEL)
+    moe_router_fusion: bool = option(False, "model", place=4, **_RUN, since="0.14")
+    moe_token_dispatcher_type: str = option("allgather", "model", place=1, **_RUN)
+    moe_permute_fusion: bool = option(False, "model", place=3, **_RUN)
+    moe_expert_capacity_factor: float | None = option(None, "model", place=7, **_RUN)
+    moe_pad_expert_input_to_capacity: bool = option(False, "model", place=8, **_RUN)
+    moe_token_drop_policy: str = option("probs", "model", **_MODEL)
+    moe_grouped_gemm: bool = option(False, "model", place=2, **_RUN)
+    moe_use_legacy_grouped_gemm: bool = option(False, "model", **_MODEL, until="0.16")
+    moe_apply_probs_on_input: bool = option(False, "model", **_MODEL, since="0.12")
+    moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)
+    moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
+    moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
     moe_flex_dispatcher_backend: str = checked(
         "deepep", "the flex dispatcher is modelled as DeepEP", since="0.16"
     )

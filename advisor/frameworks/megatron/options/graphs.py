@@ -28,7 +28,7 @@ class CudaGraphs:
 
     cuda_graph_impl: str = option(
         "none",
-        "job.cuda_graph_impl",
+        "job",
         value=graph_impl,
         strict=True,
         printed=Said.DIFFERENT,
@@ -46,7 +46,7 @@ class CudaGraphs:
     )
     cuda_graph_modules: tuple[str, ...] = option(
         (),
-        "job.cuda_graph_modules",
+        "job",
         config="full",
         value=graph_modules,
         strict=True,

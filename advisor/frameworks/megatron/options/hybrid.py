@@ -19,24 +19,18 @@ class Hybrid:
     """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
 
     hybrid_layer_pattern: str | None = option(
-        None,
-        "model.hybrid_layer_pattern",
-        was="hybrid_override_pattern",
-        renamed="0.17",
-        printed=Said.DIFFERENT,
+        None, "model", was="hybrid_override_pattern", renamed="0.17", printed=Said.DIFFERENT
     )
-    linear_attention_freq: str | None = option(
-        None, "model.linear_attention_freq", **_SHAPE, since="0.16"
-    )
-    linear_conv_kernel_dim: int = option(4, "model.linear_conv_kernel_dim", **_SHAPE, since="0.16")
-    linear_key_head_dim: int = option(128, "model.linear_key_head_dim", **_SHAPE, since="0.16")
-    linear_value_head_dim: int = option(128, "model.linear_value_head_dim", **_SHAPE, since="0.16")
-    linear_num_key_heads: int = option(16, "model.linear_num_key_heads", **_SHAPE, since="0.16")
-    linear_num_value_heads: int = option(32, "model.linear_num_value_heads", **_SHAPE, since="0.16")
-    mamba_state_dim: int = option(128, "model.mamba_state_dim", **_SHAPE, since="0.12")
-    mamba_head_dim: int = option(64, "model.mamba_head_dim", **_SHAPE, since="0.12")
-    mamba_num_groups: int = option(8, "model.mamba_num_groups", **_SHAPE, since="0.12")
-    mamba_num_heads: int | None = option(None, "model.mamba_num_heads", **_SHAPE, since="0.13")
+    linear_attention_freq: str | None = option(None, "model", **_SHAPE, since="0.16")
+    linear_conv_kernel_dim: int = option(4, "model", **_SHAPE, since="0.16")
+    linear_key_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
+    linear_value_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
+    linear_num_key_heads: int = option(16, "model", **_SHAPE, since="0.16")
+    linear_num_value_heads: int = option(32, "model", **_SHAPE, since="0.16")
+    mamba_state_dim: int = option(128, "model", **_SHAPE, since="0.12")
+    mamba_head_dim: int = option(64, "model", **_SHAPE, since="0.12")
+    mamba_num_groups: int = option(8, "model", **_SHAPE, since="0.12")
+    mamba_num_heads: int | None = option(None, "model", **_SHAPE, since="0.13")
     is_hybrid_model: bool = harmless(False, "follows from the pattern", since="0.12")
     use_mamba_mem_eff_path: bool = unpriced(
         True,

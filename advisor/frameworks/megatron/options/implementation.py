@@ -21,33 +21,22 @@ class Implementation:
     """Options of modules, kernels and fusions."""
 
     transformer_impl: str = option(
-        "transformer_engine", "model.transformer_impl", printed=Said.DIFFERENT, since="0.14"
+        "transformer_engine", "model", printed=Said.DIFFERENT, since="0.14"
     )
-    attention_backend: str = option("auto", "model.attention_backend", printed=Said.LAYOUT)
-    attention_softmax_in_fp32: bool = option(
-        True, "model.attention_softmax_in_fp32", flag="--attention-softmax-in-fp32"
-    )
-    masked_softmax_fusion: bool = option(
-        False, "model.masked_softmax_fusion", flag="", off="--no-masked-softmax-fusion"
-    )
-    bias_activation_fusion: bool = option(False, "model.bias_activation_fusion", flag="", off="")
+    attention_backend: str = option("auto", "model", printed=Said.LAYOUT)
+    attention_softmax_in_fp32: bool = option(True, "model", flag="--attention-softmax-in-fp32")
+    masked_softmax_fusion: bool = option(False, "model", flag="", off="--no-masked-softmax-fusion")
+    bias_activation_fusion: bool = option(False, "model", flag="", off="")
     bias_gelu_fusion: bool = option(
         True, "model.bias_activation_fusion", off="--no-bias-gelu-fusion"
     )
     bias_swiglu_fusion: bool = option(
         True, "model.bias_activation_fusion", off="--no-bias-swiglu-fusion"
     )
-    bias_dropout_fusion: bool = option(
-        False, "model.bias_dropout_fusion", flag="", off="--no-bias-dropout-fusion"
-    )
-    apply_rope_fusion: bool = option(
-        False, "model.apply_rope_fusion", flag="", off="--no-rope-fusion"
-    )
+    bias_dropout_fusion: bool = option(False, "model", flag="", off="--no-bias-dropout-fusion")
+    apply_rope_fusion: bool = option(False, "model", flag="", off="--no-rope-fusion")
     gradient_accumulation_fusion: bool = option(
-        False,
-        "model.gradient_accumulation_fusion",
-        flag="",
-        off="--no-gradient-accumulation-fusion",
+        False, "model", flag="", off="--no-gradient-accumulation-fusion"
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
     use_mcore_models: bool = harmless(False, "the only models that are left")

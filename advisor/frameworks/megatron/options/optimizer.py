@@ -30,7 +30,7 @@ _RUN: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
 class OptimizerStep:
     """Options of the optimizer's update; the types of its tensors are in Precision."""
 
-    optimizer: str = option("adam", "job.optimizer", printed=Said.DIFFERENT)
+    optimizer: str = option("adam", "job", printed=Said.DIFFERENT)
     use_layer_wise_param_layout: bool = option(
         True,
         "job.optimizer",
@@ -104,12 +104,10 @@ class DataParallel:
     """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
 
     use_distributed_optimizer: bool = option(
-        False, "layout.use_distributed_optimizer", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
+        False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
     )
-    overlap_grad_reduce: bool = option(False, "layout.overlap_grad_reduce", **_RUN)
-    overlap_param_gather: bool = option(
-        False, "layout.overlap_param_gather", value=gathers_beside, **_RUN
-    )
+    overlap_grad_reduce: bool = option(False, "layout", **_RUN)
+    overlap_param_gather: bool = option(False, "layout", value=gathers_beside, **_RUN)
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(
         1, "states are modelled over all data-parallel ranks"

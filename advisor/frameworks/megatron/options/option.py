@@ -191,8 +191,9 @@ ROW: Final = "row"
 
 
 def option(default: T, ours: str = "", **said: Any) -> T:
-    """A row of an option that is modelled: `ours` is the field it means, empty where `value` tells
-    how it follows from a job. `said` are fields of Option."""
+    """A row of an option that is modelled: `ours` is the field it means, or the part of a job where
+    the field has its name. `said` are fields of Option; releases are texts, ``since="0.16"``,
+    ``defaults={"0.15": None}`` (up to and including that one)."""
     # to a type checker a value of the annotated type, as dataclasses.field is
     row: Any = field(default=default, metadata={ROW: {"ours": ours, **said}})
     return row  # type: ignore[no-any-return]

@@ -43,13 +43,13 @@ _SHARDS: Final = "weights cut over a further group of ranks are not modelled"
 class Parallelism:
     """Options of degrees of parallelism and of the pipeline's split."""
 
-    tensor_model_parallel_size: int = option(1, "layout.tensor_model_parallel_size", **DEGREE)
-    sequence_parallel: bool = option(False, "layout.sequence_parallel", **_SWITCH)
-    tp_comm_overlap: bool = option(False, "layout.tp_comm_overlap", printed=Said.DIFFERENT)
-    context_parallel_size: int = option(1, "layout.context_parallel_size", **DEGREE)
+    tensor_model_parallel_size: int = option(1, "layout", **DEGREE)
+    sequence_parallel: bool = option(False, "layout", **_SWITCH)
+    tp_comm_overlap: bool = option(False, "layout", printed=Said.DIFFERENT)
+    context_parallel_size: int = option(1, "layout", **DEGREE)
     cp_comm_type: tuple[str, ...] = option(
         (),
-        "layout.cp_comm_type",
+        "layout",
         value=cp_comm_types,
         launcher=("p2p",),
         printed=Said.DIFFERENT,
@@ -59,13 +59,9 @@ class Parallelism:
         bare=True,
     )
     hierarchical_context_parallel_sizes: tuple[str, ...] = option(
-        (),
-        "layout.hierarchical_context_parallel_sizes",
-        value=hierarchical_sizes,
-        printed=Said.DIFFERENT,
-        told=Said.DIFFERENT,
+        (), "layout", value=hierarchical_sizes, printed=Said.DIFFERENT, told=Said.DIFFERENT
     )
-    pipeline_model_parallel_size: int = option(1, "layout.pipeline_model_parallel_size", **DEGREE)
+    pipeline_model_parallel_size: int = option(1, "layout", **DEGREE)
     num_layers_per_virtual_pipeline_stage: int | None = option(
         None,
         "layout.virtual_pipeline_model_parallel_size",
@@ -75,38 +71,22 @@ class Parallelism:
     )
     virtual_pipeline_model_parallel_size: int | None = option(
         None,
-        "layout.virtual_pipeline_model_parallel_size",
+        "layout",
         value=virtual_stages,
         flag="--num-virtual-stages-per-pipeline-rank",
         when=has_chunks_by_number,
         **_SWITCH,
     )
     num_layers_in_first_pipeline_stage: int | None = option(
-        None,
-        "layout.num_layers_in_first_pipeline_stage",
-        flag="--decoder-first-pipeline-num-layers",
-        **_SPLIT,
+        None, "layout", flag="--decoder-first-pipeline-num-layers", **_SPLIT
     )
     num_layers_in_last_pipeline_stage: int | None = option(
-        None,
-        "layout.num_layers_in_last_pipeline_stage",
-        flag="--decoder-last-pipeline-num-layers",
-        **_SPLIT,
+        None, "layout", flag="--decoder-last-pipeline-num-layers", **_SPLIT
     )
-    account_for_embedding_in_pipeline_split: bool = option(
-        False, "layout.account_for_embedding_in_pipeline_split", **_SPLIT
-    )
-    account_for_loss_in_pipeline_split: bool = option(
-        False, "layout.account_for_loss_in_pipeline_split", **_SPLIT
-    )
+    account_for_embedding_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
+    account_for_loss_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
     pipeline_model_parallel_layout: str | None = option(
-        None,
-        "layout.pipeline_model_parallel_layout",
-        value=split_text,
-        strict=True,
-        quoted=True,
-        **_SPLIT,
-        since="0.13",
+        None, "layout", value=split_text, strict=True, quoted=True, **_SPLIT, since="0.13"
     )
     pipeline_model_parallel_split_rank: int | None = refused(
         None, "encoder and decoder on stages of their own are not modelled", until="0.13"

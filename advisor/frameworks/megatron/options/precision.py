@@ -91,44 +91,26 @@ class Precision:
         since="0.12",
     )
     first_last_layers_bf16: bool = option(
-        False,
-        "model.first_last_layers_bf16",
-        printed=Said.DIFFERENT,
-        when=is_quantized,
-        since="0.12",
+        False, "model", printed=Said.DIFFERENT, when=is_quantized, since="0.12"
     )
-    num_layers_at_start_in_bf16: int = option(
-        1, "model.num_layers_at_start_in_bf16", **_END, since="0.12"
-    )
-    num_layers_at_end_in_bf16: int = option(
-        1, "model.num_layers_at_end_in_bf16", **_END, since="0.12"
-    )
-    use_precision_aware_optimizer: bool = option(
-        False, "job.use_precision_aware_optimizer", **_STATE
-    )
+    num_layers_at_start_in_bf16: int = option(1, "model", **_END, since="0.12")
+    num_layers_at_end_in_bf16: int = option(1, "model", **_END, since="0.12")
+    use_precision_aware_optimizer: bool = option(False, "job", **_STATE)
     main_grads_dtype: str = harmless(
         "fp32", "follows from the gradient buffer's type", bridge="optimizer"
     )
     main_params_dtype: str = option(
-        "fp32", "job.main_params_dtype", value=optimizer_type("main_params_dtype"), **_STATE
+        "fp32", "job", value=optimizer_type("main_params_dtype"), **_STATE
     )
-    exp_avg_dtype: str = option(
-        "fp32", "job.exp_avg_dtype", value=optimizer_type("exp_avg_dtype"), **_STATE
-    )
+    exp_avg_dtype: str = option("fp32", "job", value=optimizer_type("exp_avg_dtype"), **_STATE)
     exp_avg_sq_dtype: str = option(
-        "fp32", "job.exp_avg_sq_dtype", value=optimizer_type("exp_avg_sq_dtype"), **_STATE
+        "fp32", "job", value=optimizer_type("exp_avg_sq_dtype"), **_STATE
     )
-    optimizer_cpu_offload: bool = option(False, "job.optimizer_cpu_offload", **_STATE, since="0.12")
+    optimizer_cpu_offload: bool = option(False, "job", **_STATE, since="0.12")
     optimizer_offload_fraction: float = option(
-        0.0,
-        "job.optimizer_offload_fraction",
-        text="g",
-        **{**_HOST, "printed": Said.ALWAYS},
-        since="0.12",
+        0.0, "job", text="g", **{**_HOST, "printed": Said.ALWAYS}, since="0.12"
     )
-    overlap_cpu_optimizer_d2h_h2d: bool = option(
-        False, "job.overlap_cpu_optimizer_d2h_h2d", **_HOST, since="0.12"
-    )
+    overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(
         True,
         "16 bits of an fp32 main parameter are modelled to lie in its weight",
@@ -154,7 +136,7 @@ class Precision:
         also=("fp4_param_gather",),
         since="0.15",
     )
-    fp8_dot_product_attention: bool = option(False, "model.fp8_dot_product_attention", flag="")
+    fp8_dot_product_attention: bool = option(False, "model", flag="")
     fp8_multi_head_attention: bool = refused(
         False, "attention with its projections in 8 bits is not modelled", flag=""
     )

@@ -45,13 +45,13 @@ class Recompute:
         None, "recompute.num_layers", nemo_1=CHECKPOINT + "num_layers", **_SETTING
     )
     distribute_saved_activations: bool = option(
-        False, "recompute.distribute_saved_activations", nemo_1="", **_SET, defaults={"0.15": None}
+        False, "recompute", nemo_1="", **_SET, defaults={"0.15": None}
     )
     fine_grained_activation_offloading: bool = option(
         False, "recompute.offload_modules", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
     )
     offload_modules: tuple[str, ...] = option(
-        (), "recompute.offload_modules", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
+        (), "recompute", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
     )
     cpu_offloading: bool = option(
         False, "recompute.cpu_offloading_num_layers", flag="", **{**_SET, "printed": Said.NEVER}
@@ -63,7 +63,7 @@ class Recompute:
         **{**_SETTING, "printed": Said.NEVER},
         defaults={"0.14": True},
     )
-    cpu_offloading_num_layers: int = option(0, "recompute.cpu_offloading_num_layers", **_SET)
+    cpu_offloading_num_layers: int = option(0, "recompute", **_SET)
     moe_layer_recompute: bool = checked(False, "an old name of recompute_modules moe")
     recompute_activations: bool = checked(False, "Megatron-LM's shorthand of selective recompute")
     checkpoint_activations: bool = checked(False, "an old name, refused by Megatron-LM")
@@ -117,10 +117,8 @@ class Recompute:
     moe_paged_stash_buffer_size_factor_cpu: float = harmless(
         0.0, "of moe_paged_stash", since="0.18"
     )
-    expandable_segments: bool = option(False, "job.expandable_segments", flag="", bridge="")
+    expandable_segments: bool = option(False, "job", flag="", bridge="")
     packed_sequences: bool = option(
         False, "job.mean_packed_length", value=packs_sequences, flag="", bridge=""
     )
-    transformer_engine_version: str = option(
-        "", "job.transformer_engine_version", flag="", bridge=""
-    )
+    transformer_engine_version: str = option("", "job", flag="", bridge="")

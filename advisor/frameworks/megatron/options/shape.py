@@ -27,19 +27,19 @@ _STREAMS: Final = "hyper-connections are not modelled"
 class Shape:
     """Options of the model's shape. None: not known, where a configuration leaves it out."""
 
-    num_layers: int | None = option(None, "model.num_layers", config=0)
-    hidden_size: int | None = option(None, "model.hidden_size", config=0)
-    ffn_hidden_size: int | None = option(None, "model.ffn_hidden_size")
-    num_attention_heads: int | None = option(None, "model.num_attention_heads", config=0)
-    num_query_groups: int | None = option(None, "model.num_query_groups")
+    num_layers: int | None = option(None, "model", config=0)
+    hidden_size: int | None = option(None, "model", config=0)
+    ffn_hidden_size: int | None = option(None, "model")
+    num_attention_heads: int | None = option(None, "model", config=0)
+    num_query_groups: int | None = option(None, "model")
     group_query_attention: bool = option(False, "model.num_query_groups", value=grouped_queries)
-    kv_channels: int | None = option(None, "model.kv_channels")
-    vocab_size: int | None = option(None, "model.vocab_size", bridge="tokenizer.vocab_size")
+    kv_channels: int | None = option(None, "model")
+    vocab_size: int | None = option(None, "model", bridge="tokenizer.vocab_size")
     padded_vocab_size: int | None = checked(None, "follows from vocab_size")
-    make_vocab_size_divisible_by: int = option(128, "model.make_vocab_size_divisible_by")
-    max_position_embeddings: int | None = option(None, "model.max_position_embeddings", config=4096)
-    position_embedding_type: str = option("learned_absolute", "model.position_embedding_type")
-    rotary_percent: float = option(1.0, "model.rotary_percent")
+    make_vocab_size_divisible_by: int = option(128, "model")
+    max_position_embeddings: int | None = option(None, "model", config=4096)
+    position_embedding_type: str = option("learned_absolute", "model")
+    rotary_percent: float = option(1.0, "model")
     use_rotary_position_embeddings: bool = harmless(
         False, "an old name of position_embedding_type rope"
     )
@@ -48,25 +48,21 @@ class Shape:
     )
     relative_attention_num_buckets: int = harmless(32, "of relative positions")
     relative_attention_max_distance: int = harmless(128, "of relative positions")
-    share_embeddings_and_output_weights: bool = option(
-        True, "model.share_embeddings_and_output_weights", flag=""
-    )
+    share_embeddings_and_output_weights: bool = option(True, "model", flag="")
     untie_embeddings_and_output_weights: bool = option(
         False, "model.share_embeddings_and_output_weights", value=untied
     )
-    normalization: str = option("LayerNorm", "model.normalization")
+    normalization: str = option("LayerNorm", "model")
     layernorm_epsilon: float = harmless(1e-05, "", flag="--norm-epsilon")
-    layernorm_zero_centered_gamma: bool = option(
-        False, "model.layernorm_zero_centered_gamma", flag="--apply-layernorm-1p"
-    )
-    qk_layernorm: bool = option(False, "model.qk_layernorm")
-    qk_l2_norm: bool = option(False, "model.qk_l2_norm", since="0.16")
-    hidden_dropout: float = option(0.1, "model.hidden_dropout")
-    attention_dropout: float = option(0.1, "model.attention_dropout")
+    layernorm_zero_centered_gamma: bool = option(False, "model", flag="--apply-layernorm-1p")
+    qk_layernorm: bool = option(False, "model")
+    qk_l2_norm: bool = option(False, "model", since="0.16")
+    hidden_dropout: float = option(0.1, "model")
+    attention_dropout: float = option(0.1, "model")
     add_bias_linear: bool | None = option(
-        None, "model.add_bias_linear", config=True, flag="", off="--disable-bias-linear"
+        None, "model", config=True, flag="", off="--disable-bias-linear"
     )
-    add_qkv_bias: bool = option(False, "model.add_qkv_bias")
+    add_qkv_bias: bool = option(False, "model")
     gated_linear_unit: bool = option(False, "model.activation", value=is_gated, flag="")
     swiglu: bool = option(False, "model.activation", value=has_activation(Activation.SWIGLU))
     squared_relu: bool = option(
@@ -86,9 +82,7 @@ class Shape:
     glu_linear_offset: float = unpriced(
         0.0, "the activation is modelled without an offset", since="0.15"
     )
-    activation_func_fp8_input_store: bool = option(
-        False, "model.activation_func_fp8_input_store", flag=""
-    )
+    activation_func_fp8_input_store: bool = option(False, "model", flag="")
     fp32_residual_connection: bool = refused(False, "a residual stream in fp32 is not modelled")
     apply_residual_connection_post_layernorm: bool = refused(
         False, "a residual taken behind the norm is not modelled"

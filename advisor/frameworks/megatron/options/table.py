@@ -87,11 +87,13 @@ def _row(field: Any, section: Section) -> Option:
         if key in said:
             said[key] = _release(said[key])
     older = said.pop("defaults", {})
+    ours = said.pop("ours", "")
     return Option(
         **{
             **said,
             **_spelled(said, name, field.default),
             "name": name,
+            "ours": f"{ours}.{name}" if ours and "." not in ours else ours,
             "kind": kind_of(field.type),
             "default": field.default,
             "defaults": tuple(Default(_release(text), value) for text, value in older.items()),

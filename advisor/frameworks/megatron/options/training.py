@@ -25,9 +25,9 @@ _RAMP: Final = "every step is modelled with the whole global batch"
 class Batch:
     """Options of the batch."""
 
-    seq_length: int | None = option(None, "job.seq_length", printed=Said.LAYOUT)
-    micro_batch_size: int | None = option(None, "job.micro_batch_size", **_BATCH)
-    global_batch_size: int | None = option(None, "job.global_batch_size", **_BATCH)
+    seq_length: int | None = option(None, "job", printed=Said.LAYOUT)
+    micro_batch_size: int | None = option(None, "job", **_BATCH)
+    global_batch_size: int | None = option(None, "job", **_BATCH)
     rampup_batch_size: tuple[str, ...] = unpriced((), _RAMP)
     step_batch_size_schedule: str | None = unpriced(None, _RAMP)
     decrease_batch_size_if_needed: bool = unpriced(False, _RAMP)
