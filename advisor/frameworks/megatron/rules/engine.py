@@ -27,6 +27,7 @@ from advisor.frameworks.megatron.rules import (
     overlap,
     recompute,
     training,
+    unmodelled,
 )
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.rules.sources import source_of, stated_in
@@ -54,6 +55,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *inert.RULES,
     *hybrid.RULES,
     *labels.RULES,
+    *unmodelled.RULES,
 )
 """Every rule; TransformerConfig's come first and in its own order."""
 

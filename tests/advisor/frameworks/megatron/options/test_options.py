@@ -23,6 +23,7 @@ from advisor.frameworks.megatron.options.table import (
 )
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import find
 from advisor.job import Framework, JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -161,3 +162,11 @@ def test_what_is_printed_has_a_spelling() -> None:
 def test_the_page_is_the_rows() -> None:
     page = Path(__file__).parents[5] / PAGE
     assert page.read_text(encoding="utf-8") == options_page()
+
+
+def test_what_no_prediction_counts_is_named() -> None:
+    given = RawSettings(moe_latent_size=64, tp_comm_split_ag=False, tp_comm_split_rs=True)
+    said = {finding.rule: finding.reason for finding in find(given, INSTALLED)}
+    assert said["refused_options"].startswith("no prediction is of a job with moe_latent_size (")
+    assert said["unpriced_options"].startswith("no prediction counts tp_comm_split_ag (")
+    assert "tp_comm_split_rs" not in said["unpriced_options"]  # at its default
