@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from advisor.dtypes import Precision
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.options.attention import Attention
@@ -25,7 +25,7 @@ from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.printing import Values, override, told
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import Job
+from advisor.job.job import Job
 
 _MODEL_AND_DATA: Final = (Parallelism, Experts, Attention, CudaGraphs, Batch, DataParallel)
 _RUN: Final = (NumberTypes, Loss)

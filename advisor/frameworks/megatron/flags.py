@@ -8,7 +8,7 @@ but those of CUDA graphs.
 import shlex
 from typing import Final
 
-from advisor.dtypes import DType, Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.experts import Experts
@@ -23,7 +23,7 @@ from advisor.frameworks.megatron.options.training import Batch, Loop
 from advisor.frameworks.megatron.printing import flags_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job import CudaGraphImpl, Job
+from advisor.job.job import CudaGraphImpl, Job
 
 LAYOUT_SECTIONS: Final = (
     Parallelism,

@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import Job
+from advisor.job.job import Job
 
 _PARTS: Final = {"model": "model", "layout": "layout", "job": "config"}
 """Part of a job behind the first word of a KEY=VALUE."""

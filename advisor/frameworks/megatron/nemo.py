@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.printing import Values, override, told
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.job import Job
+from advisor.job.job import Job
 
 TOLD_SECTIONS: Final = (Parallelism, Experts, Batch)
 """What a recipe is told of a job."""

@@ -4,15 +4,15 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
-from advisor.dtypes import Precision
-from advisor.errors import UserError
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType, SoftmaxType
-from advisor.models.experts import TokenDispatcher
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.attention_kinds import CpCommType, SoftmaxType
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.spec import (
     AttentionBackend,
@@ -26,7 +26,7 @@ from harness.backends.megatron_core.installed import (
     has_transformer_engine,
     installed_revision,
 )
-from harness.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Device, Workload
 
 
 def runs_transformer_engine(workload: Workload) -> bool:

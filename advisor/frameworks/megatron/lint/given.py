@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.options.option import Kind, Status
 from advisor.frameworks.megatron.options.table import (
     SETTINGS,
@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.options.table import (
     switches_off,
 )
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 KINDS: Final = {
     row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS

@@ -17,7 +17,7 @@ from advisor.frameworks.megatron.options.values import (
     has_graphs,
     old_graphs,
 )
-from advisor.job import CudaGraphImpl
+from advisor.job.job import CudaGraphImpl
 
 _POOL: Final = "one pool for all graphs is modelled"
 

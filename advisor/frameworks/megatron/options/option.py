@@ -11,8 +11,8 @@ from enum import Enum, StrEnum
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args
 
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.job import JobConfig
-from advisor.layout import ParallelLayout
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 T = TypeVar("T")

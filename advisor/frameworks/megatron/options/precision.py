@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from advisor.dtypes import Precision as Types
+from advisor.base.dtypes import Precision as Types
 from advisor.frameworks.megatron.options.option import (
     Said,
     checked,

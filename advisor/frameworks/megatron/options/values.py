@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from advisor.dtypes import DType, Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueOf
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.job import CudaGraphImpl, Optimizer
-from advisor.models.hybrid import AttentionVariant
+from advisor.job.job import CudaGraphImpl, Optimizer
+from advisor.job.pipeline_split import most_layers_of_chunk
+from advisor.models.mixers import AttentionVariant
 from advisor.models.spec import Activation, CrossEntropyFusion
-from advisor.pipeline import most_layers_of_chunk
 
 
 def has_experts(job: Described) -> bool:

@@ -9,8 +9,8 @@ from advisor.frameworks.megatron.lowering import job_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.printing import flags_of, override, told
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.job import Framework, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.job.job import Framework, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 
 LATENT = "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"

@@ -24,8 +24,8 @@ from advisor.frameworks.megatron.options.table import (
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job import Framework, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.job.job import Framework, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
