@@ -159,14 +159,14 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
     from advisor.frameworks.megatron.revisions import resolve_revision
-    from advisor.frameworks.registry import stack_of
+    from advisor.frameworks.registry import adapter_of
     from advisor.frameworks.torch.adapter import TorchStack
     from advisor.job.job import Framework
     from advisor.report.rules_page import rules_page, stack_rules_page
 
     wanted = parse_rules(arguments)
     framework = Framework(wanted.framework or Framework.MEGATRON_LM)
-    stack = stack_of(framework)
+    stack = adapter_of(framework)
     if isinstance(stack, TorchStack):
         job = _some_job(framework, wanted.framework_version)
         return Outcome(text=_printed(stack_rules_page(stack, job, wanted.word)))

@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticWords:
+class StaticLabels:
     """What StaticMemory's three parts are made of, for reports: name and source of each."""
 
     weights: tuple[str, str]
@@ -36,7 +36,7 @@ class FixedMemory:
     """
 
     static: StaticMemory
-    words: StaticWords
+    words: StaticLabels
     buffers: tuple[NamedBytes, ...]
     optimizer_step: int = 0
     step_words: str = GRADIENT_COPIES
@@ -54,7 +54,7 @@ def no_file(framework: Framework) -> UserError:
     return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
 
 
-class Stack(Protocol):
+class FrameworkAdapter(Protocol):
     """One framework: how its settings are written, what it refuses, what they make it keep.
 
     family: the frameworks that take the same settings, itself among them. A version is what

@@ -1,14 +1,14 @@
-"""Which Stack stands behind each name of `--framework`; each is imported when it is asked for."""
+"""Which FrameworkAdapter stands behind each name of `--framework`; each is imported when it is asked for."""
 
 from functools import cache
 
-from advisor.frameworks.protocols import Stack
+from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import Framework
 
 
 @cache
-def stack_of(framework: Framework) -> Stack:
-    """The framework's Stack."""
+def adapter_of(framework: Framework) -> FrameworkAdapter:
+    """The framework's FrameworkAdapter."""
     match framework:
         case Framework.TORCHTITAN:
             from advisor.frameworks.torchtitan.adapter import TorchTitan

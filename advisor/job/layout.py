@@ -36,8 +36,8 @@ class ParallelLayout:
 
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 
-    Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the number of
-    layers of the first and last stage, or embedding and loss counted as layers, or
+    Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the
+    number of layers of the first and last stage, or embedding and loss counted as layers, or
     ``pipeline_model_parallel_layout``, the text that spells every chunk ("Ett|(tt|)*6tL").
     """
 

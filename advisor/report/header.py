@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 
 from advisor.answer.advice import Advice, CalibrationNote
 from advisor.base.units import human_count
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import ParallelLayout
@@ -101,7 +101,7 @@ def _sharding_words(layout: ParallelLayout) -> str:
 
 def framework_words(job: Job) -> str:
     """``Megatron Core 0.19 with Transformer Engine``."""
-    return stack_of(job.config.framework).words(job)
+    return adapter_of(job.config.framework).words(job)
 
 
 def budget_words(advice: Advice) -> str:

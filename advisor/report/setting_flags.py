@@ -3,7 +3,7 @@
 from typing import Final
 
 from advisor.answer.advice import Advice, Evaluation
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Framework, Job
 from advisor.models.variants import of_providers
 
@@ -28,7 +28,7 @@ def all_flags(evaluation: Evaluation) -> dict[Framework, str]:
 
 def _family(job: Job) -> tuple[Framework, ...]:
     """Frameworks that take the job's settings and build its model."""
-    family = stack_of(job.config.framework).family
+    family = adapter_of(job.config.framework).family
     if next(of_providers(job.model), None) is None:
         return family
     return tuple(framework for framework in family if framework is not Framework.MEGATRON_LM)
@@ -44,22 +44,22 @@ def shown_frameworks(job: Job) -> tuple[Framework, ...]:
 
 def framework_flags(evaluation: Evaluation, framework: Framework) -> str:
     """The setting's flags for one framework, to be pasted behind its launch command."""
-    return stack_of(framework).setting_flags(evaluation.setting, evaluation.job)
+    return adapter_of(framework).setting_flags(evaluation.setting, evaluation.job)
 
 
 def framework_assumed_flags(evaluation: Evaluation, framework: Framework) -> str:
     """Flags without which the job is not the one that was predicted."""
-    return stack_of(framework).assumed_flags(evaluation.job)
+    return adapter_of(framework).assumed_flags(evaluation.job)
 
 
 def framework_layout_flags(evaluation: Evaluation, framework: Framework) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
-    return stack_of(framework).layout_flags(evaluation.job)
+    return adapter_of(framework).layout_flags(evaluation.job)
 
 
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
-    stack = stack_of(evaluation.job.config.framework)
+    stack = adapter_of(evaluation.job.config.framework)
     return " ".join(stack.environment(evaluation.setting, evaluation.job))
 
 
@@ -87,5 +87,5 @@ def file_report(advice: Advice) -> str:
     if best is None:
         return ""
     evaluation = best.evaluation
-    stack = stack_of(evaluation.job.config.framework)
+    stack = adapter_of(evaluation.job.config.framework)
     return stack.config_file(evaluation.setting, evaluation.job)

@@ -8,8 +8,8 @@ from advisor.base.errors import UserError
 from advisor.base.fields import field_types, override_all, parse, parse_all
 from advisor.base.units import human_bytes, nearest_names, parse_bytes, parse_gpus
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig, Optimizer, check_precision
@@ -81,7 +81,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
     wanted = (model.name, num_gpus, gpu_type, precision, request.config_dir, request.seq_length)
     named = request.framework or overrides["job"].get("framework")
     framework = parse(named, Framework, "--framework") if named else _builder(model)
-    stack = stack_of(framework)
+    stack = adapter_of(framework)
     preset = find_experiment(*wanted, complete=not layout_fields)
     left_open: tuple[str, ...] = ()
     if preset is None and stack.runs_presets:
@@ -91,7 +91,7 @@ def resolve(request: Request, *, borrow: bool = True) -> Resolution:
         preset = nearest_experiment(*wanted)
     if not named and framework is Framework.MEGATRON_BRIDGE and preset is not None:
         framework = preset.framework or framework  # NeMo builds what Bridge builds
-        stack = stack_of(framework)
+        stack = adapter_of(framework)
     optimizer = overrides["job"].get("optimizer")
     if preset is not None and optimizer is not None:
         preset = under_optimizer(preset, parse(optimizer, Optimizer, "job.optimizer"))
@@ -225,7 +225,7 @@ def _builder(model: ModelSpec) -> Framework:
 
 
 def _base_config(
-    preset: Experiment | None, model: ModelSpec, num_gpus: int, stack: Stack
+    preset: Experiment | None, model: ModelSpec, num_gpus: int, stack: FrameworkAdapter
 ) -> JobConfig:
     """The preset's options, or those of its batch alone where another framework ran it; else
     defaults."""
@@ -285,7 +285,7 @@ def _assumptions(
     layout: ParallelLayout | None,
     borrowed: bool,
     left_open: tuple[str, ...],
-    stack: Stack,
+    stack: FrameworkAdapter,
 ) -> tuple[str, ...]:
     """What the request did not say."""
     said: list[str] = []

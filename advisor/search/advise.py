@@ -6,8 +6,8 @@ from dataclasses import replace
 from advisor.answer.advice import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -35,7 +35,7 @@ def advise(request: Request) -> Advice:
     """
     layouts = request.search is SearchScope.LAYOUT
     resolution = resolve(request, borrow=not layouts)
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
@@ -54,7 +54,7 @@ def advise(request: Request) -> Advice:
 
 def _rank_borrowed(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice | None:
@@ -70,7 +70,7 @@ def _rank_borrowed(
 
 def _rank_best_layout(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice:
@@ -98,7 +98,7 @@ def _with_another_layout(
 ) -> Advice:
     """Where nothing fits in the layout that was given: with the best one that does, as the first
     remedy. Of Megatron's layouts alone; none where nothing was given."""
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free_already = resolution.layout is None and given == resolution.layout_fields
     if advice.fits or free_already or not stack.runs_presets:
@@ -130,7 +130,7 @@ def _chosen(resolution: Resolution, searched: Searched) -> str:
 def _rank_settings(
     resolution: Resolution,
     layout: ParallelLayout,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice:
@@ -172,7 +172,9 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
     return any(setting.promoted == other.promoted for other in others)
 
 
-def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
+def _rank_layouts(
+    resolution: Resolution, stack: FrameworkAdapter, calibration: Calibration
+) -> Advice:
     """Every layout with every setting, in one ranking."""
     searched = search_layouts(resolution, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
@@ -217,7 +219,7 @@ def _advice(
 
 
 def _notes(
-    evaluations: Sequence[Evaluation], stack: Stack
+    evaluations: Sequence[Evaluation], stack: FrameworkAdapter
 ) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from advisor.answer.advice import Evaluation, EvaluationDetail
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
@@ -33,7 +33,7 @@ class Evaluator:
         self.job = job
         self.calibration = calibration
         self.shape = rank_shape(job)
-        self._stack = stack_of(job.config.framework)
+        self._stack = adapter_of(job.config.framework)
         self.stages = pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))

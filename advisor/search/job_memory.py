@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from advisor.answer.advice import MemoryBreakdown, StageMemory
-from advisor.frameworks.protocols import FixedMemory, Stack
+from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
 from advisor.layers.shape import RankShape
@@ -49,7 +49,12 @@ class JobMemory:
     """
 
     def __init__(
-        self, job: Job, shape: RankShape, stages: Stages, pipeline: Pipeline, stack: Stack
+        self,
+        job: Job,
+        shape: RankShape,
+        stages: Stages,
+        pipeline: Pipeline,
+        stack: FrameworkAdapter,
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
         layout, config = job.layout, job.config

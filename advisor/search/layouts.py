@@ -7,7 +7,7 @@ from math import prod
 from advisor.answer.advice import Rejection
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.protocols import Stack
+from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
@@ -23,7 +23,9 @@ _MOST_TOKENS = 65536
 to do, and the pipeline's bubble grows with it (a judgement)."""
 
 
-def legal_jobs(resolution: Resolution, stack: Stack, refused: list[Rejection]) -> Iterator[Job]:
+def legal_jobs(
+    resolution: Resolution, stack: FrameworkAdapter, refused: list[Rejection]
+) -> Iterator[Job]:
     """Jobs of every layout and micro batch that the model, the GPUs and the framework allow.
 
     refused: gets what the framework says of the others.

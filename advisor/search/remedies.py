@@ -7,7 +7,7 @@ from functools import partial
 from advisor.answer.advice import Evaluation, Remedy
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Framework, Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -46,7 +46,7 @@ def find_remedies(
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
     found: list[tuple[Order, Remedy]] = []
-    stack = stack_of(best.job.config.framework)
+    stack = adapter_of(best.job.config.framework)
     for change in _changes(best.job):
         if stack.check(stack.none, change.job):
             continue
@@ -212,7 +212,7 @@ def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
     """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
     try."""
     layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
-    megatron = stack_of(job.config.framework).runs_presets
+    megatron = adapter_of(job.config.framework).runs_presets
     if not megatron or vpp not in virtual_degrees(job.model, layout.pipeline_model_parallel_size):
         return layout
     release = resolve_revision(job.config.framework, job.config.framework_version)

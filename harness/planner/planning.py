@@ -8,8 +8,8 @@ from advisor.answer.advice import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_dataclass, read_fields
 from advisor.base.units import human_bytes, parse_gpus
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
@@ -51,7 +51,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """
     target = find_target(config, machine)
     job = target.job
-    stack = stack_of(job.config.framework)
+    stack = adapter_of(job.config.framework)
     own = tuple(text for text in config.recompute.settings if _is_backends_own(text, stack))
     settings, skipped = choose(config, target)
     run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
@@ -78,7 +78,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     )
 
 
-def _is_backends_own(text: str, stack: Stack) -> bool:
+def _is_backends_own(text: str, stack: FrameworkAdapter) -> bool:
     """Whether the job's framework has no word for a setting that a backend of ours runs."""
     return stack.runs_presets and text.startswith(BACKENDS_OWN)
 
@@ -86,7 +86,7 @@ def _is_backends_own(text: str, stack: Stack) -> bool:
 def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
     """Settings to run, and those asked for that a rule forbids, with the reason."""
     job = target.job
-    stack = stack_of(job.config.framework)
+    stack = adapter_of(job.config.framework)
     if not config.recompute.settings:
         legal = stack.candidates(job)
         evaluator = Evaluator(job, target.calibration)
@@ -122,7 +122,7 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
     gpu, assumptions = _gpu(config, machine, gpu_type)
     job_config = replace(read_dataclass(JobConfig, values, where), **config.job)
     job_config = _of_framework(job_config, job_framework(config))
-    stack = stack_of(job_config.framework)
+    stack = adapter_of(job_config.framework)
     if not stack.runs_presets and config.backend is not Backend.COMMAND:
         raise UserError(
             "job.framework",
@@ -152,7 +152,7 @@ def _of_framework(config: JobConfig, framework: Framework | None) -> JobConfig:
     job's own."""
     chosen = framework or config.framework
     text = config.framework_version if chosen is config.framework else ""
-    stack = stack_of(chosen)
+    stack = adapter_of(chosen)
     if not stack.runs_presets:
         text = stack.version(text)
     return replace(config, framework=chosen, framework_version=text)

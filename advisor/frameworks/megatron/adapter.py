@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.flags import (
     megatron_lm_flags,
 )
 from advisor.frameworks.megatron.muon import (
-    STATIC_WORDS,
+    STATIC_LABELS,
     check_release,
     muon_memory,
     without_narrow_weights,
@@ -205,7 +205,7 @@ class Megatron:
         static = without_narrow_weights(static, config, shape, chunks)
         beside = gradient_copies(static, config) + last_inputs(shape, chunks)
         return FixedMemory(
-            static=static, words=STATIC_WORDS, buffers=buffers, optimizer_step=beside
+            static=static, words=STATIC_LABELS, buffers=buffers, optimizer_step=beside
         )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
