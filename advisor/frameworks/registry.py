@@ -1,4 +1,4 @@
-"""Which FrameworkAdapter stands behind each name of `--framework`; each is imported when it is asked for."""
+"""The adapter behind each name of `--framework`; each is imported when it is asked for."""
 
 from functools import cache
 

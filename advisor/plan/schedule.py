@@ -11,7 +11,7 @@ from operator import ge
 from typing import NamedTuple
 
 _STEADY_ROUNDS = 4
-"""Groups of PP microbatches after which the in-flight pattern only repeats (see schedule_points)."""
+"""Groups of PP microbatches after which what is in flight repeats (see schedule_points)."""
 
 
 class Pass(NamedTuple):

@@ -20,7 +20,7 @@ _DERIVED = ("name", "data_parallel_size")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
-def again(experiment: str, trial: Trial) -> str:
+def reproduction_command(experiment: str, trial: Trial) -> str:
     """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
     changes in its preset.
 

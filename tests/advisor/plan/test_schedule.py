@@ -11,6 +11,7 @@ from advisor.plan.schedule import (
     held_tensors,
     num_warmup_passes,
     passes,
+    schedule_points,
 )
 
 Load = tuple[int, ...]
