@@ -6,10 +6,11 @@ from enum import StrEnum
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
+from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec
 
 _CAPABILITIES = {
     Precision.FP8_BLOCKWISE: (9.0, "Hopper"),

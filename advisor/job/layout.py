@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import prod
 
 from advisor.base.errors import UserError
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.expert_options import TokenDispatcher
+from advisor.base.units import divisors
 from advisor.models.mixers import sharded_heads
-from advisor.models.spec import ModelSpec, TransformerImpl, divisors
+from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
+from advisor.models.spec import ModelSpec
 
 
 class DataParallelSharding(StrEnum):

@@ -8,7 +8,7 @@ from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 from advisor.report.breaking import dotted_lines
 from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib

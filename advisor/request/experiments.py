@@ -23,13 +23,13 @@ from advisor.base.configuration import (
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_dataclass, read_fields
-from advisor.base.units import parse_gpus
+from advisor.base.units import nearest_divisors, parse_gpus
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
 from advisor.job.job import Framework, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly
 from advisor.request.recipes import Recipe, load_recipes
 

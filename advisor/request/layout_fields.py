@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.options import CpCommType
+from advisor.models.spec import ModelSpec
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.experiments import Experiment
 

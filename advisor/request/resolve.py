@@ -14,9 +14,10 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig, Optimizer, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.mixers import LINEAR_MIXERS
+from advisor.models.layer_kinds import LINEAR_MIXERS
+from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 from advisor.models.presets import load_model
-from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import Setting
 from advisor.request.experiments import (

@@ -10,9 +10,9 @@ from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
-from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail

@@ -10,7 +10,7 @@ from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
-from advisor.models.mixers import LINEAR_MIXERS
+from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.plan.recompute_plan import RecomputePlan
 
 

@@ -6,13 +6,13 @@ from math import prod
 
 from advisor.answer.advice import Rejection
 from advisor.base.errors import UserError
+from advisor.base.units import divisors
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import divisors
+from advisor.models.options import CpCommType
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import LONG_CONTEXT, SEARCHED
 from advisor.request.resolve import Resolution

@@ -6,13 +6,13 @@ from functools import partial
 
 from advisor.answer.advice import Evaluation, Remedy
 from advisor.base.errors import UserError
+from advisor.base.units import divisors
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Framework, Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import divisors
+from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import degree_words

@@ -7,7 +7,7 @@ from typing import Any, Final
 from advisor.answer.advice import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_dataclass, read_fields
-from advisor.base.units import human_bytes, parse_gpus
+from advisor.base.units import human_bytes, nearest_divisors, parse_gpus
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
@@ -17,7 +17,7 @@ from advisor.job.job import Framework, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.layers.parameters import parameter_count
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank

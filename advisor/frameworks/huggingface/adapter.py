@@ -25,7 +25,8 @@ from advisor.frameworks.torch.static import fsdp_memory
 from advisor.job.job import Framework, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"

@@ -49,8 +49,9 @@ from advisor.memory.static import (
     static_memory,
 )
 from advisor.models.layer_kind import LayerKind
-from advisor.models.mixers import LINEAR_MIXERS
-from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.layer_kinds import LINEAR_MIXERS
+from advisor.models.options import AttentionBackend, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 

@@ -13,7 +13,8 @@ from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
 
 _MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})

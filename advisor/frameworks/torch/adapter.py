@@ -39,7 +39,8 @@ from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 

@@ -20,7 +20,7 @@ from advisor.frameworks.torch.setting import (
     with_options,
 )
 from advisor.job.job import Framework, Job
-from advisor.models.spec import Activation, TransformerImpl
+from advisor.models.options import Activation, TransformerImpl
 
 
 def known_rules(stack: TorchStack, job: Job) -> tuple[Rejection, ...]:

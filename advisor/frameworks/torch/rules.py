@@ -13,8 +13,8 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import Framework, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import SoftmaxType
-from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
+from advisor.models.options import CrossEntropyFusion, SoftmaxType, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 
 _ONE: Final = (

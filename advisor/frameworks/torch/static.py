@@ -10,7 +10,7 @@ from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
-from advisor.models.spec import PositionEmbedding, TransformerImpl
+from advisor.models.options import PositionEmbedding, TransformerImpl
 
 _COMPLEX64_BYTES: Final = 8
 _WORDS: Final = StaticLabels(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from advisor.layers.operators import Collective, CollectiveKind, Group, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 
 _OUTPUT_BY_HEADS = (2, 15)
 """From this release on a2a+p2p keeps its output as it was computed, before heads are given back,

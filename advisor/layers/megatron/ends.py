@@ -19,7 +19,7 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
-from advisor.models.spec import CrossEntropyFusion, PositionEmbedding
+from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 
 
 def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:

@@ -10,8 +10,8 @@ from advisor.base.units import parse_gpus
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion
 from advisor.request.experiments import (
     Experiment,
     experiment_names,

@@ -11,7 +11,7 @@ from advisor.frameworks.torch.setting import every, parse_setting, sequential
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Checkpoint
 from advisor.report.json_report import json_report
 from advisor.request.request import Request
