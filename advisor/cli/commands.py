@@ -11,7 +11,7 @@ from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from advisor.answer.advice import Advice, Candidate
+    from advisor.answer.answer import Answer, RankedEvaluation
 
 _RESHAPING = (
     "tensor_model_parallel_size",
@@ -88,7 +88,7 @@ def _check(options: Options) -> None:
         check_figure(options.plot)
 
 
-def _check_rank(advice: "Advice", options: Options) -> None:
+def _check_rank(advice: "Answer", options: Options) -> None:
     if options.explain and options.explain > len(advice.candidates):
         raise UserError(
             "--explain",
@@ -98,7 +98,7 @@ def _check_rank(advice: "Advice", options: Options) -> None:
         )
 
 
-def _render(advice: "Advice", options: Options) -> str:
+def _render(advice: "Answer", options: Options) -> str:
     """The answer in the wanted format; each module is imported when it is used."""
     match options.output:
         case OutputFormat.JSON:
@@ -120,7 +120,7 @@ def _render(advice: "Advice", options: Options) -> str:
     return _page(advice, options)
 
 
-def _page(advice: "Advice", options: Options) -> str:
+def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
     from advisor.report.text import console_on, printed
     from advisor.request.request import SearchScope
@@ -140,7 +140,7 @@ def _page(advice: "Advice", options: Options) -> str:
     return text + printed(_explanation(wanted), console)
 
 
-def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
+def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
     request = options.request
     asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
@@ -149,7 +149,7 @@ def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
     return bool(asked) or not published
 
 
-def _explanation(candidate: "Candidate") -> "RenderableType":
+def _explanation(candidate: "RankedEvaluation") -> "RenderableType":
     from advisor.report.explain_page import explanation
     from advisor.search.explain import memory_lines, time_lines
 

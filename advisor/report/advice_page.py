@@ -6,7 +6,7 @@ from functools import partial
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer.advice import Advice, Candidate, Verification
+from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.units import gib
 from advisor.report import setting_flags as flags
 from advisor.report.breaking import command_lines, dotted_lines
@@ -19,7 +19,7 @@ _FLAG_MARGIN = 17
 
 
 def page(
-    advice: Advice,
+    advice: Answer,
     *,
     top: int = 10,
     show_rejected: bool = False,
@@ -43,7 +43,7 @@ def page(
     return Group(*parts[1:])
 
 
-def _answer(advice: Advice) -> RenderableType:
+def _answer(advice: Answer) -> RenderableType:
     """The sentence that decides; what is faster still, or what helps where nothing fits."""
     lines: list[RenderableType] = [Text(verdict(advice), "bold")]
     if advice.remedies:
@@ -61,7 +61,7 @@ def _answer(advice: Advice) -> RenderableType:
     return Group(*lines)
 
 
-def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
+def _verified(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
@@ -99,7 +99,7 @@ def _verdict_of(seen: Verification) -> list[str]:
 _SHOWN_ERROR = 5e-4
 
 
-def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
+def _flags(advice: Answer, *, with_layout: bool) -> RenderableType | None:
     """The chosen row's flags for each framework; a backslash joins what had to be broken."""
     best = chosen(advice)
     if best is None:
@@ -124,7 +124,7 @@ def _command(label: str, words: str, width: int) -> list[str]:
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
-def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
+def _notes(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     """What single rows buy, rows with the same remark together; then the dominated rows."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
@@ -140,7 +140,7 @@ def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
     return beside(notes) if notes else None
 
 
-def _rejected(advice: Advice) -> RenderableType:
+def _rejected(advice: Answer) -> RenderableType:
     """Every refused setting with the rule that refuses it, the way out, and the source."""
     lines: list[RenderableType] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
     for rejection in advice.rejected:
@@ -150,7 +150,7 @@ def _rejected(advice: Advice) -> RenderableType:
     return Group(*lines)
 
 
-def _hint(advice: Advice, shown: int, show_rejected: bool) -> RenderableType | None:
+def _hint(advice: Answer, shown: int, show_rejected: bool) -> RenderableType | None:
     if not shown:
         return None
     parts = []

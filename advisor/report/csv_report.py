@@ -4,12 +4,12 @@ import csv
 import io
 from typing import Any
 
-from advisor.answer.advice import Advice, Candidate
+from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.report.json_report import SCALARS, plain
 from advisor.report.setting_flags import all_flags
 
 
-def csv_report(advice: Advice, *, top: int | None = None) -> str:
+def csv_report(advice: Answer, *, top: int | None = None) -> str:
     """Head and one line for each of the `top` best candidates (all where None)."""
     text = io.StringIO()
     rows = [_row(candidate) for candidate in advice.candidates[:top]]
@@ -20,7 +20,7 @@ def csv_report(advice: Advice, *, top: int | None = None) -> str:
     return text.getvalue()
 
 
-def _row(candidate: Candidate) -> dict[str, Any]:
+def _row(candidate: RankedEvaluation) -> dict[str, Any]:
     evaluation = candidate.evaluation
     job, peak = evaluation.job, evaluation.peak
     layout = job.layout
@@ -54,7 +54,7 @@ def _row(candidate: Candidate) -> dict[str, Any]:
     return row | flags | {"note": candidate.note}
 
 
-def _times(candidate: Candidate) -> dict[str, Any]:
+def _times(candidate: RankedEvaluation) -> dict[str, Any]:
     evaluation = candidate.evaluation
     times = {name: getattr(evaluation, name) for name in SCALARS}
     return times | {f"{k}_seconds": v for k, v in plain(evaluation.time_seconds).items()}

@@ -2,7 +2,7 @@
 
 from rich.console import Group, RenderableType
 
-from advisor.answer.advice import Advice, CalibrationNote
+from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
@@ -24,7 +24,7 @@ _DOT = " · "
 _SHORT_TEXT = 32
 
 
-def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
+def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
     """Model and hardware, layout, budget, calibration and the advisor's own choices.
 
     Where layouts are ranked, the layout is that of row 1 and not the preset's.
@@ -104,7 +104,7 @@ def framework_words(job: Job) -> str:
     return adapter_of(job.config.framework).words(job)
 
 
-def budget_words(advice: Advice) -> str:
+def budget_words(advice: Answer) -> str:
     """``77.1 of 79.6 GiB a GPU (a full bar)``: the budget, and what the card has."""
     best = chosen(advice)
     card = advice.job.gpu.memory_bytes

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from advisor.answer.advice import Advice, Candidate, Evaluation, Rejection, StageMemory
+from advisor.answer.answer import Answer, RankedEvaluation, Rejection
+from advisor.answer.evaluation import Evaluation, StageMemory
 from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
@@ -31,14 +32,14 @@ SCALARS: Final = (
 """Keys of a candidate that are attributes of its evaluation under the same name."""
 
 
-def json_report(advice: Advice, *, top: int | None = None, explained: int | None = None) -> str:
+def json_report(advice: Answer, *, top: int | None = None, explained: int | None = None) -> str:
     """The answer with its `top` best candidates (all where None), with a final newline."""
     report = _finite(report_object(advice, top=top, explained=explained))
     return json.dumps(report, allow_nan=False, ensure_ascii=False, indent=2) + "\n"
 
 
 def report_object(
-    advice: Advice, *, top: int | None = None, explained: int | None = None
+    advice: Answer, *, top: int | None = None, explained: int | None = None
 ) -> dict[str, Any]:
     """The object before it is written; `explained` is the rank that `explain` is about."""
     best = chosen(advice)
@@ -102,7 +103,7 @@ def recompute(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
+def _candidate(candidate: RankedEvaluation) -> dict[str, Any]:
     evaluation = candidate.evaluation
     peak = evaluation.peak
     return {
@@ -145,7 +146,7 @@ def _stage(stage: StageMemory) -> dict[str, Any]:
     return {**plain(stage), "memory_bytes": plain(stage.memory_bytes)}
 
 
-def _explain(candidate: Candidate) -> dict[str, Any]:
+def _explain(candidate: RankedEvaluation) -> dict[str, Any]:
     from advisor.search.explain import memory_lines, time_lines
 
     lines = memory_lines(candidate.evaluation)

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from advisor.answer.advice import Advice, Evaluation
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Framework, Job
 from advisor.models.variants import of_providers
@@ -63,7 +64,7 @@ def environment_words(evaluation: Evaluation) -> str:
     return " ".join(stack.environment(evaluation.setting, evaluation.job))
 
 
-def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
+def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
     from advisor.report.wording import chosen
 
@@ -79,7 +80,7 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
     return " ".join(filter(None, flags)) + "\n"
 
 
-def file_report(advice: Advice) -> str:
+def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
     from advisor.report.wording import chosen
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from advisor.answer.advice import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
+from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
 from advisor.frameworks.protocols import FrameworkAdapter
@@ -26,7 +27,7 @@ from advisor.search.ranking import rank
 from advisor.search.remedies import find_remedies, other_layout
 
 
-def advise(request: Request) -> Advice:
+def advise(request: Request) -> Answer:
     """Rank every legal recompute setting of the requested job.
 
     Raises UserError where the request is wrong. What neither a preset nor the request says of the
@@ -57,7 +58,7 @@ def _rank_borrowed(
     stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice | None:
+) -> Answer | None:
     """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
     if resolution.layout is None:
         return None
@@ -73,7 +74,7 @@ def _rank_best_layout(
     stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice:
+) -> Answer:
     """The layout on which the best setting of a search runs."""
     try:
         searched = best_on_any_layout(resolution, calibration, asked)
@@ -94,8 +95,8 @@ def _rank_best_layout(
 
 
 def _with_another_layout(
-    advice: Advice, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
-) -> Advice:
+    advice: Answer, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
+) -> Answer:
     """Where nothing fits in the layout that was given: with the best one that does, as the first
     remedy. Of Megatron's layouts alone; none where nothing was given."""
     stack = adapter_of(resolution.config.framework)
@@ -133,7 +134,7 @@ def _rank_settings(
     stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice:
+) -> Answer:
     """Settings of one job: those asked for, or all legal ones with the preset's own."""
     job, shipped = resolution.job(layout), resolution.shipped
     if asked:
@@ -174,7 +175,7 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
 
 def _rank_layouts(
     resolution: Resolution, stack: FrameworkAdapter, calibration: Calibration
-) -> Advice:
+) -> Answer:
     """Every layout with every setting, in one ranking."""
     searched = search_layouts(resolution, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
@@ -198,12 +199,12 @@ def _advice(
     job: Job,
     assumptions: tuple[str, ...],
     calibration: Calibration,
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[RankedEvaluation, ...],
     rejected: tuple[Rejection, ...],
     evaluated: int,
     remedies: tuple[Remedy, ...],
-) -> Advice:
-    return Advice(
+) -> Answer:
+    return Answer(
         job=job,
         assumptions=assumptions,
         calibration=CalibrationNote(

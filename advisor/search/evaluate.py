@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from advisor.answer.advice import Evaluation, EvaluationDetail
+from advisor.answer.evaluation import Evaluation, EvaluationDetail
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job

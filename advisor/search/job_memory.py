@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from advisor.answer.advice import MemoryBreakdown, StageMemory
+from advisor.answer.evaluation import MemoryBreakdown, StageMemory
 from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages

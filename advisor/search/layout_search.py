@@ -4,7 +4,8 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Final
 
-from advisor.answer.advice import Evaluation, Rejection
+from advisor.answer.answer import Rejection
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.megatron.revisions import resolve_revision

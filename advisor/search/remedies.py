@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from advisor.answer.advice import Evaluation, Remedy
+from advisor.answer.answer import Remedy
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
 from advisor.frameworks.megatron.revisions import resolve_revision

@@ -1,6 +1,6 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
-from advisor.answer.advice import TimeBreakdown
+from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job, Optimizer

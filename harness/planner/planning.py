@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_dataclass, read_fields
 from advisor.base.units import human_bytes, nearest_divisors, parse_gpus

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.answer.advice import MemoryBreakdown
+from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout

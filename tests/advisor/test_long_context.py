@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.advice import Advice, Evaluation
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.job.job import Framework, JobConfig
 from advisor.models.layer_kind import DENSE
@@ -16,7 +17,7 @@ LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}
 """Sequence length and the CP that leaves a rank 16k positions of it (4k of the first)."""
 
 
-def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -> Advice:
+def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -> Answer:
     return advise(
         Request(
             model="llama3_8b",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, selective
 from advisor.hardware.calibration import Calibration, load_calibration

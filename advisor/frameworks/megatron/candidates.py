@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.frameworks.megatron.plan import has_effect
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
 from advisor.frameworks.protocols import FixedMemory, no_file
 from advisor.frameworks.torch.budget import kernels_note

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.setting import (
     FULL,

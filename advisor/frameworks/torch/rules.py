@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.torch.budget import unknown_operator

@@ -12,7 +12,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from advisor.answer.advice import LIKELY
+from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_dataclass
 from harness.judge.predicted import Pair
 from harness.run.progress import reason

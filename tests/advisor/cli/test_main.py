@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
 from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
@@ -22,14 +22,14 @@ from advisor.request.request import Request, SearchScope
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
 HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
 
-Answer = Callable[[Advice], list[Request]]
+Asked = Callable[[Answer], list[Request]]
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Answer:
-    """Lets `advise` answer with a given Advice; the requests it gets are collected."""
+def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
+    """Lets `advise` answer with a given Answer; the requests it gets are collected."""
 
-    def install(advice: Advice) -> list[Request]:
+    def install(advice: Answer) -> list[Request]:
         requests: list[Request] = []
         module = ModuleType("advisor.search.advise")
         module.advise = lambda request: requests.append(request) or advice  # type: ignore[attr-defined]
@@ -223,7 +223,7 @@ def test_an_error_of_several_lines_is_printed_as_one(
 ) -> None:
     from advisor.base.errors import UserError
 
-    def refuse(request: Request) -> Advice:
+    def refuse(request: Request) -> Answer:
         raise UserError("model", "a\nb", "is not\nvalid YAML")
 
     module = ModuleType("advisor.search.advise")
@@ -235,7 +235,7 @@ def test_an_error_of_several_lines_is_printed_as_one(
 def test_a_file_that_cannot_be_read_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(request: Request) -> Advice:
+    def refuse(request: Request) -> Answer:
         raise PermissionError(13, "Permission denied", "model.yaml")
 
     module = ModuleType("advisor.search.advise")
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
 
 
 def test_explain_beyond_the_last_row(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
 ) -> None:
     answer(tight)
     line = error_line(capsys, *JOB, "--explain", "6")
@@ -256,7 +256,7 @@ def test_explain_beyond_the_last_row(
 
 
 def test_exit_code_says_whether_something_fits(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, hopeless: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, hopeless: Answer
 ) -> None:
     requests = answer(tight)
     assert cli.main(JOB) == 0
@@ -267,7 +267,7 @@ def test_exit_code_says_whether_something_fits(
 
 
 def test_explain_follows_the_page(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
 ) -> None:
     answer(tight)
     assert cli.main([*JOB, "--explain"]) == 0
@@ -276,7 +276,7 @@ def test_explain_follows_the_page(
     assert "total: the reserved peak" in explanation
 
 
-def test_formats(capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice) -> None:
+def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer) -> None:
     answer(tight)
     assert cli.main([*JOB, "--format", "json", "--top", "2", "--explain", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -291,7 +291,7 @@ def test_formats(capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advi
 
 
 def test_flags_of_what_does_not_fit_come_with_a_warning(
-    capsys: pytest.CaptureFixture[str], answer: Answer, hopeless: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, hopeless: Answer
 ) -> None:
     answer(hopeless)
     assert cli.main([*JOB, "--format", "flags"]) == 1
@@ -301,7 +301,7 @@ def test_flags_of_what_does_not_fit_come_with_a_warning(
 
 
 def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
-    capsys: pytest.CaptureFixture[str], answer: Answer, make_advice: Callable, make_evaluation
+    capsys: pytest.CaptureFixture[str], answer: Asked, make_advice: Callable, make_evaluation
 ) -> None:
     chosen = make_advice(make_evaluation("none", 10), assumptions=())
     answer(chosen)
@@ -321,7 +321,7 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
 
 
 def test_plot_writes_the_file_and_tells_stderr(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     answer(tight)
@@ -448,7 +448,7 @@ def test_wrong_subcommand_arguments(capsys: pytest.CaptureFixture[str], args: li
 def test_interrupt_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(request: Request) -> Advice:
+    def interrupt(request: Request) -> Answer:
         raise KeyboardInterrupt
 
     module = ModuleType("advisor.search.advise")

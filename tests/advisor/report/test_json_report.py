@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.units import GIB
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
@@ -80,7 +80,7 @@ TIME = {
 }
 
 
-def loaded(advice: Advice, **options: Any) -> dict[str, Any]:
+def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
     """The report read back; constants that are not JSON (NaN, Infinity) are refused."""
 
     def refuse(constant: str) -> None:
@@ -135,7 +135,7 @@ def test_totals_equal_their_parts(report: dict[str, Any]) -> None:
             assert sum(stage["memory_bytes"].values()) == stage["peak_reserved_bytes"]
 
 
-def test_values(tight: Advice) -> None:
+def test_values(tight: Answer) -> None:
     report = loaded(tight)
     job, best = report["job"], report["candidates"][0]
     assert job["model"]["num_parameters"] == 70_553_706_496
@@ -184,7 +184,7 @@ def test_what_json_cannot_say_is_null(make_advice, make_evaluation) -> None:
     assert candidate["step_time_high_seconds"] is None
 
 
-def test_top_and_an_answer_without_candidates(tight: Advice) -> None:
+def test_top_and_an_answer_without_candidates(tight: Answer) -> None:
     assert len(loaded(tight)["candidates"]) == 5
     assert len(loaded(tight, top=2)["candidates"]) == 2
     empty = loaded(replace(tight, candidates=()))
@@ -193,7 +193,7 @@ def test_top_and_an_answer_without_candidates(tight: Advice) -> None:
     assert empty["fits"] is False
 
 
-def test_explain(tight: Advice, explained: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain(tight: Answer, explained: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ModuleType("advisor.search.explain")
     lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
     lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.job.job import Framework
@@ -16,11 +16,11 @@ from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 
 
-def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Advice:
+def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
     return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
 
 
-def specs(advice: Advice) -> list[str]:
+def specs(advice: Answer) -> list[str]:
     return [candidate.evaluation.setting.spec for candidate in advice.candidates]
 
 

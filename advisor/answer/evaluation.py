@@ -1,10 +1,10 @@
-"""What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
+"""What one recompute setting comes to on one job: memory of every stage, time of a step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from advisor.hardware.calibration import Calibration, Provenance
+from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.models.layer_kind import LayerKind
 from advisor.plan.recompute_plan import Setting
@@ -169,120 +169,3 @@ class Evaluation:
     def hfu(self) -> float:
         """Hardware FLOPs, replays included, over the dense peak of the precision."""
         return self.mfu * (self.hardware_flops_per_step / self.model_flops_per_step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
-    the prediction of the same: `differences` says in what the rehearsed job is another one.
-
-    explanation: the component that a difference above 2 % comes from. refused: why this candidate
-    was not rehearsed.
-    """
-
-    stage: int
-    predicted_bytes: int | None = None
-    rehearsed_bytes: int | None = None
-    explanation: str = ""
-    differences: str = ""
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
-    and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
-    where it is the setting that the job's preset ships with; `verification` where --verify asked
-    for it."""
-
-    rank: int
-    evaluation: Evaluation
-    pareto: bool
-    notes: tuple[str, ...] = ()
-    preset: bool = False
-    verification: Verification | None = None
-
-    @property
-    def note(self) -> str:
-        """All that is said of it."""
-        return "; ".join(self.notes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A setting that the framework refuses or that cannot act, and why."""
-
-    setting: Setting
-    rule: str
-    reason: str
-    fix: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """A change outside recompute: effect against the best setting as asked, in bytes and seconds
-    (negative is less)."""
-
-    change: str
-    effect_bytes: int
-    effect_seconds: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLine:
-    """One line of `--explain`: bytes of one named tensor or term on the worst rank.
-
-    `count` copies of `unit_bytes` each (layers x microbatches in flight, say); `shape` is empty
-    for terms that are no tensor.
-    """
-
-    component: str
-    name: str
-    shape: str
-    unit_bytes: int
-    count: float
-    source: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all copies."""
-        return round(self.unit_bytes * self.count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLine:
-    """One line of `--explain`: seconds of one step spent on one operator in one phase."""
-
-    phase: str
-    operator: str
-    seconds: float
-    bound_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationNote:
-    """Which calibration stands behind the times."""
-
-    name: str
-    provenance: Provenance
-    summary: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The whole answer to one request; `assumptions` are the choices the advisor made itself."""
-
-    job: Job
-    assumptions: tuple[str, ...]
-    calibration: CalibrationNote
-    evaluated: int
-    candidates: tuple[Candidate, ...]
-    rejected: tuple[Rejection, ...]
-    remedies: tuple[Remedy, ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether any candidate fits."""
-        return any(candidate.evaluation.fits for candidate in self.candidates)
