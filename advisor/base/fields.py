@@ -84,7 +84,7 @@ def parse_all(
 
 def parse(text: str, annotation: Any, where: str) -> Any:
     """The value of type `annotation` that `text` spells; lists are separated by commas."""
-    inner = _optional(annotation)
+    inner = optional_type(annotation)
     if inner is not None:
         return None if text.lower() in ("", "none", "null") else parse(text, inner, where)
     if get_origin(annotation) is tuple:
@@ -110,7 +110,7 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
     A type with a method of class `read(value, where)` reads itself.
     """
     where = f"{file}: {path}" if file else path
-    inner = _optional(annotation)
+    inner = optional_type(annotation)
     if inner is not None:
         return None if value is None else convert(value, inner, file, path)
     if is_dataclass(annotation) and isinstance(annotation, type):
@@ -121,6 +121,11 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
         if not isinstance(value, list | tuple):
             raise UserError(where, show(value), "must be a list", f"write [{show(value)}]")
         return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
+    if get_origin(annotation) is dict:
+        if not isinstance(value, Mapping):
+            raise UserError(where, show(value), "must be a mapping of keys to values")
+        kind = get_args(annotation)[1]
+        return {key: convert(item, kind, file, f"{path}.{key}") for key, item in value.items()}
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(value, annotation, where)
     if hasattr(annotation, "read"):
@@ -147,7 +152,7 @@ def field_types(cls: "type[DataclassInstance]") -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
-def _optional(annotation: Any) -> Any:
+def optional_type(annotation: Any) -> Any:
     """X of `X | None`; None where the annotation is no such union."""
     if get_origin(annotation) not in (Union, UnionType):
         return None

@@ -87,6 +87,15 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
+def percent(probability: float) -> str:
+    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
+    if probability < 0.005:
+        return "<1 %"
+    if probability >= 0.995:
+        return ">99 %"
+    return f"{probability * 100:.0f} %"
+
+
 def signed_percent(ratio: float) -> str:
     """``+12.3 %`` for 0.123; exactly zero prints a dash."""
     return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"

@@ -102,13 +102,14 @@ def _render(advice: "Answer", options: Options) -> str:
     """The answer in the wanted format; each module is imported when it is used."""
     match options.output:
         case OutputFormat.JSON:
-            from advisor.report.json_report import json_report
+            from advisor.report.plain_advice import plain_advice
 
-            return json_report(advice, top=options.top, explained=options.explain)
+            return plain_advice(advice, top=options.top, explained=options.explain).to_json()
         case OutputFormat.CSV:
             from advisor.report.csv_report import csv_report
+            from advisor.report.plain_advice import plain_advice
 
-            return csv_report(advice, top=options.top)
+            return csv_report(plain_advice(advice, top=options.top))
         case OutputFormat.FLAGS:
             from advisor.report.setting_flags import flags_report
 

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.answer.answer import RankedEvaluation
-from advisor.base.units import signed_percent
+from advisor.base.units import percent, signed_percent
 from advisor.models.options import CpCommType
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, table
-from advisor.report.wording import gib, percent, seconds
+from advisor.report.wording import gib, seconds
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4

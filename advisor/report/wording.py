@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from advisor.answer.answer import Answer, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
-from advisor.base.units import GIB, signed_percent
+from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
 _NEAREST = 3
@@ -13,15 +13,6 @@ _NEAREST = 3
 def gib(num_bytes: float) -> str:
     """``12.3`` for 12.3 GiB: a tenth is finer than any prediction."""
     return f"{num_bytes / GIB:.1f}"
-
-
-def percent(probability: float) -> str:
-    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
-    if probability < 0.005:
-        return "<1 %"
-    if probability >= 0.995:
-        return ">99 %"
-    return f"{probability * 100:.0f} %"
 
 
 def seconds(value: float, smallest: float) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from advisor.base.units import human_bytes, milliseconds
-from advisor.report.wording import percent as probability
+from advisor.base.units import percent as probability
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict

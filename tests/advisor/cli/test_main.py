@@ -503,7 +503,7 @@ def test_a_terminal_without_utf8_is_no_error() -> None:
     assert "H100" in out
 
 
-MACHINE = "advisor.report.json_report, advisor.report.csv_report, advisor.report.setting_flags"
+MACHINE = "advisor.report.plain_advice, advisor.report.csv_report, advisor.report.setting_flags"
 
 
 def top_level(code: str) -> set[str]:

@@ -9,11 +9,12 @@ from advisor.base.units import GIB
 from advisor.job.job import Framework
 from advisor.report.csv_report import csv_report
 from advisor.report.header import framework_words
+from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags
 
 
 def rows(advice: Answer, top: int | None = None) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(csv_report(advice, top=top))))
+    return list(csv.DictReader(io.StringIO(csv_report(plain_advice(advice, top=top)))))
 
 
 def test_one_row_a_candidate_with_raw_numbers(tight: Answer) -> None:
@@ -40,7 +41,7 @@ def test_parts_sum_to_totals(tight: Answer) -> None:
 
 
 def test_no_candidates_give_no_rows(tight: Answer) -> None:
-    assert csv_report(replace(tight, candidates=())) == ""
+    assert csv_report(plain_advice(replace(tight, candidates=()))) == ""
 
 
 def test_flags_are_those_of_the_jobs_framework(tight: Answer) -> None:

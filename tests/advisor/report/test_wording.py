@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from advisor.answer.answer import Answer, Remedy
-from advisor.base.units import GIB
+from advisor.base.units import GIB, percent
 from advisor.report.wording import (
     chosen,
     missing_bytes,
-    percent,
     ranges,
     remedy_line,
     seconds,

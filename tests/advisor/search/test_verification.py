@@ -11,7 +11,6 @@ import pytest
 from advisor.answer.answer import Answer, Verification
 from advisor.base.errors import UserError
 from advisor.report.advice_page import page
-from advisor.report.json_report import report_object
 from advisor.report.text import plain_lines
 from advisor.request.request import Request
 from advisor.search import verification as module
@@ -77,10 +76,10 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Answer, answers: Any
     assert "run otherwise" in lines
     assert any("predicted is of the job as rehearsed" in line for line in lines)
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
-    first, second = report_object(verified)["candidates"]
-    assert first["verification"]["rehearsed_bytes"] == 2 * 2**30
-    assert second["verification"]["refused"] == REFUSED
-    assert report_object(advice)["candidates"][0]["verification"] is None
+    first, second = plain_advice(verified).candidates
+    assert first.verification.rehearsed_bytes == 2 * 2**30
+    assert second.verification.refused == REFUSED
+    assert plain_advice(advice).candidates[0].verification is None
 
 
 def test_what_is_missing_is_one_error(advice: Answer, answers: Any) -> None:

@@ -13,7 +13,7 @@ from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Checkpoint
-from advisor.report.json_report import json_report
+from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
@@ -270,7 +270,7 @@ def test_advice_from_end_to_end(framework: str) -> None:
         global_batch_size=16,
     )
     advice = advise(request)
-    report = json.loads(json_report(advice, explained=1))
+    report = json.loads(plain_advice(advice, explained=1).to_json())
     assert report["job"]["framework"] == framework
     by_spec = {c["recompute"]["spec"]: c for c in report["candidates"]}
     none, full = by_spec["none"], by_spec["full"]

@@ -13,7 +13,7 @@ from advisor.base.units import GIB
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
-from advisor.report.json_report import json_report
+from advisor.report.plain_advice import plain_advice
 
 TOP = {"schema_version", "job", "evaluated", "calibration", "candidates", "rejected", "remedies"}
 JOB = {
@@ -86,7 +86,9 @@ def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    report: dict[str, Any] = json.loads(json_report(advice, **options), parse_constant=refuse)
+    report: dict[str, Any] = json.loads(
+        plain_advice(advice, **options).to_json(), parse_constant=refuse
+    )
     return report
 
 
@@ -144,6 +146,11 @@ def test_values(tight: Answer) -> None:
     assert (job["precision"], job["framework"], job["seq_length"]) == ("bf16", "megatron_lm", 4096)
     assert report["calibration"]["provenance"] == "published"
     assert best["recompute"] == {
+        "segments": None,
+        "policy": None,
+        "budget": None,
+        "use_reentrant": None,
+        "options": [],
         "spec": "selective:mlp",
         "granularity": "selective",
         "modules": ["mlp"],
@@ -169,7 +176,7 @@ def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) ->
     unrotated = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE, rotary=False)
     saved = {mamba: 3, experts: 5, unrotated: 7}
     one = make_evaluation("none", 10, saved=saved)
-    (candidate,) = json.loads(json_report(make_advice(one)))["candidates"]
+    (candidate,) = json.loads(plain_advice(make_advice(one)).to_json())["candidates"]
     assert candidate["saved_bytes_per_layer"] == {"dense": None, "moe": 5, "mamba": 3}
 
 
@@ -198,7 +205,7 @@ def test_explain(tight: Answer, explained: tuple, monkeypatch: pytest.MonkeyPatc
     lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
     lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
-    assert "explain" not in loaded(tight)
+    assert loaded(tight)["explain"] is None
     explain = loaded(tight, explained=1)["explain"]
     assert explain["rank"] == 1
     assert sum(line["num_bytes"] for line in explain["memory"]) == 66 * GIB
