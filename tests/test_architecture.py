@@ -30,11 +30,11 @@ HEAVY = (
 FOLDERS = {
     "advisor": [
         *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
-        *("frameworks", "request", "search", "lint", "diagnose", "report", "cli"),
+        *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [
         *("trial", "measure", "backends", "planner", "logs", "judge", "run", "calibrate"),
-        *("rehearsal", "sweep", "campaign", "report", "cli"),
+        *("rehearsal", "sweep", "campaign", "report", "api", "cli"),
     ],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
 from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
@@ -43,21 +44,16 @@ def run(arguments: Sequence[str]) -> Outcome:
 
         return Outcome(text=LONG)
     if "--version" in arguments:
-        return Outcome(text=f"advise {_version()}\n")
+        from advisor.base.distribution import installed_version
+
+        return Outcome(text=f"advise {installed_version()}\n")
     return rank(parse(arguments))
 
 
 def rank(options: Options) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    from advisor.search.advise import advise
-
-    advice = advise(options.request)
-    _check_rank(advice, options)
-    if options.verify:
-        from advisor.search.verification import verify
-
-        advice = verify(advice, options.verify, options.request.config_dir)
+    advice = answer_to(options.request, explain=options.explain, verify=options.verify)
     talk: tuple[str, ...] = ()
     if options.plot:
         from advisor.report.figures import write_figure
@@ -86,16 +82,6 @@ def _check(options: Options) -> None:
         from advisor.report.figures import check_figure
 
         check_figure(options.plot)
-
-
-def _check_rank(advice: "Answer", options: Options) -> None:
-    if options.explain and options.explain > len(advice.candidates):
-        raise UserError(
-            "--explain",
-            options.explain,
-            f"there are {len(advice.candidates)} rows",
-            f"nearest: {len(advice.candidates)}" if advice.candidates else "",
-        )
 
 
 def _render(advice: "Answer", options: Options) -> str:
@@ -156,12 +142,3 @@ def _explanation(candidate: "RankedEvaluation") -> "RenderableType":
 
     evaluation = candidate.evaluation
     return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("recompute-advisor")
-    except PackageNotFoundError:
-        return "(not installed)"

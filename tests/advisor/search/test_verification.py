@@ -11,6 +11,7 @@ import pytest
 from advisor.answer.answer import Answer, Verification
 from advisor.base.errors import UserError
 from advisor.report.advice_page import page
+from advisor.report.plain_advice import plain_advice
 from advisor.report.text import plain_lines
 from advisor.request.request import Request
 from advisor.search import verification as module
