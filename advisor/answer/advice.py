@@ -15,7 +15,7 @@ from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
 from advisor.base.errors import UserError
 from advisor.base.plain_json import from_text, to_plain, to_text
-from advisor.base.units import gib, percent, signed_percent
+from advisor.base.units import GIB, percent, signed_percent
 from advisor.hardware.gpu import GpuFields
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -308,8 +308,8 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
         cells["layout"] = _layout(candidate, advice.candidates)
     return cells | {
         "recompute": candidate.recompute.spec + " (preset)" * candidate.preset,
-        "peak GiB": gib(candidate.peak_reserved_bytes),
-        "of GiB": gib(candidate.budget_bytes),
+        "peak GiB": f"{candidate.peak_reserved_bytes / GIB:.1f}",
+        "of GiB": f"{candidate.budget_bytes / GIB:.1f}",
         "step s": f"{candidate.step_time_seconds:.3f}",
         "TFLOP/s/GPU": f"{candidate.tflops_per_gpu:.0f}",
         "overhead": signed_percent(candidate.recompute_overhead),
@@ -331,4 +331,4 @@ def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
 def _remedy(remedy: Remedy) -> str:
     sign = "-" if remedy.effect_bytes <= 0 else "+"
     slower = f"{remedy.effect_seconds * 1e3:+.0f} ms a step"
-    return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB, {slower}"
+    return f"{remedy.change}: {sign}{abs(remedy.effect_bytes) / GIB:.1f} GiB, {slower}"

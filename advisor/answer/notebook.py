@@ -58,7 +58,8 @@ def _paired(table: NotebookTable, row: Sequence[str]) -> list[tuple[str, str]]:
 
 def _cell(tag: str, text: str, title: str) -> str:
     side = "left" if title in _LEFT else "right"
-    return f'<{tag} style="{_CELL};text-align:{side}">{escape(text)}</{tag}>'
+    width = "min-width:20em" if title == "note" else "white-space:nowrap"
+    return f'<{tag} style="{_CELL};text-align:{side};{width}">{escape(text)}</{tag}>'
 
 
 def _flags(name: str, words: str) -> str:

@@ -11,6 +11,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
 from advisor.hardware.calibration import EFFICIENCIES
+from harness.api.calibrating import device_of
 from harness.run.signals import Stop
 from harness.trial.trial import Device
 
@@ -72,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
     try:
         outcome = calibrate(
-            options.device or _default_device(), options.budget_seconds, options.out, _say
+            options.device or device_of(None), options.budget_seconds, options.out, _say
         )
     except Stop as stop:
         _say("stopped before enough was measured; the same command goes on")
@@ -171,12 +172,6 @@ def _out(text: str, flag: str = "--out") -> Path:
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(flag, show(text), "must be a YAML file", f"write {path.stem}.yaml")
     return path
-
-
-def _default_device() -> Device:
-    import torch
-
-    return Device.CUDA if torch.cuda.is_available() else Device.CPU
 
 
 def _say(text: str) -> None:

@@ -9,16 +9,13 @@ from shlex import quote
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.fields import convert
+from harness.api.running import plan_run, statuses_of
 from harness.judge.predicted import page
-from harness.planner.command import check_request
 from harness.planner.launcher_options import LauncherOptions
-from harness.planner.planning import make_plan
-from harness.planner.run_request import compose
-from harness.run.launch import machine_of, make_runner
+from harness.run.launch import make_runner
 from harness.run.progress import Progress
 from harness.run.runner import FAILED as UNANSWERED
-from harness.run.runner import UNMEASURED, Runner, exit_code
+from harness.run.runner import Runner, exit_code
 from harness.run.signals import Stop
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
@@ -101,14 +98,11 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     flags = parse(argv)
-    config = compose(flags.overrides, flags.config_dir)
-    check_request(config)
-    plan = make_plan(config, machine_of(config))
-    folder = run_folder(config.runs, config.name or plan.default_name)
+    planned = plan_run(flags.overrides, flags.config_dir)
     if flags.dry_run:
-        print(dry_page(plan, folder), end="")
+        print(dry_page(planned.plan, planned.folder), end="")
         return 0
-    return _run(plan, folder, config.launcher, flags, argv)
+    return _run(planned.plan, planned.folder, planned.config.launcher, flags, argv)
 
 
 def parse(argv: Sequence[str]) -> Flags:
@@ -125,8 +119,7 @@ def parse(argv: Sequence[str]) -> Flags:
         if word in _SWITCHES:
             given[word.removeprefix("--").replace("-", "_")] = True
         elif name == _RETRY:
-            given_statuses = value.split(",") if has_value else UNMEASURED
-            retry = frozenset(convert(one, TrialStatus, "", _RETRY) for one in given_statuses)
+            retry = statuses_of(value.split(",") if has_value else True)
         elif name == "--config-dir":
             if not has_value and not rest:
                 raise UserError(name, "(none)", "needs a folder")
@@ -137,13 +130,6 @@ def parse(argv: Sequence[str]) -> Flags:
         else:
             overrides.append(word)
     return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
-
-
-def run_folder(runs: str, name: str) -> RunFolder:
-    """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
-    if os.path.basename(name) != name or name in (".", ".."):
-        raise UserError("name", name, "must be the name of one folder")
-    return RunFolder(Path(runs) / name)
 
 
 def _run(

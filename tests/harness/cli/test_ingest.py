@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("hydra")
 
+from harness.api.ingesting import find_sources
 from harness.cli import ingest
 from harness.cli import main as cli
-from harness.cli.ingest import find_sources, parse
+from harness.cli.ingest import parse
 from harness.judge.results import load_results
 from harness.logs.records import LogFramework
 from harness.trial.store import RunFolder
