@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from advisor.answer.advice import Advice, Candidate
     from advisor.api.calls import advise, evaluate, json_schema
+    from advisor.api.keywords import JobKeywords
     from advisor.base.errors import UserError
     from advisor.hardware.catalogue import load_gpu
     from advisor.models.presets import load_model
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "Candidate",
+    "JobKeywords",
     "ModelSpec",
     "Request",
     "UserError",
@@ -40,6 +42,7 @@ __all__ = [
 _MODULES: Final = {
     "Advice": "advisor.answer.advice",
     "Candidate": "advisor.answer.advice",
+    "JobKeywords": "advisor.api.keywords",
     "ModelSpec": "advisor.models.spec",
     "Request": "advisor.request.request",
     "UserError": "advisor.base.errors",
