@@ -54,7 +54,15 @@ def activation_peak(
     stage: int,
     microbatches: int,
 ) -> ActivationPeak:
-    """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]]."""
+    """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]].
+
+    At every point of the schedule: the saved tensors of all microbatches in flight, the running
+    pass's own need, and tensors received or sent and not yet gone, each a hidden state
+    [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]. microbatches: of the step.
+    Bytes of one rank; parameters, gradients and optimizer states are left out.
+    Source: megatron-core 0.16.1 pipeline_parallel/schedules.py, by plan.schedule.schedule_points;
+    held against it in tests/oracles.
+    """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]

@@ -58,7 +58,11 @@ def chunk_footprint(
     gradients that come and go with the blocks.
 
     The backward starts with the last block while everything is kept, and frees block after block;
-    the gradient received from the next stage stays to the end of the pass.
+    the gradient received from the next stage, [seq_length / cp (/ tp under SP), micro_batch_size,
+    hidden_size] in the type of the activations, stays to the end of the pass. Bytes of one rank and
+    one microbatch; the logits of the last chunk, [seq_length / cp, micro_batch_size, vocabulary /
+    tp], are among them. Source: megatron-core 0.16.1 schedules.py (deallocate_output_tensor),
+    transformer_block.py; held against its peaks in tests/oracles.
     """
     blocks = _blocks(shape, plan, first, last)
     if working_set is not None:
@@ -109,7 +113,9 @@ def chunk_footprint(
 
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
-    """Bytes that one microbatch keeps in the layers of a chunk, its ends left out."""
+    """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
+    its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
+    and loss are left out, and so is what a running pass needs."""
     kept = 0
     for segment in plan.segments:
         whole = segment.whole

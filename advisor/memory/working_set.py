@@ -70,11 +70,11 @@ class Sharding:
     accumulates_whole: bool = False
 
     def gathered(self, elements: int) -> int:
-        """Bytes of a group's parameters in 16 bit."""
+        """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
         return elements * DType.BF16.itemsize
 
     def reduced(self, elements: int) -> int:
-        """Bytes of the input of a group's reduce-scatter."""
+        """Bytes of the input of a group's reduce-scatter, in `reduce_dtype`."""
         return elements * self.reduce_dtype.itemsize
 
     def shard(self, elements: int, experts: int = 0) -> int:
