@@ -87,6 +87,12 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     assert modules <= names(wheel)
 
 
+def test_types_and_schemas_are_in_the_wheel(wheel: Path) -> None:
+    typed = {"advisor/py.typed", "harness/py.typed"}
+    schemas = {"advisor/api/advice.schema.json", "harness/api/result.schema.json"}
+    assert typed | schemas <= names(wheel)
+
+
 def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     roots = {name.split("/")[0] for name in names(wheel)}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"advisor", "harness"}

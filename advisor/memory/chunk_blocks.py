@@ -69,8 +69,8 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
     """The block of all copies of `segment`: layers one by one, or checkpoints around several.
 
     A checkpoint keeps its input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]
-    in the type of the activations, once a segment; a layer what its operators save and no run replays,
-    less what is offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and
+    in the type of the activations, once a segment; a layer what its operators save and no run
+    replays, less what is offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and
     transformer_block.py, torch 2.13 utils/checkpoint.py.
     """
     if segment.whole:

@@ -43,8 +43,8 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
 
     Kept are the tensors that operators save for the backward, in their own shapes and types (a
     layer's input is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]); of a
-    replayed run only what plan.recompute_plan.kept_tensors leaves. Weights and their gradient buffer are
-    left out, and so is what the caching allocator rounds up.
+    replayed run only what plan.recompute_plan.kept_tensors leaves. Weights and their gradient
+    buffer are left out, and so is what the caching allocator rounds up.
     """
     kept = kept_tensors(operators, runs)
     small = sum(run.extra_kept_bytes for run in runs)
