@@ -10,7 +10,7 @@ from advisor.base.fields import show
 
 Overrides: TypeAlias = Mapping[str, object] | Sequence[str]
 
-_PLAIN: Final = re.compile(r"[A-Za-z_][\w.-]*")
+_PLAIN: Final = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][\w.-]*")
 _VERBATIM: Final = ("command",)
 
 
