@@ -6,7 +6,7 @@ while SCHEMA_VERSION is 1 none is renamed or removed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from advisor.answer.answer import CalibrationNote, Remedy, Verification
@@ -111,6 +111,15 @@ class AdvisedJob(JobConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeNote:
+    """The published recipe that the job builds on, and in what that is for another job, a line
+    each; empty where there is none."""
+
+    name: str = ""
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One setting on one layout, with its place: rank 1 is best.
 
@@ -198,7 +207,9 @@ class Advice:
 
     fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many
     settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
-    candidate that was asked about.
+    candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
+    -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
+    ``searched``. differences: what the job has beside the layout that the usual answer has not.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -211,6 +222,9 @@ class Advice:
     rejected: tuple[RejectedSetting, ...]
     remedies: tuple[Remedy, ...]
     verdict: str = ""
+    recipe: RecipeNote = RecipeNote()
+    origin: dict[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
     explain: Explanation | None = None
 
     @property

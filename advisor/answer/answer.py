@@ -1,6 +1,7 @@
 """The whole answer to one request: evaluations ranked, what was refused, and what else helps."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import Provenance
@@ -78,7 +79,13 @@ class CalibrationNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The whole answer to one request; `assumptions` are the choices the advisor made itself."""
+    """The whole answer to one request; `assumptions` are the choices the advisor made itself.
+
+    recipe: the published one that the job builds on; recipe_differs: in what that is for another
+    job, a line each. origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``,
+    ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
+    differences: what the job has beside the layout that the usual answer to the request has not.
+    """
 
     job: Job
     assumptions: tuple[str, ...]
@@ -87,6 +94,10 @@ class Answer:
     candidates: tuple[RankedEvaluation, ...]
     rejected: tuple[Rejection, ...]
     remedies: tuple[Remedy, ...]
+    recipe: str = ""
+    recipe_differs: tuple[str, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

@@ -12,6 +12,7 @@ from advisor.answer.advice import (
     Candidate,
     Explanation,
     MemoryShare,
+    RecipeNote,
     Recompute,
     RejectedSetting,
 )
@@ -48,6 +49,9 @@ def plain_advice(answer: Answer, *, top: int | None = None, explained: int | Non
         ),
         remedies=answer.remedies,
         verdict=verdict(answer),
+        recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
+        origin=dict(answer.origin),
+        differences=answer.differences,
         explain=_explanation(wanted) if wanted else None,
     )
 
