@@ -14,7 +14,7 @@ from typing import Final
 from harness.campaign.item_trials import RETRY, WITH_TRIALS, Trials, trials_of
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import SOME_FAILED, Attempt, Journal, Outcome, Standing, standing
-from harness.execution.signals import Stop
+from harness.run.signals import Stop
 
 HARNESS: Final = (sys.executable, "-m", "harness.cli.main")
 _PATIENCE_SECONDS: Final = 15.0

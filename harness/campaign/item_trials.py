@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from harness.execution.runner import FAILED, MEASURED
+from harness.run.runner import FAILED, MEASURED
 from harness.trial.store import RunFolder
 
 RETRY: Final = "--retry=" + ",".join(FAILED)

@@ -10,13 +10,13 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.api.running import plan_run, statuses_of
-from harness.execution.launch import make_runner
-from harness.execution.progress import Progress
-from harness.execution.runner import FAILED as UNANSWERED
-from harness.execution.runner import Runner, exit_code
-from harness.execution.signals import Stop
 from harness.judge.predicted import page
 from harness.planner.launcher_options import LauncherOptions
+from harness.run.launch import make_runner
+from harness.run.progress import Progress
+from harness.run.runner import FAILED as UNANSWERED
+from harness.run.runner import Runner, exit_code
+from harness.run.signals import Stop
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

@@ -7,10 +7,10 @@ from typing import Final
 
 from harness.api.sweeping import PlannedSweep, plan_sweep
 from harness.cli.run import FAILED, Flags, again_line, parse
-from harness.execution.runner import exit_code
-from harness.execution.signals import Stop
-from harness.sweeps.front import page
-from harness.sweeps.space import Space
+from harness.run.runner import exit_code
+from harness.run.signals import Stop
+from harness.sweep.front import page
+from harness.sweep.space import Space
 from harness.trial.store import RunFolder
 
 HELP: Final = """\

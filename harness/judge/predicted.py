@@ -8,7 +8,7 @@ from typing import Final
 
 from advisor.base.units import MIB, signed_percent, unit_of
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.execution.progress import reason
+from harness.run.progress import reason
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from advisor.base.units import human_bytes, milliseconds
 from advisor.base.units import percent as probability
-from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
@@ -22,6 +21,7 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
+from harness.run.runner import MEASURED
 from harness.trial.result import TrialStatus
 
 DASH: Final = "—"

@@ -14,8 +14,8 @@ from typing import Any
 
 from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_dataclass
-from harness.execution.progress import reason
 from harness.judge.predicted import Pair
+from harness.run.progress import reason
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device, Prediction, Trial
 
