@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,7 +125,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(_is_distributed(kind) for kind in types):
             return NotImplemented  # a DTensor first becomes operations on its local tensors
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = self._result(func, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             self._see(result)
         elif isinstance(result, tuple | list):
@@ -134,6 +134,9 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see(leaf)
         self._tick()
         return result
+
+    def _result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs)
 
     def _see(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device or tensor.layout is not torch.strided:
@@ -172,6 +175,12 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._changed is not None and live != self._told:
             self._told = live
             self._changed(live)
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the distinct storages of `tensors`."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _is_fake(kind: type) -> bool:

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from harness.backends.megatron_core.installed import has_transformer_engine
 
 CPU = torch.device("cpu")
-KernelScope = Callable[[str], AbstractContextManager[None]]
+KernelScope = Callable[[], AbstractContextManager[None]]
 
 
 class CudaToCpu(TorchFunctionMode):
@@ -76,7 +76,7 @@ def local_patches() -> Iterator[Any]:
 def _as_one_kernel(function: Callable[..., Any], kernel: KernelScope) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with kernel(f"compiled:{function.__name__}"):
+        with kernel():
             return function(*args, **kwargs)
 
     return run
@@ -154,12 +154,8 @@ def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
     return sizes.numpy() if as_numpy and isinstance(sizes, torch.Tensor) else sizes
 
 
-def _no_scope(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def patches(kernel: KernelScope = _no_scope) -> Iterator[Any]:
-    """What real and fake tensors need alike; `kernel(name)` surrounds each compiled function."""
+def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
+    """What real and fake tensors need alike; `kernel()` surrounds each compiled function."""
     yield mock.patch.object(torch.cuda, "current_device", _cpu)
     yield mock.patch.object(torch.cuda, "synchronize", _nothing)
     yield from local_patches()

@@ -10,7 +10,7 @@ functions Megatron hands to torch.compile are one kernel on a GPU, so that only 
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -142,17 +142,13 @@ def _patches(kernel: KernelScope) -> Iterator[Any]:
         yield mock.patch.object(tensor_parallel_layers, name, value, create=True)
 
 
-def _no_scope(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @contextmanager
 def megatron_without_gpu(
-    case: MegatronCase, pp_rank: int = 0, kernel: KernelScope = _no_scope
+    case: MegatronCase, pp_rank: int = 0, kernel: KernelScope = nullcontext
 ) -> Iterator[None]:
     """Inside, Megatron is the first rank of stage `pp_rank` of the case, on fake tensors.
 
-    `kernel(name)` surrounds each function that a GPU would run as one compiled kernel.
+    `kernel()` surrounds each function that a GPU would run as one compiled kernel.
     """
     with ExitStack() as stack:
         for patch in _patches(kernel):
