@@ -11,7 +11,7 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
 from advisor.plan.schedule import schedule_points
 from harness.backends.megatron_core.case import MegatronCase
-from harness.backends.megatron_core.local_attention import SdpaAttention
+from harness.backends.megatron_core.local_layers import SdpaAttention
 from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import fake_batch, transformer_config
 from harness.backends.megatron_core.step import device_patches
@@ -20,7 +20,8 @@ from harness.backends.megatron_core.trainer import (
     NextBatch,
     announced_phases,
 )
-from harness.backends.megatron_core.world import fake_world, torch_device
+from harness.backends.megatron_core.world import fake_world
+from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
 from harness.measure.timing import stopwatch
 from harness.rehearsal.fake.environment import megatron_without_gpu

@@ -15,12 +15,10 @@ from unittest import mock
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
-from megatron.core.transformer import multi_latent_attention
-from megatron.core.transformer.moe import moe_utils, shared_experts, token_dispatcher
-from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.moe import shared_experts, token_dispatcher
 from torch.overrides import TorchFunctionMode
 
-from harness.backends.megatron_core.installed import has_transformer_engine
+from harness.backends.megatron_core.local_layers import local_patches
 
 CPU = torch.device("cpu")
 KernelScope = Callable[[], AbstractContextManager[None]]
@@ -45,32 +43,6 @@ class CudaToCpu(TorchFunctionMode):
         if func is torch.Tensor.type and isinstance(result, str):
             return f"torch.cuda.{result.rpartition('.')[2]}"
         return result
-
-
-def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
-    """The local spec's norm, without its refusal of sequence parallelism (TE's has none)."""
-    kinds = {"LayerNorm": torch.nn.LayerNorm, "RMSNorm": torch.nn.RMSNorm}
-    norm = kinds[config.normalization](hidden_size, eps=eps)
-    for parameter in norm.parameters():
-        parameter.sequence_parallel = config.sequence_parallel
-    return norm
-
-
-def local_patches() -> Iterator[Any]:
-    """What Megatron's own layers lack where there is no Transformer Engine, on any device; the norm
-    they lack with it too."""
-    yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
-    if has_transformer_engine():
-        return
-    # its classes are None, and isinstance() refuses them; 0.13 does not ask
-    yield mock.patch.object(multi_latent_attention, "HAVE_TE", False, create=True)
-    # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's
-    init = megatron_random.CheckpointWithoutOutput.__init__
-    yield mock.patch.object(
-        megatron_random.CheckpointWithoutOutput, "__init__", lambda self, **_: init(self, fp8=None)
-    )
-    # the router asks for a name that only Transformer Engine defines
-    yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
 
 
 def _as_one_kernel(function: Callable[..., Any], kernel: KernelScope) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 from unittest import mock
 
 import megatron.core.optimizer as megatron_optimizer
@@ -18,9 +18,9 @@ from megatron.core.pipeline_parallel import schedules
 
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, build_chunks, shared_fields
+from harness.backends.training_rank import LEARNING_RATE
 from harness.trial.result import Phase
 
-LEARNING_RATE: Final = 1e-3
 NextBatch = Callable[[int], Batch]
 """The batch of a microbatch by its number."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from harness.backends.training_rank import COLLECTIVES, torch_device
 from harness.calibrate.bench.case_order import ordered
 from harness.calibrate.bench.cases import Case, Kind, Sample
 from harness.calibrate.bench.timer import Call
@@ -27,9 +28,8 @@ def ranks(device: Device) -> Iterator[int]:
         yield 1
         return
     distributed: Any = torch.distributed
-    if device is Device.CUDA:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group("nccl" if device is Device.CUDA else "gloo")
+    torch_device(device)
+    distributed.init_process_group(COLLECTIVES[device])
     try:
         yield world_size
     finally:

@@ -1,4 +1,4 @@
-"""The stand-in for Apex's extension: sums in place, in the type of the sum."""
+"""The stand-in for Apex's extension sums in place, in the type of the sum."""
 
 import pytest
 
@@ -7,7 +7,7 @@ pytest.importorskip("megatron.core")
 
 from megatron.core.tensor_parallel import layers  # noqa: E402
 
-from harness.backends.megatron_core.fused_gradient import accumulate, without_apex  # noqa: E402
+from harness.backends.megatron_core.local_layers import accumulate, without_apex  # noqa: E402
 
 
 def test_a_gradient_is_added_in_place() -> None:
