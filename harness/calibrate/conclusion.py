@@ -10,11 +10,13 @@ from statistics import mean, quantiles
 from typing import Any, Final
 
 from advisor.hardware.calibration import Calibration, Provenance
+from advisor.hardware.gpu import Gpu
 from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
 from harness.calibrate.calibration_file import CalibrationDocument, hardware_path
 from harness.calibrate.efficiencies import (
     RESOURCES,
     Ramp,
+    Rate,
     Rates,
     Resource,
     fit,
@@ -62,42 +64,29 @@ def conclude(
     """
     relative_to = reference(facts, samples)
     rates = fit(samples, world_size)
-    errors = left_out_errors(samples, world_size)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     again = () if date is None else (f"fitted again from its samples on {today}",)
-    date = date or today
-    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
-    notes |= _attention_notes(samples, notes)
-    calibration = replace(
-        calibration,
-        step_time_error=band(errors),
-        fitted_on=(
-            f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}",
-            *_counts(samples),
-        ),
-        fit_error=_spread_of(rates),
-        left_out_error=_words(errors),
-    )
-    record = replace(
-        relative_to.record,
-        datasheet=replace(relative_to.record.datasheet, calibration=path.stem),
-    )
     said = (*again, *remarks(relative_to, rates, samples))
+    date = date or today
+    measured_on = f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}"
+    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
     document = CalibrationDocument(
-        calibration=calibration,
-        notes=notes,
+        calibration=_judged(calibration, rates, samples, world_size, measured_on),
+        notes=notes | _attention_notes(samples, notes),
         device=facts.name,
         date=date,
         environment=environment,
         remarks=said,
     )
+    datasheet = replace(relative_to.record.datasheet, calibration=path.stem)
+    record = replace(relative_to.record, datasheet=datasheet)
     record_path = hardware_path(path, record.name)
     for target, text in ((path, document.text()), (record_path, record.text())):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, text)
     return Outcome(
-        calibration=calibration,
-        notes=notes,
+        calibration=document.calibration,
+        notes=document.notes,
         path=path,
         hardware_path=record_path,
         hardware=record.name,
@@ -107,40 +96,37 @@ def conclude(
     )
 
 
+def _judged(
+    calibration: Calibration,
+    rates: Rates,
+    samples: Sequence[Sample],
+    world_size: int,
+    measured_on: str,
+) -> Calibration:
+    """With how far it is off, and what it was fitted on."""
+    errors = left_out_errors(samples, world_size)
+    return replace(
+        calibration,
+        step_time_error=band(errors),
+        fitted_on=(measured_on, *_counts(samples)),
+        fit_error=_spread_of(rates),
+        left_out_error=_words(errors),
+    )
+
+
 def fitted(
     rates: Rates, relative_to: Reference, name: str, one_node: bool = True
 ) -> tuple[Calibration, dict[str, str]]:
     """Rates over the reference's peaks, and a note for every number. What was not measured keeps
     the value of the reference's base calibration, and the note says so."""
-    gpu, base = relative_to.gpu, relative_to.base
-    link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
-    if not one_node:
-        link, link_field = gpu.internode_bytes_per_second, "internode_efficiency"
-    elif gpu.nvlink_domain_size == 1:
-        link = gpu.host_link_bytes_per_second
-    peaks = {
-        "gemm_efficiency": (Resource.GEMM, gpu.bf16_flops),
-        "fp8_gemm_efficiency": (Resource.GEMM_FP8, gpu.fp8_flops),
-        "attention_forward_efficiency": (Resource.ATTENTION_FORWARD, gpu.bf16_flops),
-        "attention_backward_efficiency": (Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
-        "bandwidth_efficiency": (Resource.BANDWIDTH, gpu.memory_bandwidth_bytes_per_second),
-        "optimizer_bandwidth_efficiency": (
-            Resource.OPTIMIZER,
-            gpu.memory_bandwidth_bytes_per_second,
-        ),
-        link_field: (Resource.COLLECTIVE, link),
-    }
+    base = relative_to.base
     values: dict[str, Any] = {}
     notes: dict[str, str] = {}
-    for field, (resource, peak) in peaks.items():
+    for field, (resource, peak) in _peaks(relative_to.gpu, one_node).items():
         rate = rates.of.get(resource)
-        if rate is None or not peak or rate.value < _LEAST_EFFICIENCY * peak:
-            continue
-        reached = rate.value / peak
-        values[field] = min(1.0, reached)
-        quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
-        over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
-        notes[field] = f"{_MEASURED}: {rate.count} large shapes, quartiles {quartiles}{over}"
+        if rate is not None and peak and rate.value >= _LEAST_EFFICIENCY * peak:
+            values[field] = min(1.0, rate.value / peak)
+            notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
     for field, half in _halves(rates.ramp).items():
         values[field] = half
         notes[field] = f"{_MEASURED}: what brings all shapes closest to one rate"
@@ -155,6 +141,32 @@ def fitted(
         base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
     )
     return calibration, notes
+
+
+def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]:
+    """By field what its rate is of, and the peak that it is a fraction of."""
+    link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
+    if not one_node:
+        link, link_field = gpu.internode_bytes_per_second, "internode_efficiency"
+    elif gpu.nvlink_domain_size == 1:
+        link = gpu.host_link_bytes_per_second
+    memory = gpu.memory_bandwidth_bytes_per_second
+    return {
+        "gemm_efficiency": (Resource.GEMM, gpu.bf16_flops),
+        "fp8_gemm_efficiency": (Resource.GEMM_FP8, gpu.fp8_flops),
+        "attention_forward_efficiency": (Resource.ATTENTION_FORWARD, gpu.bf16_flops),
+        "attention_backward_efficiency": (Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
+        "bandwidth_efficiency": (Resource.BANDWIDTH, memory),
+        "optimizer_bandwidth_efficiency": (Resource.OPTIMIZER, memory),
+        link_field: (Resource.COLLECTIVE, link),
+    }
+
+
+def _of_peak(rate: Rate, peak: float) -> str:
+    reached = rate.value / peak
+    over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
+    quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
+    return f"{rate.count} large shapes, quartiles {quartiles}{over}"
 
 
 def _halves(ramp: Ramp) -> dict[str, float]:

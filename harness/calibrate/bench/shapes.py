@@ -1,8 +1,10 @@
 """The kernels that the model presets run: read off the advisor's operators, not listed by hand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import chain, product
+from math import prod
 from typing import Final
 
 from advisor.base.errors import UserError
@@ -61,16 +63,12 @@ def preset_cases() -> tuple[Case, ...]:
     Attention has no variant yet (see `with_attention`); collectives carry the full tensor's bytes.
     """
     presets = [load_model(name) for name in model_names()]
-    shapes = (
-        shape
-        for model in presets
-        for tp in TENSOR_PARALLEL
-        for tokens in TOKENS
-        for shape in _rank_shapes(model, tp, tokens)
+    cases = chain(
+        *(_of_shape(shape) for shape in _shapes(presets, TENSOR_PARALLEL, TOKENS)),
+        _attention_of_any_length(),
+        *map(_grouped, presets),
     )
-    found = {case.key: case for shape in shapes for case in _of_shape(shape)}
-    found |= {case.key: case for case in _attention_of_any_length()}
-    found |= {case.key: case for model in presets for case in _grouped(model)}
+    found = {case.key: case for case in cases}
     return tuple(found[key] for key in sorted(found))
 
 
@@ -78,12 +76,7 @@ def preset_cases() -> tuple[Case, ...]:
 def core_cases() -> frozenset[Case]:
     """Of `preset_cases` those that a small budget must see: dense models at CORE_TOKENS, and their
     attention at all lengths."""
-    shapes = [
-        shape
-        for name in CORE_MODELS
-        for tp in CORE_TENSOR_PARALLEL
-        for shape in _rank_shapes(load_model(name), tp, CORE_TOKENS)
-    ]
+    shapes = _shapes(map(load_model, CORE_MODELS), CORE_TENSOR_PARALLEL, (CORE_TOKENS,))
     linear = {case for shape in shapes for case in _of_shape(shape)}
     return frozenset(
         linear.union(case for case in _attention_of_any_length() if case.kind in ATTENTION)
@@ -107,16 +100,19 @@ def _compared(case: Case) -> bool:
     return case in core_cases() and case.sizes[1] in COMPARED_TOKENS
 
 
-def _rank_shapes(model: ModelSpec, tp: int, tokens: int) -> Iterator[RankShape]:
-    """The rank's shape, where the model can be cut so."""
-    if _fits(model, tp):
-        yield RankShape(
-            model=model,
-            seq_length=tokens,
-            micro_batch_size=1,
-            tensor_model_parallel_size=tp,
-            sequence_parallel=tp > 1,
-        )
+def _shapes(
+    models: Iterable[ModelSpec], degrees: Iterable[int], lengths: Iterable[int]
+) -> Iterator[RankShape]:
+    """Shapes of a rank, of one sequence each, where the model can be cut so."""
+    for model, tp, tokens in product(models, degrees, lengths):
+        if _fits(model, tp):
+            yield RankShape(
+                model=model,
+                seq_length=tokens,
+                micro_batch_size=1,
+                tensor_model_parallel_size=tp,
+                sequence_parallel=tp > 1,
+            )
 
 
 def _fits(model: ModelSpec, tp: int) -> bool:
@@ -172,13 +168,11 @@ def _attention(shape: RankShape) -> Iterator[Case]:
 
 def _attention_of_any_length() -> Iterator[Case]:
     """Forward and backward, both left out where the forward is too long."""
-    for name in ATTENTION_MODELS:
-        for tp in CORE_TENSOR_PARALLEL:
-            for tokens in ATTENTION_TOKENS:
-                for shape in _rank_shapes(load_model(name), tp, tokens):
-                    both = tuple(_attention(shape))
-                    if both[0].flops <= _MOST_ATTENTION_FLOPS:
-                        yield from both
+    models = map(load_model, ATTENTION_MODELS)
+    for shape in _shapes(models, CORE_TENSOR_PARALLEL, ATTENTION_TOKENS):
+        both = tuple(_attention(shape))
+        if both[0].flops <= _MOST_ATTENTION_FLOPS:
+            yield from both
 
 
 def _grouped(model: ModelSpec) -> Iterator[Case]:
@@ -198,9 +192,7 @@ def _grouped(model: ModelSpec) -> Iterator[Case]:
 def _elementwise(operator: Operator) -> Iterator[Case]:
     """The memory-bound operators that torch has one kernel for in any version."""
     *leading, width = operator.outputs[0].shape
-    rows = 1
-    for size in leading:
-        rows *= size
+    rows = prod(leading)
     if operator.module in _NORMS:
         yield Case(kind=Kind.NORM, sizes=(rows, width))
     elif operator.module in _ADDITIONS:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from harness.calibrate.bench import kernel_runs as kernels
-from harness.calibrate.bench import timer
+from harness.calibrate.bench import kernel_calls, timer
 from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
-from harness.calibrate.bench.kernel_runs import Bench
+from harness.calibrate.bench.kernel_inputs import POOL_ELEMENTS
+from harness.calibrate.bench.kernel_runs import ON_A_GPU, Bench
 from harness.calibrate.bench.shapes import GROUPED_VARIANTS
 from harness.calibrate.bench.timer import time_call
 from harness.trial.trial import Device
@@ -35,7 +35,7 @@ def bench() -> Bench:
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_kernel_is_timed(bench: Bench, kind: Kind) -> None:
     case = Case(kind=kind, sizes=SMALL[kind], variant="torch" if kind in ATTENTION else "")
-    assert bench.runs(case) == (kind not in kernels._ON_A_GPU)
+    assert bench.runs(case) == (kind not in ON_A_GPU)
     sample = bench.measure(case)
     assert sample is not None, bench.refused
     assert sample.case == case
@@ -47,7 +47,7 @@ def test_every_kernel_is_timed(bench: Bench, kind: Kind) -> None:
 @pytest.mark.parametrize("variant", ["tn", "nn", "nt"])
 def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> None:
     m, n, k = 16, 32, 48
-    call = kernels._gemm(bench, Case(kind=Kind.GEMM, sizes=(m, n, k), variant=variant))
+    call = kernel_calls._gemm(bench.inputs, Case(kind=Kind.GEMM, sizes=(m, n, k), variant=variant))
     result = call(0)
     assert isinstance(result, torch.Tensor)
     assert result.shape == (m, n)
@@ -57,8 +57,8 @@ def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> N
 
 def test_attention_is_causal_and_of_the_right_shape(bench: Bench) -> None:
     case = Case(kind=Kind.ATTENTION_FORWARD, sizes=(1, 32, 4, 2, 16), variant="torch")
-    query, key, value = kernels._heads(bench, case)
-    output = kernels._attend(case, (query, key, value))
+    query, key, value = kernel_calls._heads(bench.inputs, case)
+    output = kernel_calls._attend(case, query, key, value)
     assert output.shape == (1, 4, 32, 16)
     assert torch.equal(output[:, :, 0], value[:, [0, 0, 1, 1], 0]), "the first sees only itself"
 
@@ -70,35 +70,35 @@ def test_grouped_gemms_are_those_of_each_expert(
     experts, m, n, k = sizes = (3, 16, 32, 48)
     rows = torch.randn(experts * m, k, dtype=torch.bfloat16)
     weights = torch.randn(experts, n, k, dtype=torch.bfloat16)
-    monkeypatch.setattr(bench, "inputs", lambda *_: [(rows, weights)])
+    monkeypatch.setattr(bench.inputs, "sets", lambda *_: [(rows, weights)])
     expected = torch.cat([part @ own.t() for part, own in zip(rows.split(m), weights, strict=True)])
     for variant in GROUPED_VARIANTS:
         case = Case(kind=Kind.GROUPED_GEMM, sizes=sizes, variant=variant)
-        result = kernels._grouped_gemm(bench, case)(0)
+        result = kernel_calls._grouped_gemm(bench.inputs, case)(0)
         assert isinstance(result, torch.Tensor)
         torch.testing.assert_close(result, expected, rtol=0.02, atol=0.1)
 
 
 def test_latent_attention_has_the_values_width(bench: Bench) -> None:
     case = Case(kind=Kind.LATENT_ATTENTION_FORWARD, sizes=(1, 32, 4, 24, 16))
-    query, key, value = kernels._heads(bench, case)
+    query, key, value = kernel_calls._heads(bench.inputs, case)
     assert query.shape == key.shape == (1, 32, 4, 24)
-    output = kernels._attend(case, (query, key, value))
+    output = kernel_calls._attend(case, query, key, value)
     assert output.shape == (1, 32, 4, 16)
     torch.testing.assert_close(output[:, 0], value[:, 0], rtol=0.02, atol=0.02)
 
 
 def test_the_data_is_random_and_of_any_length(bench: Bench) -> None:
-    long = bench.tensor(3, kernels._POOL_ELEMENTS)
-    assert long.shape == (3, kernels._POOL_ELEMENTS)
+    long = bench.inputs.tensor(3, POOL_ELEMENTS)
+    assert long.shape == (3, POOL_ELEMENTS)
     assert long.float().std() == pytest.approx(1.0, abs=0.01)
-    assert len(set(bench.tensor(5, 7).flatten().tolist())) > 30
+    assert len(set(bench.inputs.tensor(5, 7).flatten().tolist())) > 30
 
 
 def test_inputs_rotate_where_they_would_stay_in_the_cache(bench: Bench) -> None:
     small, big = Case(kind=Kind.COPY, sizes=(4096,)), Case(kind=Kind.COPY, sizes=(2**29,))
-    assert len(bench.inputs(small, object)) == 8
-    assert len(bench.inputs(big, object)) == 1
+    assert len(bench.inputs.sets(small, object)) == 8
+    assert len(bench.inputs.sets(big, object)) == 1
 
 
 def test_what_a_cpu_does_not_have(bench: Bench) -> None:
@@ -111,7 +111,7 @@ def test_what_torch_refuses_gives_no_sample(bench: Bench, monkeypatch: pytest.Mo
     def refuse(*_: object) -> object:
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setitem(kernels._BUILDERS, Kind.ADD, refuse)
+    monkeypatch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
     assert bench.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
     assert bench.refused["add:4x4"] == "RuntimeError: No available kernel. Aborting execution."
 
@@ -123,7 +123,7 @@ def test_no_error_of_a_case_is_another_ones(error: Exception) -> None:
 
     fresh = Bench(Device.CPU, wanted_seconds=0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(kernels._BUILDERS, Kind.ADD, refuse)
+        patch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
         assert fresh.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
         assert fresh.measure(Case(kind=Kind.NORM, sizes=(4, 4))) is not None
     assert list(fresh.refused) == ["add:4x4"]
