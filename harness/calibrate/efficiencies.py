@@ -128,12 +128,10 @@ def work(case: Case, ranks: int = 1) -> float:
     return passes * case.work * (ranks - 1) / ranks
 
 
-def fit(
-    samples: Sequence[Sample], ranks: int = 1, attention: Sequence[str] = FITTED_ATTENTION
-) -> Rates:
+def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
     """Rates of everything that was timed; of several attention implementations see
     `fitted_samples`."""
-    chosen = fitted_samples(samples, attention)
+    chosen = fitted_samples(samples)
     kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
     collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
     ramp = _ramp(chosen, kernel or 0.0)
@@ -165,16 +163,14 @@ def _scatter(samples: Sequence[Sample], kernel: float, ramp: Ramp) -> float:
     return pvariance(logs) * len(logs)
 
 
-def fitted_samples(
-    samples: Iterable[Sample], wanted: Sequence[str] = FITTED_ATTENTION
-) -> list[Sample]:
-    """Samples with one implementation of each attention kind, the first of `wanted` that was timed,
-    or where none was, the first by name."""
+def fitted_samples(samples: Iterable[Sample]) -> list[Sample]:
+    """Samples with one implementation of each attention kind, the first of FITTED_ATTENTION that
+    was timed, or where none was, the first by name."""
     samples = list(samples)
     kept = [s for s in samples if s.case.kind not in ATTENTION]
     for kind in ATTENTION:
         timed = {s.case.variant for s in samples if s.case.kind is kind}
-        order = [variant for variant in (*wanted, *sorted(timed)) if variant in timed]
+        order = [variant for variant in (*FITTED_ATTENTION, *sorted(timed)) if variant in timed]
         kept += [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
     return kept
 

@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
-import advisor
-import harness
 from advisor.base.configuration import Group, packaged_configs
 
 
@@ -15,7 +14,7 @@ def program_version() -> str:
     A copy without git has one too, and of two sets of uncommitted changes each has its own.
     Campaigns and what runs them are left out: they change no measurement.
     """
-    packages = (Path(module.__path__[0]) for module in (advisor, harness))
+    packages = (Path(str(files(name))) for name in ("advisor", "harness"))
     return digest((*packages, packaged_configs()))
 
 

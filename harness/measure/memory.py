@@ -21,21 +21,20 @@ class AllocatorPeaks:
 
     allocated: blocks in use. active: those, and freed ones that a stream still reads. reserved:
     what was taken from the driver. retries: allocations that first had to give cached blocks back,
-    which stops the device. out_of_memory: refused allocations.
+    which stops the device.
     """
 
     allocated: int
     active: int
     reserved: int
     retries: int
-    out_of_memory: int
 
 
 class CudaAllocator:
     """Peaks of the caching allocator of one device between `reset` and `peaks`."""
 
-    def __init__(self, device: int | None = None) -> None:
-        self._device = torch.cuda.current_device() if device is None else device
+    def __init__(self) -> None:
+        self._device = torch.cuda.current_device()
         self._before: Mapping[str, int] = {}
         self.reset()
 
@@ -52,7 +51,6 @@ class CudaAllocator:
             active=stats.get("active_bytes.all.peak", 0),
             reserved=stats.get("reserved_bytes.all.peak", 0),
             retries=self._since(stats, "num_alloc_retries"),
-            out_of_memory=self._since(stats, "num_ooms"),
         )
 
     def allocated(self) -> int:

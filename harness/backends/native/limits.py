@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
 from advisor.job.layout import check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.options import (
@@ -17,10 +16,8 @@ from advisor.models.options import (
 )
 from advisor.models.variants import variants
 from harness.backends.native.setting import NativeSetting, parse_native_setting
+from harness.backends.refusals import Refusal, refuse, value_of
 from harness.trial.trial import Device, Workload
-
-Refusal = tuple[bool, str, str, str]
-"""Whether it holds, the field, what is wrong with its value, and what would be right."""
 
 _RECOMPUTE: Final = "--recompute"
 _TP: Final = "layout.tensor_model_parallel_size"
@@ -35,15 +32,7 @@ def check(workload: Workload) -> None:
         *(_of_layout, _of_pipeline, _of_shards, _of_setting),
         *(_of_model, _of_latent_attention, _of_experts),
     ):
-        for holds, field, relation, nearest in refusals(workload, setting):
-            if holds:
-                raise UserError(field, _value(workload, field), relation, nearest)
-
-
-def _value(workload: Workload, field: str) -> object:
-    group, _, name = field.removeprefix("--").rpartition(".")
-    of = {"model": workload.model, "layout": workload.layout}.get(group, workload)
-    return getattr(of, name)
+        refuse(workload, refusals(workload, setting))
 
 
 def is_fully_sharded(workload: Workload) -> bool:
@@ -63,7 +52,7 @@ _NOT_SPLIT: Final = (
 def _of_layout(workload: Workload, setting: NativeSetting) -> Iterator[Refusal]:
     for field in _NOT_SPLIT:
         yield (
-            _value(workload, field) not in (None, 1),
+            value_of(workload, field) not in (None, 1),
             field,
             "the native backend does not split this way",
             "use 1, or another backend",

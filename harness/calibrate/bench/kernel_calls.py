@@ -57,7 +57,9 @@ def _grouped_gemm(inputs: Inputs, case: Case) -> Call:
 
     def one_by_one(rows: Tensor, weights: Tensor) -> object:
         output = rows.new_empty(experts * m, n)
-        for part, own, out in zip(torch.split(rows, m), weights, torch.split(output, m), strict=True):
+        for part, own, out in zip(
+            torch.split(rows, m), weights, torch.split(output, m), strict=True
+        ):
             torch.mm(part, own.t(), out=out)
         return output
 

@@ -50,10 +50,7 @@ class Follower(Runner):
         folder = self.folder.trial(trial.name)
         running: Running | None = None
         try:
-            while True:
-                result = folder.result()
-                if result is not None and self._is_final(trial, result, before):
-                    break
+            while (result := self._final(trial, folder, before)) is None:
                 if running is None and not setting.skip and self._is_asked(trial, folder):
                     with signals.held():
                         running = self._start(trial, folder)
@@ -73,11 +70,14 @@ class Follower(Runner):
         written = folder.trial()
         return written is not None and same_trial(trial, written)
 
-    def _is_final(self, trial: Trial, result: TrialResult, before: TrialResult | None) -> bool:
-        """Whether `result` is one that node 0 keeps as found, or has just written."""
-        if not self._is_asked(trial, self.folder.trial(trial.name)):
-            return False
-        return result.status not in self.retry or result != before
+    def _final(
+        self, trial: Trial, folder: TrialFolder, before: TrialResult | None
+    ) -> TrialResult | None:
+        """The trial's result where node 0 keeps it as found, or has just written it."""
+        result = folder.result()
+        if result is None or not self._is_asked(trial, folder):
+            return None
+        return None if result.status in self.retry and result == before else result
 
     def _start(self, trial: Trial, folder: TrialFolder) -> Running:
         return self.launcher(trial).start(trial, folder, trial.environment)

@@ -141,12 +141,6 @@ def test_what_the_native_backend_runs_is_fitted_though_another_is_faster() -> No
     assert all(abs(error) < 1e-6 for error in left_out_errors(found))
 
 
-def test_another_implementation_can_be_fitted_out_of_the_same_samples() -> None:
-    found = attention("cudnn", 600e12, range(1, 9)) + attention("flash", 500e12, range(1, 5))
-    rates = fit(found, attention=("cudnn",))
-    assert rates.of[Resource.ATTENTION_FORWARD].value == pytest.approx(600e12)
-
-
 def test_of_few_shapes_attention_has_one_rate() -> None:
     assert fit(attention("flash", 500e12, range(2, 7))).ramp == Ramp()
 

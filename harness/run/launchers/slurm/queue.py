@@ -1,4 +1,4 @@
-"""What Slurm says of jobs, by its own commands.
+"""What Slurm says of jobs, by its own commands, and what their ends say of the trials.
 
 ``scontrol`` knows a job for MinJobAge after its end (five minutes unless configured otherwise);
 ``sacct`` knows it for good where the cluster keeps accounts. A controller that is restarted does
@@ -11,6 +11,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+
+from harness.run.launchers.launcher import Exit
+from harness.trial.failures import Failure
+from harness.trial.result import TrialStatus
 
 _TIMEOUT_SECONDS: Final = 60
 _GONE: Final = "Invalid job id"
@@ -137,3 +141,40 @@ def counts(reports: Sequence[JobReport]) -> str:
         words = report.state.lower() + (f" ({report.reason})" if report.reason else "")
         found[words] = found.get(words, 0) + 1
     return ", ".join(f"{number} {words}" for words, number in sorted(found.items()))
+
+
+_COMPLETED: Final = "COMPLETED"
+_FAILED: Final = "FAILED"
+# States of `man squeue`, JOB STATE CODES, that no other follows.
+_ENDED: Final = {
+    "BOOT_FAIL": (TrialStatus.FAILED, "its node did not boot"),
+    "CANCELLED": (TrialStatus.FAILED, "was cancelled"),
+    "DEADLINE": (TrialStatus.TIMEOUT, "missed its deadline"),
+    "LAUNCH_FAILED": (TrialStatus.FAILED, "could not be launched"),
+    "NODE_FAIL": (TrialStatus.FAILED, "lost its node"),
+    "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of the host memory that it was given"),
+    "PREEMPTED": (TrialStatus.FAILED, "was preempted, and not requeued"),
+    "RECONFIG_FAIL": (TrialStatus.FAILED, "its node could not be configured"),
+    "REVOKED": (TrialStatus.FAILED, "was revoked"),
+    "TIMEOUT": (TrialStatus.TIMEOUT, "reached its time limit"),
+}
+
+
+def has_ended(report: JobReport) -> bool:
+    """Whether nothing more comes: a job that is requeued waits again."""
+    return report.state in (*_ENDED, _COMPLETED, _FAILED)
+
+
+def exit_of(job: str, report: JobReport | None) -> Exit:
+    """How `job` ended; None is a job that Slurm has forgotten."""
+    if report is None:
+        return Exit(told=_failed(f"Slurm no longer knows job {job}, and it left no result"))
+    if report.state in _ENDED:
+        status, words = _ENDED[report.state]
+        where = f" on {report.nodes}" if report.nodes else ""
+        return Exit(told=Failure(status=status, message=f"Slurm job {job} {words}{where}"))
+    return Exit(code=None if report.signal else report.code, signal=report.signal or None)
+
+
+def _failed(message: str) -> Failure:
+    return Failure(status=TrialStatus.FAILED, message=message)

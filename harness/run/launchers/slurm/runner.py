@@ -13,8 +13,14 @@ from dataclasses import dataclass, field, replace
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.run.conclude import Attempt, conclude
 from harness.run.execute import keep
-from harness.run.launchers.slurm.queue import JobReport, Queue, array_id, counts
-from harness.run.launchers.slurm.states import exit_of, has_ended
+from harness.run.launchers.slurm.queue import (
+    JobReport,
+    Queue,
+    array_id,
+    counts,
+    exit_of,
+    has_ended,
+)
 from harness.run.launchers.slurm.submission import Submitter
 from harness.run.launchers.slurm.task import MakeLauncher, make_launcher
 from harness.run.runner import Runner, label_of, skip
@@ -110,21 +116,34 @@ class SlurmRunner(Runner):
                 array = array_id(job.job)
                 if array not in reports:
                     reports[array] = self.queue.reports(array)
-                known = reports[array]
-                if known is None:
-                    continue
-                report = known.get(job.job)
-                if report is not None and not has_ended(report):
-                    waiting.append(report)
-                    continue
-                with signals.held():
-                    result = self._conclude(folder, trial, job, report)
-            results[trial.name] = result
-            self.progress.collected(number, label_of(setting, trial), result)
+                result = self._ended(folder, trial, job, reports[array], waiting, signals)
+            if result is not None:
+                results[trial.name] = result
+                self.progress.collected(number, label_of(setting, trial), result)
         if None in reports.values():
             self.progress.say("Slurm's controller does not answer; its jobs go on")
         elif waiting and not self.options.wait:
             self.progress.say(f"in Slurm's queue: {counts(waiting)}")
+
+    def _ended(
+        self,
+        folder: TrialFolder,
+        trial: Trial,
+        job: SubmittedJob,
+        known: dict[str, JobReport] | None,
+        waiting: list[JobReport],
+        signals: StopSignals,
+    ) -> TrialResult | None:
+        """The result of a job that is over; None of one that is not, which joins `waiting`, and
+        where the controller does not answer."""
+        report = None if known is None else known.get(job.job)
+        if report is not None and not has_ended(report):
+            waiting.append(report)
+            return None
+        if known is None:
+            return None
+        with signals.held():
+            return self._conclude(folder, trial, job, report)
 
     def _conclude(
         self, folder: TrialFolder, trial: Trial, job: SubmittedJob, report: JobReport | None

@@ -3,8 +3,7 @@
 import pytest
 
 from harness.run.launchers.launcher import Exit
-from harness.run.launchers.slurm.queue import JobReport
-from harness.run.launchers.slurm.states import exit_of, has_ended
+from harness.run.launchers.slurm.queue import JobReport, exit_of, has_ended
 from harness.trial.result import TrialStatus
 
 
