@@ -12,7 +12,7 @@ from typing import Any, Final
 from advisor.hardware.calibration import Calibration, Provenance
 from advisor.hardware.gpu import Gpu
 from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
-from harness.calibrate.calibration_file import CalibrationDocument, hardware_path
+from harness.calibrate.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
 from harness.calibrate.efficiencies import (
     RESOURCES,
     Ramp,
@@ -78,22 +78,27 @@ def conclude(
         environment=environment,
         remarks=said,
     )
-    datasheet = replace(relative_to.record.datasheet, calibration=path.stem)
-    record = replace(relative_to.record, datasheet=datasheet)
-    record_path = hardware_path(path, record.name)
-    for target, text in ((path, document.text()), (record_path, record.text())):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, text)
+    record_path = _write(path, document, relative_to.record)
     return Outcome(
         calibration=document.calibration,
         notes=document.notes,
         path=path,
         hardware_path=record_path,
-        hardware=record.name,
+        hardware=relative_to.record.name,
         journal=path.with_suffix(".jsonl"),
         samples=len(samples),
         remarks=said,
     )
+
+
+def _write(path: Path, document: CalibrationDocument, record: HardwareRecord) -> Path:
+    """Both files; the path of the record, which names this calibration."""
+    record = replace(record, datasheet=replace(record.datasheet, calibration=path.stem))
+    record_path = hardware_path(path, record.name)
+    for target, text in ((path, document.text()), (record_path, record.text())):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, text)
+    return record_path
 
 
 def _judged(
