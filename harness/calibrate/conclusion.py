@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any, Final
 
-from advisor.hardware.calibration import Calibration, Provenance
+from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
 from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
 from harness.calibrate.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
@@ -198,19 +198,7 @@ def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dic
 _LEAST_EFFICIENCY: Final = 0.01
 """Below this only the smallest cases were timed, which come first: flash attention of 32 tokens
 reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
-_MEASURABLE: Final = (
-    "gemm_efficiency",
-    "fp8_gemm_efficiency",
-    "attention_forward_efficiency",
-    "attention_backward_efficiency",
-    "bandwidth_efficiency",
-    "nvlink_efficiency",
-    "internode_efficiency",
-    "hidden_fraction",
-    "kernel_seconds",
-    "collective_seconds",
-    "step_seconds",
-)
+_MEASURABLE: Final = (*EFFICIENCIES, "kernel_seconds", "collective_seconds", "step_seconds")
 
 
 def band(errors: Sequence[float]) -> float:

@@ -194,7 +194,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     for depth in range(1, depths + 1):
         output = replace(_output_layer(shape, parts[depth], depth), forward_holds=variables)
         entropy = _cross_entropy(shape, output.outputs[0], f"_{depth}")
-        losses = _depth_loss(shape, entropy.outputs[0])
+        losses = _depth_loss(entropy.outputs[0])
         variables = (*output.outputs, *losses.outputs)
         operators += [output, entropy, losses]
     output = _output_layer(shape, parts[0])
@@ -202,7 +202,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     return (*operators, output, entropy)
 
 
-def _depth_loss(shape: RankShape, loss: Tensor) -> Operator:
+def _depth_loss(loss: Tensor) -> Operator:
     """Masked and scaled losses [micro_batch_size, seq_length / cp] of one depth, in fp32; keeps the
     shifted loss mask and what it returns."""
     mask, masked, scaled = (
