@@ -21,7 +21,7 @@ from advisor.models.options import (
 )
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
-from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.expert_case import Experts
 from harness.backends.megatron_core.installed import has_transformer_engine
 from harness.backends.refusals import Refusal, refuse
@@ -124,7 +124,6 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "micro_batch_size": workload.micro_batch_size,
         "num_microbatches": workload.num_microbatches,
         "vocab_size": model.padded_vocab_size(layout.tensor_model_parallel_size),
-        "activation": Activation(model.activation),
         "normalization": str(model.normalization),
         "position_embedding_type": str(model.position_embedding_type),
         "transformer_impl": str(model.transformer_impl),

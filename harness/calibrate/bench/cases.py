@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
 from harness.trial.result import GpuLoad
 
 
@@ -156,42 +157,19 @@ class Sample:
 
 def sample_values(sample: Sample) -> dict[str, Any]:
     """A sample as a JSON object."""
-    case = sample.case
-    load = {} if sample.load is None else {"load": asdict(sample.load)}
-    return {
-        "kind": case.kind.value,
-        "variant": case.variant,
-        "sizes": list(case.sizes),
-        "seconds": sample.seconds,
-        "spread": sample.spread,
-        "runs": sample.runs,
-        **load,
-    }
+    values = asdict(sample)
+    load = values.pop("load")
+    return {**values.pop("case"), **values, **({} if load is None else {"load": load})}
 
 
 def read_sample(values: dict[str, Any]) -> Sample:
     """A sample from its JSON object; UserError where it is none."""
+    rest = dict(values)
+    case = {name: rest.pop(name, None) for name in ("kind", "variant", "sizes")}
     try:
-        case = Case(
-            kind=Kind(values["kind"]),
-            sizes=tuple(int(number) for number in values["sizes"]),
-            variant=str(values["variant"]),
-        )
-        seconds = float(values["seconds"])
-        sample = Sample(
-            case=case,
-            seconds=seconds,
-            spread=float(values["spread"]),
-            runs=int(values["runs"]),
-            load=_read_load(values["load"]) if "load" in values else None,
-        )
-        if not (seconds > 0 and min(case.sizes) > 0 and sample.rate > 0):
+        sample = read_dataclass(Sample, {**rest, "case": case}, "journal line")
+        if not (sample.seconds > 0 and min(sample.case.sizes) > 0 and sample.rate > 0):
             raise ValueError
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise UserError("journal line", values, "is not a sample") from None
     return sample
-
-
-def _read_load(values: dict[str, Any]) -> GpuLoad:
-    reasons = values.pop("throttle_reasons")
-    return GpuLoad(throttle_reasons=None if reasons is None else tuple(map(str, reasons)), **values)

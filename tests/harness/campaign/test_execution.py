@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaign.execution import Executor
-from harness.campaign.item_trials import RETRY, Trials, trials_of
+from harness.campaign.execution import RETRY, Executor, Trials, trials_of
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import Outcome
 from harness.cli.campaign import exit_code, page

@@ -1,6 +1,7 @@
 """Memory oracle: the installed Megatron Core, run on fake tensors without a GPU."""
 
-from harness.backends.megatron_core.case import Activation, CoreAttention
+from advisor.models.options import Activation
+from harness.backends.megatron_core.case import CoreAttention
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
 from harness.rehearsal.fake.saved import saved_bytes_per_layer, saved_rows
 

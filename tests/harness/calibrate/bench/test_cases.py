@@ -86,7 +86,7 @@ def test_the_load_is_kept(load: GpuLoad) -> None:
         {"seconds": 0},
         {"seconds": "nan"},
         {"sizes": [0, 1, 1]},
-        {"load": {}},
+        {"load": []},
         {"load": {"throttle_reasons": None, "volts": 1}},
     ],
 )
