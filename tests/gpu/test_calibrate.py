@@ -78,7 +78,7 @@ def test_experts_at_once_and_one_by_one(bench: Bench, variant: str) -> None:
 
 def test_grouped_gemms_compute_what_single_ones_do(bench: Bench) -> None:
     experts, m, n, k = 3, 48, 64, 32
-    rows, weights = bench.tensor(experts * m, k), bench.tensor(experts, n, k)
+    rows, weights = bench.inputs.tensor(experts * m, k), bench.inputs.tensor(experts, n, k)
     ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * m
     if not hasattr(torch, "_grouped_mm") or torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("no grouped GEMM")
