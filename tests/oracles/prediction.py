@@ -146,7 +146,7 @@ def model_spec(case: OracleCase) -> ModelSpec:
         make_vocab_size_divisible_by=1,
         max_position_embeddings=case.seq_length,
         normalization=Normalization(case.normalization),
-        activation=case.activation,
+        activation=Activation(case.activation),
         add_bias_linear=case.add_bias_linear,
         add_qkv_bias=case.add_qkv_bias,
         qk_layernorm=case.qk_layernorm,
