@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 import yaml
 
 from advisor.configuration import Group, config_folders, config_names
-from advisor.errors import UserError
+from advisor.errors import UserError, missing_package
 from advisor.job import JobConfig
 from advisor.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -190,12 +190,7 @@ def _composed(
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
-        raise UserError(
-            "harness run",
-            "hydra-core",
-            "is not installed",
-            "pip install 'recompute-advisor[harness]'",
-        ) from None
+        raise missing_package("harness run", "hydra-core", "harness") from None
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
     schema = _schema(nodes)
     ConfigStore.instance().store(name=_NAME, node=schema)

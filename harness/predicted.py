@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median
 from typing import Final
 
+from advisor.errors import UserError, require
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
 from advisor.units import MIB, signed_percent, unit_of
 from harness.plan import PlannedSetting, RunPlan
@@ -103,46 +103,40 @@ def _reason(result: TrialResult) -> str:
     return "; ".join(f"{c.name}: {c.seen} (limit {c.limit}); {c.advice}" for c in fatal)
 
 
-def rank_correlation(pairs: Sequence[Pair]) -> float | None:
-    """Spearman's: Pearson's of the ranks, ties sharing their mean; None for fewer than three pairs
-    or where one side does not vary."""
-    whole = [(p.predicted, p.measured) for p in pairs]
-    known = [(a, b) for a, b in whole if a is not None and b is not None]
-    if len(known) < _FEWEST_RANKS:
-        return None
-    first, second = (_ranks([pair[side] for pair in known]) for side in (0, 1))
-    middle = (len(known) + 1) / 2
-    spread = [sum((r - middle) ** 2 for r in ranks) for ranks in (first, second)]
-    if not spread[0] or not spread[1]:
-        return None
-    shared = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    return float(shared / (spread[0] * spread[1]) ** 0.5)
+def spearman(pairs: Sequence[Pair]) -> float | None:
+    """Spearman's rank correlation of the pairs with both numbers; None for fewer than three of them
+    or where one side does not vary, UserError without scipy."""
+    return _correlation("spearmanr", pairs)
 
 
 def kendall(pairs: Sequence[Pair]) -> float | None:
-    """Kendall's tau-b: concordant minus discordant pairs of settings over those that are not tied;
-    None where `rank_correlation` is."""
+    """Kendall's tau-b; None and UserError as for `spearman`."""
+    return _correlation("kendalltau", pairs)
+
+
+def _correlation(name: str, pairs: Sequence[Pair]) -> float | None:
+    """The correlation that scipy.stats calls `name`."""
     whole = [(p.predicted, p.measured) for p in pairs]
     known = [(a, b) for a, b in whole if a is not None and b is not None]
-    if len(known) < _FEWEST_RANKS:
+    sides = list(zip(*known, strict=True))
+    if len(known) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
         return None
-    signs = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(known, 2)]
-    untied = [sum(map(abs, side)) for side in zip(*signs, strict=True)]
-    if not all(untied):
-        return None
-    return float(sum(a * b for a, b in signs) / (untied[0] * untied[1]) ** 0.5)
+    stats = require("scipy.stats", "rank correlation", "harness")
+    return float(getattr(stats, name)(*sides).statistic)
 
 
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """1 for the smallest; equal values share the mean of their places."""
-    places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values), start=1):
-        places.setdefault(value, []).append(place)
-    return [sum(places[value]) / len(places[value]) for value in values]
+def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
+    """The rank correlations of each group that has an order, one line a group; without scipy one
+    line that says so, for a page must not fail at the end of a run."""
+    lines = []
+    for words, pairs in groups.items():
+        try:
+            rho, tau = spearman(pairs), kendall(pairs)
+        except UserError as error:
+            return [f"No rank correlation: {error.value} {error.relation}; {error.nearest}"]
+        if rho is not None and tau is not None:
+            lines.append(f"Rank correlation of {words}: Spearman {rho:+.2f}, Kendall {tau:+.2f}.")
+    return lines
 
 
 def followed(found: Sequence[SettingOutcome]) -> float | None:
@@ -193,14 +187,8 @@ def _row(outcome: SettingOutcome, unit: int) -> list[str]:
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
     """Whether the order was right, and whether following the advisor's first choice paid."""
-    lines = []
     times = [outcome.step_time for outcome in found]
-    spearman, tau = rank_correlation(times), kendall(times)
-    if spearman is not None and tau is not None:
-        lines.append(
-            "Rank correlation of predicted and measured step time: "
-            f"Spearman {spearman:+.2f}, Kendall {tau:+.2f}."
-        )
+    lines = order_lines({"predicted and measured step time": times})
     timed = sum(pair.measured is not None for pair in times)
     share = followed(found)
     if share == 0:

@@ -15,7 +15,7 @@ from typing import Any
 
 from advisor.cost.calibration import load_calibration
 from advisor.cost.gpus import load_gpu
-from advisor.errors import UserError
+from advisor.errors import UserError, install_hint
 from advisor.evaluate import Evaluator
 from advisor.job import Job, JobConfig
 from advisor.layout import ParallelLayout
@@ -38,7 +38,7 @@ def main() -> int:
     asked = json.load(sys.stdin)
     lacking = missing()
     if lacking:
-        told = (lacking, "is not installed", "pip install 'recompute-advisor[megatron]'")
+        told = (lacking, "is not installed", install_hint("megatron"))
         json.dump({"candidates": None, "refused": told}, sys.stdout)
         return 0
     config_dir = Path(asked["config_dir"]) if asked["config_dir"] else None

@@ -9,7 +9,7 @@ from typing import Any
 from harness.baselines.identity import workload_label
 from harness.baselines.series import metric_names, samples
 from harness.gate.metrics import LOSS, find_metric, process_of
-from harness.gate.resample import quantile
+from harness.gate.resample import quartiles
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of
 from harness.result import TrialResult, TrialStatus
@@ -85,10 +85,11 @@ def bmf(facts: Facts) -> str:
             if name == LOSS or not values:
                 continue
             steps = [value for process in values for value in process]
+            low, high = quartiles(steps)
             measures[_measure(name, facts.on_cpu)] = {
                 "value": median(median(process) for process in values),
-                "lower_value": quantile(steps, 0.25),
-                "upper_value": quantile(steps, 0.75),
+                "lower_value": low,
+                "upper_value": high,
             }
         if measures:
             found[setting.trial.workload.label] = measures

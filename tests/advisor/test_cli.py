@@ -336,7 +336,10 @@ def test_plot_without_matplotlib_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
-    assert line == '--plot = out.png: needs matplotlib; pip install "recompute-advisor[report]"'
+    assert line == (
+        "--plot out.png = matplotlib: is not installed; "
+        "in the checkout run: pip install -e '.[report]'"
+    )
 
 
 # Help and the rest of the process

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.errors import UserError
+from advisor.errors import UserError, missing_package
 from harness.codec import decode, encode
 from harness.files import read_text, write_atomic
 from harness.launchers.options import LauncherOptions, minutes
@@ -153,12 +153,7 @@ class Submitter:
             from submitit import SlurmExecutor
             from submitit.core.utils import FailedJobError, FailedSubmissionError
         except ImportError:
-            raise UserError(
-                "launcher",
-                "slurm",
-                "submitit is not installed",
-                "pip install 'recompute-advisor[slurm]'",
-            ) from None
+            raise missing_package("launcher=slurm", "submitit", "harness,slurm") from None
         try:
             executor = SlurmExecutor(self.path, python=self.options.python or None)
             executor.update_parameters(**parameters(shape, self.options, name))

@@ -16,7 +16,7 @@ def found(*names: str) -> object:
 def test_what_is_missing_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "find_spec", found("torch"))
     assert installed.missing() == "megatron-core"
-    with pytest.raises(UserError, match=r"megatron-core.*recompute-advisor\[megatron\]"):
+    with pytest.raises(UserError, match=r"megatron-core.*pip install -e '\.\[harness,megatron\]'"):
         installed.require_megatron()
     monkeypatch.setattr(installed, "find_spec", found("torch", "megatron"))
     for release in ("0.13.1", "0.16.1", "1.0.0rc1"):
