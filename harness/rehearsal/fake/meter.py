@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from harness.patching import patched
 from harness.rehearsal.fake.graph import ModulePaths, graph_nodes, saved_tensors
 from harness.rehearsal.fake.results import Results
 from harness.rehearsal.fake.timeline import Event, PeakTrace, StorageRecord
@@ -98,7 +98,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._resized(storage, nbytes)
             return result
 
-        with mock.patch.object(torch.UntypedStorage, "resize_", resize_):
+        with patched(torch.UntypedStorage, "resize_", resize_):
             yield
 
     def __torch_dispatch__(

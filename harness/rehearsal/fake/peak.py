@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.models.common.language_module.language_module import LanguageModule
@@ -14,6 +13,7 @@ from megatron.core.utils import GlobalMemoryBuffer
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, fake_batch
 from harness.backends.megatron_core.world import P2P
+from harness.patching import patched
 from harness.rehearsal.fake.environment import fake_chunks, megatron_without_gpu
 from harness.rehearsal.fake.graph import ModulePaths
 from harness.rehearsal.fake.meter import LiveBytes
@@ -108,13 +108,12 @@ def _unwrap(output: Any) -> Any:
 def _labels(meter: LiveBytes, paths: ModulePaths, trace: bool) -> Iterator[None]:
     phases = _Phases(meter, trace)
     with ExitStack() as stack:
-        patch = mock.patch.object
         forward = phases.forward(schedules.forward_step)
         backward = phases.backward(schedules.backward_step)
-        stack.enter_context(patch(schedules, "forward_step", forward))
-        stack.enter_context(patch(schedules, "backward_step", backward))
+        stack.enter_context(patched(schedules, "forward_step", forward))
+        stack.enter_context(patched(schedules, "backward_step", backward))
         for owner, name, label in SCOPES:
-            stack.enter_context(patch(owner, name, _scoped(getattr(owner, name), label, paths)))
+            stack.enter_context(patched(owner, name, _scoped(getattr(owner, name), label, paths)))
         yield
 
 

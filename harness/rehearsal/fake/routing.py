@@ -7,13 +7,13 @@ where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and
 
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
 from harness.backends.megatron_core.experts import Experts
+from harness.patching import patched
 
 
 class _Sizes(list[int]):
@@ -83,12 +83,11 @@ def routing_patches(experts: Experts) -> Iterator[Any]:
     def on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
         return tensor if isinstance(tensor, _Sizes | int) else to_cpu(tensor)
 
-    patch = mock.patch.object
-    yield patch(torch.Tensor, "masked_select", masked_select)
-    yield patch(alltoall, "preprocess", balanced)
-    yield patch(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
-    yield patch(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
-    yield patch(megatron_experts.SequentialMLP, "forward", one_by_one)
-    yield patch(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
-    yield patch(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
-    yield patch(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+    yield patched(torch.Tensor, "masked_select", masked_select)
+    yield patched(alltoall, "preprocess", balanced)
+    yield patched(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
+    yield patched(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
+    yield patched(megatron_experts.SequentialMLP, "forward", one_by_one)
+    yield patched(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
+    yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    yield patched(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
