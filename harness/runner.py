@@ -67,6 +67,7 @@ class Runner:
             with StopSignals() as signals:
                 return self._run_all(signals)
         finally:
+            self.progress.close()
             lock.close()
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:

@@ -1,18 +1,19 @@
 """`harness accuracy`: predicted beside measured over many runs."""
 
-import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from advisor.errors import install_hint
 from harness.accuracy.again import predict_again
 from harness.accuracy.page import csv_text, page
 from harness.accuracy.rows import Half, Row, rows
 from harness.baselines.results import load_results
 from harness.commands.compare import Parser
 from harness.files import write_atomic
+from harness.progress import say
 from harness.report.document import Picture
 from harness.result import TrialResult
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     write_atomic(out / "accuracy.csv", csv_text(found))
     write_atomic(out / "accuracy.md", text)
     print(text.partition("\n<details>")[0])
-    print(f"harness accuracy: wrote {out / 'accuracy.md'} and .csv", file=sys.stderr)
+    say(f"wrote {out / 'accuracy.md'} and .csv", "accuracy")
     return 0
 
 
@@ -100,5 +101,5 @@ def _pictures(found: Sequence[Row], out: Path) -> tuple[Picture, ...]:
     try:
         return draw_accuracy(found, out / "figures")
     except ImportError:
-        print("harness accuracy: no figure: matplotlib is not installed", file=sys.stderr)
+        say(f"no figure: matplotlib is not installed; {install_hint('report')}", "accuracy")
         return ()

@@ -1,6 +1,5 @@
 """`harness compare`: judge results against goldens."""
 
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from harness.baselines.results import load_results
 from harness.compare import compare, render
 from harness.gate.measured import Options
 from harness.golden import FOLDER, load_goldens
+from harness.progress import say
 
 HELP: Final = """\
 Judges results against the goldens of the same workloads, worst first.
@@ -71,7 +71,7 @@ def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
         if path.exists() or path.suffix == ".json":
             there.append(path)
         else:
-            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
+            say(f"there is no {path}, hence no golden", command)
     return list(load_goldens(there).values())
 
 

@@ -1,9 +1,9 @@
 """`harness ingest`: results out of the logs of training runs."""
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from glob import glob
 from pathlib import Path
 from statistics import median
@@ -17,11 +17,12 @@ from harness.commands.run import run_folder
 from harness.config import compose
 from harness.logs.ingest import Identity, Ingested, Source, ingest, write
 from harness.logs.records import LogFramework
-from harness.progress import reason
+from harness.progress import reason, say
 from harness.result import TrialResult, TrialStatus
 from harness.runner import FAILED
 from harness.trial import Device
 
+_say: Final = partial(say, command="ingest")
 HELP: Final = """\
 harness ingest [flags] LOG... [KEY=VALUE]...
 
@@ -255,7 +256,3 @@ def _figures(result: TrialResult) -> list[str]:
         peaks = [size for peak in result.memory if (size := getattr(peak, what)) is not None]
         found += [f"{gib(max(peaks))} GiB {what}"] if peaks else []
     return [*found, f"loss {result.loss[-1]:.4g}"] if result.loss else found
-
-
-def _say(text: str) -> None:
-    print(f"harness ingest: {text}", file=sys.stderr)

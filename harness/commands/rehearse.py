@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from harness.backends.megatron_core.installed import require_megatron
-from harness.commands.run import again_line, execute, parse, run_folder, say
+from harness.commands.run import again_line, execute, parse, run_folder
 from harness.launchers.local import LocalLauncher
-from harness.progress import Progress
+from harness.progress import Progress, say
 from harness.rehearsal.asked import parse_asked
 from harness.rehearsal.page import dry_page, page
 from harness.rehearsal.planned import plan_rehearsal

@@ -1,7 +1,6 @@
 """`harness run`: plan, run, and show predicted beside measured."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from harness.launchers.options import LauncherOptions
 from harness.plan import RunPlan
 from harness.planning import make_plan
 from harness.predicted import page
-from harness.progress import Progress
+from harness.progress import Progress, say
 from harness.result import TrialResult, TrialStatus
 from harness.runner import FAILED as UNANSWERED
 from harness.runner import UNMEASURED, Runner, exit_code
@@ -248,11 +247,3 @@ def again_line(command: str, argv: Sequence[str]) -> str:
     """The command line that goes on where this one was stopped."""
     words = [word for word in argv if word.partition("=")[0] != _RETRY]
     return " ".join(["harness", command, *(quote(word) for word in words)])
-
-
-def say(text: str, command: str = "run") -> None:
-    """A line of talk; a full or closed stderr is no reason to fail."""
-    try:
-        print(f"harness {command}: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)

@@ -2,9 +2,9 @@
 
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -16,6 +16,7 @@ from harness.launch import machine_of, make_runner
 from harness.launchers.options import LauncherKind, LauncherOptions
 from harness.plan import RunPlan
 from harness.planning import device_name
+from harness.progress import say
 from harness.runner import exit_code
 from harness.signals import Stop
 from harness.store import RunFolder
@@ -25,6 +26,7 @@ from harness.sweep.options import SweepOptions
 from harness.sweep.space import Space, make_space
 from harness.trial import Backend
 
+_say: Final = partial(say, command="sweep")
 HELP: Final = """\
 harness sweep [flags] [KEY=VALUE]...
 
@@ -173,7 +175,3 @@ def dry_page(space: Space, folder: RunFolder) -> str:
         lines.append(words)
     lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
     return "\n".join(lines) + "\n"
-
-
-def _say(text: str) -> None:
-    print(f"harness sweep: {text}", file=sys.stderr, flush=True)
