@@ -98,6 +98,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
 def _gpus(arguments: Sequence[str]) -> Outcome:
     from advisor.cost.gpus import gpu_names, load_gpu
     from advisor.report.wording import gib
+    from advisor.units import DASH
 
     folder = parse_config_dir("gpus", arguments)
     titles = (
@@ -115,8 +116,8 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
             gib(gpu.memory_bytes),
             f"{gpu.memory_bandwidth_bytes_per_second / 1e12:.2f}",
             f"{gpu.bf16_flops / 1e12:.0f}",
-            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else "—",
-            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else "—",
+            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else DASH,
+            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else DASH,
             str(gpu.nvlink_domain_size),
         ]
         rows.append([name, *numbers, gpu.calibration or "none"])

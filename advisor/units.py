@@ -10,6 +10,8 @@ from typing import Final
 
 from advisor.errors import UserError
 
+DASH: Final = "—"
+"""What stands for a number that is not known."""
 GIB: Final = 2**30
 MIB: Final = 2**20
 _BYTE_UNITS: Final = {
@@ -53,6 +55,11 @@ def parse_gpus(text: str) -> tuple[int, str]:
     return count, match.group(2)
 
 
+def significant(value: float, digits: int) -> float:
+    """`value` rounded to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
 def gib(num_bytes: float) -> str:
     """``12.34`` for 12.34 GiB; the caller's header says GiB."""
     return f"{num_bytes / GIB:.2f}"
@@ -88,7 +95,7 @@ def milliseconds(seconds: float) -> str:
 
 def signed_percent(ratio: float) -> str:
     """``+12.3 %`` for 0.123; exactly zero prints a dash."""
-    return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"
+    return DASH if ratio == 0 else f"{ratio * 100:+.1f} %"
 
 
 _ALL_SHOWN = 12

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from harness.codec import encode, plain
-from harness.conclude import Attempt, conclude
+from harness.codec import encode
+from harness.conclude import Attempt, conclude, unmeasured
 from harness.failures import is_disk_full
 from harness.launchers.base import Exit, Launcher, Running
 from harness.launchers.local import LocalLauncher
@@ -105,12 +105,4 @@ def keep(folder: TrialFolder, result: TrialResult) -> None:
 
 def not_run(trial: Trial, attempt: Attempt, status: TrialStatus, message: str) -> TrialResult:
     """The result of a trial of which no process was started."""
-    return TrialResult(
-        name=trial.name,
-        status=status,
-        trial=plain(trial),
-        environment={},
-        started_at=attempt.started_at,
-        wall_seconds=time.monotonic() - attempt.clock,
-        evidence=Evidence(phase=Phase.START, message=message),
-    )
+    return unmeasured(trial, attempt, status, Evidence(phase=Phase.START, message=message))

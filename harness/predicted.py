@@ -7,13 +7,13 @@ from typing import Final
 
 from advisor.errors import UserError, require
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from advisor.units import MIB, signed_percent, unit_of
+from advisor.units import DASH, MIB, signed_percent, unit_of
+from harness.grouping import known
 from harness.plan import PlannedSetting, RunPlan
 from harness.progress import reason
-from harness.result import TrialResult, TrialStatus
+from harness.result import TrialResult, TrialStatus, most
 
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
-_DASH: Final = "—"
 _FEWEST_RANKS: Final = 3
 
 
@@ -23,6 +23,13 @@ class Pair:
 
     predicted: float | None = None
     measured: float | None = None
+
+    @property
+    def both(self) -> tuple[float, float] | None:
+        """Predicted and measured; None where one of them is missing."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted, self.measured
 
     @property
     def error(self) -> float | None:
@@ -68,10 +75,7 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
     peaks = [peak for result in results for peak in result.memory]
-    allocated = [peak.allocated for peak in peaks if peak.allocated is not None]
-    saved = [p.saved_bytes_per_layer for p in peaks if p.saved_bytes_per_layer is not None]
-    replayed = [r.flops.replayed_per_layer for r in results if r.flops is not None]
-    counted = [flops for flops in replayed if flops is not None]
+    replayed = known(r.flops.replayed_per_layer for r in results if r.flops is not None)
     return SettingOutcome(
         setting=setting,
         status=worst.status,
@@ -81,15 +85,15 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
         ),
         peak_allocated=Pair(
             predicted=prediction.peak_allocated_bytes if prediction else None,
-            measured=max(allocated, default=None),
+            measured=most(peaks, "allocated"),
         ),
         saved_per_layer=Pair(
             predicted=prediction.saved_bytes_per_layer if prediction else None,
-            measured=max(saved, default=None),
+            measured=most(peaks, "saved_bytes_per_layer"),
         ),
         replayed_flops=Pair(
             predicted=prediction.replayed_flops_per_layer if prediction else None,
-            measured=max(counted, default=None),
+            measured=max(replayed, default=None),
         ),
         reason=_reason(worst),
     )
@@ -99,8 +103,7 @@ def _reason(result: TrialResult) -> str:
     """Why there is no time, or why it deserves no trust."""
     if result.evidence is not None:
         return reason(result.evidence)
-    fatal = [concern for concern in result.concerns if concern.fatal]
-    return "; ".join(f"{c.name}: {c.seen} (limit {c.limit}); {c.advice}" for c in fatal)
+    return "; ".join(map(str, result.fatal))
 
 
 def spearman(pairs: Sequence[Pair]) -> float | None:
@@ -116,10 +119,9 @@ def kendall(pairs: Sequence[Pair]) -> float | None:
 
 def _correlation(name: str, pairs: Sequence[Pair]) -> float | None:
     """The correlation that scipy.stats calls `name`."""
-    whole = [(p.predicted, p.measured) for p in pairs]
-    known = [(a, b) for a, b in whole if a is not None and b is not None]
-    sides = list(zip(*known, strict=True))
-    if len(known) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
+    whole = known(pair.both for pair in pairs)
+    sides = list(zip(*whole, strict=True))
+    if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
         return None
     stats = require("scipy.stats", "rank correlation", "harness")
     return float(getattr(stats, name)(*sides).statistic)
@@ -143,11 +145,11 @@ def followed(found: Sequence[SettingOutcome]) -> float | None:
     """Throughput of the advisor's first choice over the best measured; 1 is no regret, 0 a first
     choice that did not run. None where nothing was measured."""
     times = {o.setting.rank: o.step_time.measured for o in found if o.setting.rank is not None}
-    known = [seconds for seconds in times.values() if seconds is not None]
-    if not known or 1 not in times:
+    measured = known(times.values())
+    if not measured or 1 not in times:
         return None
     first = times[1]
-    return 0.0 if first is None else min(known) / first
+    return 0.0 if first is None else min(measured) / first
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
@@ -170,13 +172,13 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
 def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
     """All peaks, predicted and measured, bytes."""
     pairs = [outcome.peak_allocated for outcome in found]
-    return [size for p in pairs for size in (p.predicted, p.measured) if size is not None]
+    return known(size for pair in pairs for size in (pair.predicted, pair.measured))
 
 
 def _row(outcome: SettingOutcome, unit: int) -> list[str]:
     rank = outcome.setting.rank
     return [
-        _DASH if rank is None else str(rank),
+        DASH if rank is None else str(rank),
         outcome.setting.spec,
         str(outcome.status),
         *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
@@ -205,9 +207,9 @@ def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
     """Predicted, measured, and the signed error, as text."""
     error = pair.error
     return [
-        _DASH if pair.predicted is None else write(pair.predicted),
-        _DASH if pair.measured is None else write(pair.measured),
-        _DASH if error is None else signed_percent(error) if error else "0 %",
+        DASH if pair.predicted is None else write(pair.predicted),
+        DASH if pair.measured is None else write(pair.measured),
+        DASH if error is None else signed_percent(error) if error else "0 %",
     ]
 
 

@@ -6,13 +6,14 @@ of an attempt that ended with its runner, and is run again.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from advisor.errors import UserError
 from harness.conclude import merged
 from harness.execute import GRACE_SECONDS, Execution, begin, keep, launcher_of, not_run
-from harness.files import Lock
+from harness.files import exclusive
 from harness.launchers.base import Launcher
 from harness.launchers.local import end_left_over
 from harness.plan import PlannedSetting, RunPlan, same_question
@@ -54,9 +55,8 @@ class Runner:
         at work in the folder.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder.lock)
-        try:
-            if not lock.take():
+        with exclusive(self.folder.lock) as alone, closing(self.progress):
+            if not alone:
                 raise UserError(
                     "name",
                     self.folder.path.name,
@@ -66,9 +66,6 @@ class Runner:
             self.folder.create(self.plan)
             with StopSignals() as signals:
                 return self._run_all(signals)
-        finally:
-            self.progress.close()
-            lock.close()
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
         trials = list(self.plan.trials())

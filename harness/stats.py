@@ -89,15 +89,19 @@ class Repeats:
     golden_too: bool = False
 
 
+def centre(samples: Samples) -> float:
+    """The median of the processes' medians."""
+    return median([median(steps) for steps in samples])
+
+
 def summarise(samples: Samples) -> Summary:
     """Summary of at least one process with at least one step each."""
     centres = [median(steps) for steps in samples]
-    centre = median(centres)
     width = median([iqr(steps) for steps in samples])
     between = stdev(centres) if len(centres) > 1 else None
-    scale = abs(centre) or 1.0
+    scale = abs(centre(samples)) or 1.0
     return Summary(
-        median=centre,
+        median=centre(samples),
         iqr=width,
         spread=width / scale,
         process_spread=None if between is None else between / scale,

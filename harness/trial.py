@@ -3,9 +3,9 @@
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from advisor.answer import MemoryBreakdown
 from advisor.dtypes import DType, Precision
@@ -211,8 +211,3 @@ class Trial:
     def environment(self) -> dict[str, str]:
         """`variables` by name."""
         return dict(pair.split("=", 1) for pair in self.variables)
-
-
-def as_json(value: Any) -> str:
-    """Deterministic JSON of a dataclass: sorted keys, one value a line."""
-    return json.dumps(asdict(value), sort_keys=True, indent=1, default=str)

@@ -13,7 +13,7 @@ from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
 from advisor.report.text import Column, Fitted, beside, indented, table
 from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
-from advisor.units import gib
+from advisor.units import DASH, gib
 
 _FLAG_MARGIN = 17
 
@@ -89,7 +89,7 @@ _WORDS = ("recompute", "")
 
 def _verdict_of(seen: Verification) -> list[str]:
     if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
-        return [str(seen.stage), "—", "—", "—", "not rehearsed"]
+        return [str(seen.stage), DASH, DASH, DASH, "not rehearsed"]
     error = seen.predicted_bytes / seen.rehearsed_bytes - 1
     shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
     reason = f"in the {seen.explanation}" if seen.explanation else ""

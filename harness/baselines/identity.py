@@ -43,7 +43,7 @@ class Difference:
     new: Scalar
 
     def __str__(self) -> str:
-        return f"{self.name}  {_shown(self.golden)} -> {_shown(self.new)}"
+        return f"{self.name}  {shown(self.golden)} -> {shown(self.new)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,5 +167,6 @@ def unrecorded(golden: Place, new: Place) -> tuple[str, ...]:
     return tuple(sorted(key.removeprefix(_SOFTWARE) for key in known))
 
 
-def _shown(value: Scalar) -> str:
+def shown(value: Scalar) -> str:
+    """A value as a reader sees it."""
     return "(none)" if value is None else str(value)

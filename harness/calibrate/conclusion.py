@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any, Final
 
-from advisor.cost.calibration import Calibration, Provenance
+from advisor.cost.calibration import EFFICIENCIES, Calibration, Provenance
 from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
 from harness.calibrate.document import CalibrationDocument, hardware_path
 from harness.calibrate.efficiencies import (
@@ -181,19 +181,7 @@ def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dic
 _LEAST_EFFICIENCY: Final = 0.01
 """Below this only the smallest cases were timed, which come first: flash attention of 32 tokens
 reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
-_MEASURABLE: Final = (
-    "gemm_efficiency",
-    "fp8_gemm_efficiency",
-    "attention_forward_efficiency",
-    "attention_backward_efficiency",
-    "bandwidth_efficiency",
-    "nvlink_efficiency",
-    "internode_efficiency",
-    "hidden_fraction",
-    "kernel_seconds",
-    "collective_seconds",
-    "step_seconds",
-)
+_MEASURABLE: Final = (*EFFICIENCIES, "kernel_seconds", "collective_seconds", "step_seconds")
 
 
 def band(errors: Sequence[float]) -> float:

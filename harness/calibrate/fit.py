@@ -13,6 +13,7 @@ from typing import Any
 
 from advisor.cost.calibration import Calibration, Provenance
 from advisor.errors import require
+from advisor.units import significant
 from harness.calibrate.targets import Target, predict, relative_error
 
 TIME_SIGMA = 0.04
@@ -96,7 +97,7 @@ def calibration_at(name: str, shifts: Sequence[float]) -> Calibration:
 def rounded(calibration: Calibration) -> Calibration:
     """Three digits of every fitted constant: what a file holds."""
     digits: dict[str, Any] = {
-        field: float(f"{getattr(calibration, field):.3g}") for field in PRIORS
+        field: significant(getattr(calibration, field), 3) for field in PRIORS
     }
     return replace(calibration, **digits)
 

@@ -81,11 +81,7 @@ def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
 
 def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
     """Where it was measured, and with which calibrations it was predicted."""
-    places = {
-        str(gpu.get("torch_name"))
-        for result in results
-        for gpu in result.environment.get("gpus") or ()
-    }
+    places = {name for result in results for name in result.gpu_names}
     versions = {
         str((r.environment.get("software") or {}).get("torch")) for r in results if r.environment
     }

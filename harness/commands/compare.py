@@ -8,8 +8,9 @@ from typing import Final, NoReturn
 from advisor.errors import UserError
 from harness.baselines.golden import Golden
 from harness.baselines.results import load_results
-from harness.compare import compare, render
+from harness.compare import compare
 from harness.gate.measured import Options
+from harness.gate.render import render
 from harness.golden import FOLDER, load_goldens
 from harness.progress import say
 

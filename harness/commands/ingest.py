@@ -235,7 +235,7 @@ def line(one: Ingested) -> str:
     if result.times is None:
         words = reason(result.evidence) if result.evidence else ""
         return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.concerns if concern.fatal]
+    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
     more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
     why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
     return f"{head}  {name}  {'  '.join(_figures(result))}{why}"

@@ -13,7 +13,7 @@ from harness.backends.command.plan import check_request
 from harness.config import compose
 from harness.launch import machine_of, make_runner
 from harness.launchers.options import LauncherOptions
-from harness.plan import RunPlan
+from harness.plan import PlannedSetting, RunPlan
 from harness.planning import make_plan
 from harness.predicted import page
 from harness.progress import Progress, say
@@ -225,15 +225,19 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     shown = page(plan, {}).splitlines()[0]
     lines = [f"{shown} (dry run)", f"into {folder.path}", ""]
     for setting, trial in plan.trials():
-        prediction = trial.prediction
-        words = f"  {trial.name}  {setting.spec}"
-        if setting.skip:
-            words += f"  not run: {setting.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {trial.name}  {setting.spec}{planned_words(setting)}")
     lines += ["", *(f"Note: {text}." for text in plan.assumptions)]
     return "\n".join(lines) + "\n"
+
+
+def planned_words(setting: PlannedSetting) -> str:
+    """Behind a setting's name: what is predicted of it, or why it is not run."""
+    prediction = setting.trial.prediction
+    if setting.skip:
+        return f"  not run: {setting.skip}"
+    if prediction is None or prediction.step_time_seconds is None:
+        return ""
+    return f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:

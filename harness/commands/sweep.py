@@ -1,16 +1,14 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from shlex import quote
 from typing import Final
 
 from advisor.errors import UserError
-from harness.commands.run import FAILED, Flags, again_line, parse
+from harness.commands.run import FAILED, Flags, again_line, parse, planned_words, run_folder
 from harness.config import RunConfig, compose_sweep
 from harness.launch import machine_of, make_runner
 from harness.launchers.options import LauncherKind, LauncherOptions
@@ -97,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         settings=(),
         assumptions=space.target.assumptions,
     )
-    folder = RunFolder(Path(config.runs) / folder_name(config, space))
+    folder = run_folder(config.runs, folder_name(config, space))
     if flags.dry_run:
         print(dry_page(space, folder), end="")
         return 0
@@ -107,8 +105,6 @@ def main(argv: Sequence[str]) -> int:
 def folder_name(config: RunConfig, space: Space) -> str:
     """As given, else one that the same space always gives."""
     if config.name:
-        if os.path.basename(config.name) != config.name or config.name in (".", ".."):
-            raise UserError("name", config.name, "must be the name of one folder")
         return config.name
     keys = sorted(planned.trial.workload.key() for planned in space.planned.values())
     digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
@@ -166,12 +162,6 @@ def dry_page(space: Space, folder: RunFolder) -> str:
     """The points, and what is predicted of them."""
     lines = [f"{len(space.planned)} points (dry run)", f"into {folder.path}", ""]
     for point, planned in space.planned.items():
-        prediction = planned.trial.prediction
-        words = f"  {point.label}"
-        if planned.skip:
-            words += f"  not run: {planned.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {point.label}{planned_words(planned)}")
     lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
     return "\n".join(lines) + "\n"

@@ -26,7 +26,6 @@ _TITLES: Final = (
     "reh.",
     "error",
 )
-_DASH: Final = "—"
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:

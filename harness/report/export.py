@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from harness.baselines.identity import workload_label
@@ -13,6 +12,7 @@ from harness.gate.resample import quartiles
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of
 from harness.result import TrialResult, TrialStatus
+from harness.stats import centre
 
 
 def trial_rows(facts: Facts) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def bmf(facts: Facts) -> str:
             steps = [value for process in values for value in process]
             low, high = quartiles(steps)
             measures[_measure(name, facts.on_cpu)] = {
-                "value": median(median(process) for process in values),
+                "value": centre(values),
                 "lower_value": low,
                 "upper_value": high,
             }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.units import unit_of
 from harness.gate.metrics import ALLOCATED, METRICS
+from harness.grouping import known
 from harness.predicted import Pair
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of, over_repeats
@@ -224,11 +225,8 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
 
 
 def _pairs(pairs: Sequence[Pair]) -> tuple[tuple[float, float], ...]:
-    return tuple(
-        (one.measured, one.predicted)
-        for one in pairs
-        if one.measured is not None and one.predicted is not None
-    )
+    """Measured and predicted, where both are known."""
+    return tuple((m, p) for p, m in known(one.both for one in pairs))
 
 
 def paint_predicted(figure: "Figure", facts: Facts) -> None:

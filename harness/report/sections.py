@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from advisor.report.wording import percent as probability
-from advisor.units import human_bytes, milliseconds
+from advisor.units import DASH, human_bytes, milliseconds
 from harness.gate.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.gate.verdict import Verdict
 from harness.predicted import Pair, SettingOutcome, cells, judgement, order_lines
@@ -24,7 +24,6 @@ from harness.report.origin import (
 from harness.result import TrialStatus
 from harness.runner import MEASURED
 
-DASH: Final = "—"
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)
 _PICTURES: Final = {
     "settings": ("memory_and_time", "memory_and_throughput"),

@@ -1,18 +1,18 @@
 """What came of the points of a sweep, and which of them no other beats."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from advisor.units import human_bytes
+from advisor.units import DASH, human_bytes
+from harness.grouping import known
 from harness.progress import reason
 from harness.result import TrialResult, TrialStatus
 from harness.runner import FAILED, MEASURED
 from harness.sweep.space import Point, Space
-
-_DASH: Final = "—"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def outcome_of(result: TrialResult) -> Outcome:
         name=result.name,
         status=result.status,
         step_seconds=median(seconds) if seconds else None,
-        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        peak_bytes=max(known(peaks), default=None),
         reason=reason(result.evidence) if result.evidence is not None else "",
     )
 
@@ -96,20 +96,18 @@ def _row(space: Space, point: Point, outcome: Outcome) -> list[str]:
     rank = space.planned[point].rank
     seconds, peak = outcome.step_seconds, outcome.peak_bytes
     return [
-        _DASH if rank is None else str(rank),
+        DASH if rank is None else str(rank),
         point.layout,
         str(point.micro_batch_size),
         point.recompute,
         str(outcome.status),
-        _DASH if seconds is None else f"{seconds * 1e3:.1f}",
-        _DASH if peak is None else human_bytes(peak),
+        DASH if seconds is None else f"{seconds * 1e3:.1f}",
+        DASH if peak is None else human_bytes(peak),
     ]
 
 
 def _counts(space: Space, outcomes: Mapping[Point, Outcome]) -> str:
-    counts: dict[str, int] = {}
-    for outcome in outcomes.values():
-        counts[str(outcome.status)] = counts.get(str(outcome.status), 0) + 1
+    counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     return f"{len(outcomes)} of {len(space.planned)} points: {words or 'none yet'}."
 

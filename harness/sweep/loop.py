@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.errors import UserError
-from harness.files import Lock
+from harness.files import exclusive
 from harness.plan import PlannedSetting, RunPlan
 from harness.progress import Progress
 from harness.result import TrialResult, TrialStatus
@@ -66,9 +66,8 @@ class Sweep:
         Raises as Runner.run does; UserError where another sweep is at work in the folder.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder.path / _LOCK)
-        try:
-            if not lock.take():
+        with exclusive(self.folder.path / _LOCK) as alone:
+            if not alone:
                 raise UserError(
                     "name",
                     self.folder.path.name,
@@ -76,8 +75,6 @@ class Sweep:
                     "wait for it, or give name=ANOTHER",
                 )
             self._sweep()
-        finally:
-            lock.close()
         return self.outcomes
 
     def _sweep(self) -> None:

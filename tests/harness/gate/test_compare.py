@@ -12,9 +12,10 @@ import pytest
 from advisor.errors import UserError
 from harness.baselines.golden import Golden
 from harness.baselines.results import load_results
-from harness.compare import Comparison, compare, render
+from harness.compare import Comparison, compare
 from harness.gate.measured import Options
 from harness.gate.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
+from harness.gate.render import render
 from harness.gate.rows import Row
 from harness.gate.verdict import Verdict
 from harness.golden import golden_of, load_golden
