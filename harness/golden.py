@@ -17,8 +17,8 @@ from harness.baselines.identity import Place, Scalar, differences, flatten, plac
 from harness.baselines.identity import workload_label as label_of
 from harness.files import read_given, write_atomic
 from harness.gate.metrics import process_of
-from harness.grouping import grouped
 from harness.result import TrialResult, TrialStatus
+from harness.values import grouped
 
 FOLDER: Final = Path("results/golden")
 ADVISED_REPEATS: Final = 5

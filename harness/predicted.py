@@ -8,10 +8,10 @@ from typing import Final
 from advisor.errors import UserError, require
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
 from advisor.units import DASH, MIB, signed_percent, unit_of
-from harness.grouping import known
 from harness.plan import PlannedSetting, RunPlan
 from harness.progress import reason
 from harness.result import TrialResult, TrialStatus, most
+from harness.values import known
 
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _FEWEST_RANKS: Final = 3

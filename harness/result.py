@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from harness.grouping import known
+from harness.values import known
 
 SCHEMA_VERSION = 1
 

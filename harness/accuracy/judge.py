@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from harness.accuracy.rows import NONE, Cell, Row
-from harness.grouping import grouped, known
 from harness.predicted import Pair, kendall
+from harness.values import grouped, known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

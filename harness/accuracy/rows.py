@@ -14,11 +14,11 @@ from typing import Any
 
 from advisor.answer import LIKELY
 from advisor.reader import read_dataclass
-from harness.grouping import grouped
 from harness.predicted import Pair
 from harness.progress import reason
 from harness.result import TrialResult, TrialStatus, most
 from harness.trial import Device, Prediction, Trial
+from harness.values import grouped
 
 NONE = "none"
 

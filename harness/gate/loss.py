@@ -7,7 +7,7 @@ from statistics import median
 
 from harness.baselines.series import Process
 from harness.gate.metrics import LOSS
-from harness.grouping import grouped
+from harness.values import grouped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

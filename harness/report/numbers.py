@@ -8,8 +8,8 @@ from advisor.cost.hardware import Gpu
 from advisor.dtypes import Precision
 from harness.baselines.identity import world_size
 from harness.gate.resample import iqr
-from harness.grouping import known
 from harness.result import MemoryPeak, TrialResult, most
+from harness.values import known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

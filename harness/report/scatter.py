@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.units import unit_of
 from harness.gate.metrics import ALLOCATED, METRICS
-from harness.grouping import known
 from harness.predicted import Pair
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of, over_repeats
 from harness.report.origin import calibration_names, find_calibration
 from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften
 from harness.result import TrialStatus
+from harness.values import front, known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,21 +55,9 @@ def points(facts: Facts) -> tuple[Point, ...]:
     return tuple(found[:MOST])
 
 
-def front(shown: Sequence[Point]) -> list[Point]:
+def best_of(shown: Sequence[Point]) -> list[Point]:
     """Settings that no other beats in both memory and time, by memory."""
-    return sorted(
-        (
-            one
-            for one in shown
-            if not any(
-                other.memory_bytes <= one.memory_bytes
-                and other.seconds <= one.seconds
-                and (other.memory_bytes, other.seconds) != (one.memory_bytes, one.seconds)
-                for other in shown
-            )
-        ),
-        key=lambda one: (one.memory_bytes, one.seconds),
-    )
+    return front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
 def height_of(shown: Sequence[Point]) -> float:
@@ -101,7 +89,7 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
 
 def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> None:
     scale, _ = _unit(shown)
-    best = front(shown)
+    best = best_of(shown)
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
     line = [at[one.number] for one in best]
     axes.plot(

@@ -8,11 +8,11 @@ from typing import Final
 
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
 from advisor.units import DASH, human_bytes
-from harness.grouping import known
 from harness.progress import reason
 from harness.result import TrialResult, TrialStatus
 from harness.runner import FAILED, MEASURED
 from harness.sweep.space import Point, Space
+from harness.values import front, known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +57,16 @@ def pareto_front(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[
         for point, o in outcomes.items()
         if o.measured and o.step_seconds is not None and o.peak_bytes is not None
     ]
-    found: list[Point] = []
-    least = float("inf")
-    for _, num_bytes, point in sorted(rows, key=lambda row: row[:2]):
-        if num_bytes < least and (budget is None or num_bytes <= budget):
-            found.append(point)
-            least = num_bytes
-    return found
+    within = [row for row in rows if budget is None or row[1] <= budget]
+    return [point for _, _, point in front(within, lambda row: row[:2])]
 
 
 def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], budget: int | None) -> str:
     """The front, what it was found among, and why points have no figures."""
-    front = pareto_front(outcomes, budget)
-    lines = [title, "", "Pareto front of step time and peak memory:" if front else _nothing(budget)]
-    lines += _table(space, [(point, outcomes[point]) for point in front])
-    rest = [(point, o) for point, o in outcomes.items() if point not in front]
+    best = pareto_front(outcomes, budget)
+    lines = [title, "", "Pareto front of step time and peak memory:" if best else _nothing(budget)]
+    lines += _table(space, [(point, outcomes[point]) for point in best])
+    rest = [(point, o) for point, o in outcomes.items() if point not in best]
     if rest:
         lines += ["", "The other points:", *_table(space, rest)]
     reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
