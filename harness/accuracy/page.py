@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from operator import attrgetter
 from typing import Any, Final
 
 from advisor.units import DASH, MIB, gib
@@ -13,20 +14,25 @@ from harness.report.document import Document, Picture, Section, Table
 from harness.report.markdown import markdown
 from harness.trial import Device
 
-FIELDS: Final = (
-    "group",
-    "cell",
-    "key",
-    "half",
-    "device",
-    "setting",
-    "status",
-    "processes",
-    "calibration",
-    "predicted_fits",
-    "measured_fits",
-    "why",
-)
+FIELDS: Final = {
+    "group": "cell.group",
+    "cell": "cell.label",
+    "key": "cell.key",
+    "half": "cell.half",
+    "device": "cell.device",
+} | {
+    name: name
+    for name in (
+        "setting",
+        "status",
+        "processes",
+        "calibration",
+        "predicted_fits",
+        "measured_fits",
+        "why",
+    )
+}
+"""Column -> attribute of a row."""
 PAIRS: Final = {
     "kept": "saved_bytes_per_layer",
     "allocated": "peak_allocated_bytes",
@@ -46,26 +52,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     for row in rows:
         pairs: list[Pair] = [getattr(row, name) for name in PAIRS]
         numbers = [value for pair in pairs for value in (pair.predicted, pair.measured)]
-        writer.writerow([_plain(value) for value in (*_fields(row), *numbers)])
+        writer.writerow([_plain(value) for value in (*attrgetter(*FIELDS.values())(row), *numbers)])
     return text.getvalue()
-
-
-def _fields(row: Row) -> tuple[Any, ...]:
-    cell = row.cell
-    return (
-        cell.group,
-        cell.label,
-        cell.key,
-        cell.half,
-        cell.device,
-        row.setting,
-        row.status,
-        row.processes,
-        row.calibration,
-        row.predicted_fits,
-        row.measured_fits,
-        row.why,
-    )
 
 
 def _plain(value: Any) -> str:
