@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from advisor.cost.calibration import Calibration, Provenance
-from advisor.errors import require
-from advisor.units import significant
+from advisor.base.errors import require
+from advisor.base.units import significant
+from advisor.hardware.calibration import Calibration, Provenance
 from harness.calibrate.targets import Target, predict, relative_error
 
 TIME_SIGMA = 0.04

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import median
 
-from advisor.cost.hardware import Gpu
-from advisor.dtypes import Precision
-from harness.baselines.identity import world_size
-from harness.gate.resample import iqr
-from harness.result import MemoryPeak, TrialResult, most
+from advisor.base.dtypes import Precision
+from advisor.hardware.gpu import Gpu
+from harness.judge.identity import world_size
+from harness.judge.resample import iqr
+from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.values import known
 
 

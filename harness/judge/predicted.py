@@ -1,0 +1,230 @@
+"""Predicted beside measured: the error of each setting, and whether following the advisor paid."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from advisor.base.errors import UserError, require
+from advisor.base.units import DASH, MIB, signed_percent, unit_of
+from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
+from harness.run.progress import reason
+from harness.trial.result import TrialResult, TrialStatus, most
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.values import known
+
+_TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
+_FEWEST_RANKS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A number as predicted and as measured; None where there is none."""
+
+    predicted: float | None = None
+    measured: float | None = None
+
+    @property
+    def both(self) -> tuple[float, float] | None:
+        """Predicted and measured; None where one of them is missing."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted, self.measured
+
+    @property
+    def error(self) -> float | None:
+        """Signed, relative to what was measured; None where it cannot be said."""
+        if self.predicted is None or self.measured is None:
+            return None
+        if self.measured == 0:
+            return 0.0 if self.predicted == 0 else None
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingOutcome:
+    """One setting over all its repeats.
+
+    step_time: median over processes of each one's median step, seconds. peak_allocated: largest of
+    all ranks and repeats. status: that of the first repeat that gave no times, else the worst.
+    """
+
+    setting: PlannedSetting
+    status: TrialStatus
+    step_time: Pair
+    peak_allocated: Pair
+    saved_per_layer: Pair
+    replayed_flops: Pair
+    reason: str = ""
+
+
+def outcomes(plan: RunPlan, results: Mapping[str, TrialResult]) -> tuple[SettingOutcome, ...]:
+    """What became of every setting that has a result, in the plan's order."""
+    found = []
+    for setting in plan.settings:
+        names = [trial.name for trial in setting.trials()]
+        own = [results[name] for name in names if name in results]
+        if own:
+            found.append(_outcome(setting, own))
+    return tuple(found)
+
+
+def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> SettingOutcome:
+    prediction = setting.trial.prediction
+    worst = next((r for r in results if r.status not in _TIMED), None)
+    worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
+    steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
+    peaks = [peak for result in results for peak in result.memory]
+    replayed = known(r.flops.replayed_per_layer for r in results if r.flops is not None)
+    return SettingOutcome(
+        setting=setting,
+        status=worst.status,
+        step_time=Pair(
+            predicted=prediction.step_time_seconds if prediction else None,
+            measured=median(steps) if steps else None,
+        ),
+        peak_allocated=Pair(
+            predicted=prediction.peak_allocated_bytes if prediction else None,
+            measured=most(peaks, "allocated"),
+        ),
+        saved_per_layer=Pair(
+            predicted=prediction.saved_bytes_per_layer if prediction else None,
+            measured=most(peaks, "saved_bytes_per_layer"),
+        ),
+        replayed_flops=Pair(
+            predicted=prediction.replayed_flops_per_layer if prediction else None,
+            measured=max(replayed, default=None),
+        ),
+        reason=_reason(worst),
+    )
+
+
+def _reason(result: TrialResult) -> str:
+    """Why there is no time, or why it deserves no trust."""
+    if result.evidence is not None:
+        return reason(result.evidence)
+    return "; ".join(map(str, result.fatal))
+
+
+def spearman(pairs: Sequence[Pair]) -> float | None:
+    """Spearman's rank correlation of the pairs with both numbers; None for fewer than three of them
+    or where one side does not vary, UserError without scipy."""
+    return _correlation("spearmanr", pairs)
+
+
+def kendall(pairs: Sequence[Pair]) -> float | None:
+    """Kendall's tau-b; None and UserError as for `spearman`."""
+    return _correlation("kendalltau", pairs)
+
+
+def _correlation(name: str, pairs: Sequence[Pair]) -> float | None:
+    """The correlation that scipy.stats calls `name`."""
+    whole = known(pair.both for pair in pairs)
+    sides = list(zip(*whole, strict=True))
+    if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
+        return None
+    stats = require("scipy.stats", "rank correlation", "harness")
+    return float(getattr(stats, name)(*sides).statistic)
+
+
+def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
+    """The rank correlations of each group that has an order, one line a group; without scipy one
+    line that says so, for a page must not fail at the end of a run."""
+    lines = []
+    for words, pairs in groups.items():
+        try:
+            rho, tau = spearman(pairs), kendall(pairs)
+        except UserError as error:
+            return [f"No rank correlation: {error.value} {error.relation}; {error.nearest}"]
+        if rho is not None and tau is not None:
+            lines.append(f"Rank correlation of {words}: Spearman {rho:+.2f}, Kendall {tau:+.2f}.")
+    return lines
+
+
+def followed(found: Sequence[SettingOutcome]) -> float | None:
+    """Throughput of the advisor's first choice over the best measured; 1 is no regret, 0 a first
+    choice that did not run. None where nothing was measured."""
+    times = {o.setting.rank: o.step_time.measured for o in found if o.setting.rank is not None}
+    measured = known(times.values())
+    if not measured or 1 not in times:
+        return None
+    first = times[1]
+    return 0.0 if first is None else min(measured) / first
+
+
+def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
+    """The table, what went wrong, and the two figures that judge the advisor."""
+    found = outcomes(plan, results)
+    lines = [f"{plan.experiment} on {plan.device_name}; predicted beside measured", ""]
+    unit, unit_name = unit_of(_sizes(found))
+    titles = [title.format(unit=unit_name) for title in _TITLES]
+    columns = [Column(title=title, left=title in _LEFT) for title in titles]
+    rows = [_row(outcome, unit) for outcome in found]
+    wide = table_lines(columns, rows, indent=0)
+    fits = max(map(len, wide)) <= MAX_WIDTH
+    lines += wide if fits else table_lines(columns, rows, indent=0, gap=1)
+    reasons = [f"{o.setting.spec}: {o.reason}" for o in found if o.reason]
+    for text in (*reasons, "", *judgement(found), *(f"Note: {text}." for text in plan.assumptions)):
+        lines += wrap(text, MAX_WIDTH) or [""]
+    return "\n".join(lines) + "\n"
+
+
+def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
+    """All peaks, predicted and measured, bytes."""
+    pairs = [outcome.peak_allocated for outcome in found]
+    return known(size for pair in pairs for size in (pair.predicted, pair.measured))
+
+
+def _row(outcome: SettingOutcome, unit: int) -> list[str]:
+    rank = outcome.setting.rank
+    return [
+        DASH if rank is None else str(rank),
+        outcome.setting.spec,
+        str(outcome.status),
+        *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
+        *cells(outcome.peak_allocated, lambda n: f"{n / unit:.2f}"),
+        *cells(outcome.step_time, lambda s: f"{s * 1e3:.1f}"),
+    ]
+
+
+def judgement(found: Sequence[SettingOutcome]) -> list[str]:
+    """Whether the order was right, and whether following the advisor's first choice paid."""
+    times = [outcome.step_time for outcome in found]
+    lines = order_lines({"predicted and measured step time": times})
+    timed = sum(pair.measured is not None for pair in times)
+    share = followed(found)
+    if share == 0:
+        lines.append("The advisor's first choice did not run.")
+    elif share is not None and timed > 1:  # alone it is the best measured, which says nothing
+        words = f"Following the advisor gives {share * 100:.1f} % of the best measured throughput"
+        words += f": a regret of {(1 - share) * 100:.1f} %" if share < 1 else ""
+        doubted = any(outcome.status is TrialStatus.UNSTABLE for outcome in found)
+        lines.append(words + (", as far as unstable times tell." if doubted else "."))
+    return lines
+
+
+def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
+    """Predicted, measured, and the signed error, as text."""
+    error = pair.error
+    return [
+        DASH if pair.predicted is None else write(pair.predicted),
+        DASH if pair.measured is None else write(pair.measured),
+        DASH if error is None else signed_percent(error) if error else "0 %",
+    ]
+
+
+_TITLES: Final = (
+    "\n#",
+    "\nsetting",
+    "\nstatus",
+    "kept/layer\nMiB",
+    "meas-\nured",
+    "\nerror",
+    "peak\n{unit}",
+    "meas-\nured",
+    "\nerror",
+    "step\nms",
+    "meas-\nured",
+    "\nerror",
+)
+_LEFT: Final = ("\nsetting", "\nstatus")

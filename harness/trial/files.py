@@ -1,0 +1,167 @@
+"""Files that are whole or absent: atomic writes, reserved space, locks that outlive a crash."""
+
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+RESERVED_BYTES: Final = 256 * 1024
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+_TAIL_BYTES: Final = 16 * 1024
+_TAIL_WIDTH: Final = 300
+_TEMPORARY: Final = ".tmp"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` so that `path` at any instant is the old file or the whole new one.
+
+    The folder is synchronised too: once this returns, a power cut does not undo it.
+    """
+    with Reservation(path, 0) as reservation:
+        reservation.commit(text)
+
+
+class Reservation:
+    """Disk space taken before a long measurement, so that its result can be written after it.
+
+    A temporary file beside `path` holds `num_bytes`; `commit` fills it and renames it to `path`.
+    Raises OSError (ENOSPC) at once where the space is not there.
+    """
+
+    def __init__(self, path: Path, num_bytes: int = RESERVED_BYTES) -> None:
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+        self._file = open(self._temporary, "wb")  # noqa: SIM115 (lives until close)
+        try:
+            if num_bytes:
+                os.posix_fallocate(self._file.fileno(), 0, num_bytes)
+        except OSError:
+            self.close()
+            raise
+
+    def commit(self, text: str) -> None:
+        """Write, synchronise, rename."""
+        data = text.encode()
+        self._file.seek(0)
+        self._file.write(data)
+        self._file.flush()
+        self._file.truncate(len(data))
+        os.fsync(self._file.fileno())
+        os.replace(self._temporary, self._path)
+        _sync_folder(self._path.parent)
+
+    def close(self) -> None:
+        """Give back what was not committed."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink()
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Delete what killed writers left behind."""
+    for path in folder.glob(f".*{_TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some network file systems know no fsync of folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_text(path: Path) -> str | None:
+    """Content of a file, bad bytes replaced; None where there is none."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+
+
+def read_given(path: Path, field: str) -> str:
+    """Content of a file that the user named as `field`; UserError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(field, str(path), f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(field, str(path), "is not text") from None
+
+
+def tail(path: Path, lines: int = 20) -> tuple[str, ...]:
+    """Last lines of a log that may be long or garbage: bounded, printable, one line each."""
+    try:
+        with open(path, "rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - _TAIL_BYTES))
+            text = log.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ()
+    # a progress bar writes carriage returns: the last state of such a line is what counts
+    shown = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    clean = (_ESCAPES.sub("", line).rstrip()[:_TAIL_WIDTH] for line in shown)
+    return tuple([line for line in clean if line][-lines:])
+
+
+class Lock:
+    """An flock on a file; a child process that inherits `descriptor` keeps it after our death."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    def take(self) -> bool:
+        """Whether the lock is ours now; never waits."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close our descriptor: the lock is free once no child holds it either."""
+        os.close(self.descriptor)
+
+
+def holders(path: Path) -> tuple[int, ...]:
+    """Processes other than this one that have `path` open; empty where /proc tells nothing."""
+    wanted = os.path.realpath(path)
+    found = []
+    with suppress(OSError):
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and int(entry) != os.getpid() and wanted in _open_files(entry):
+                found.append(int(entry))
+    return tuple(found)
+
+
+def _open_files(pid: str) -> Iterator[str]:
+    with suppress(OSError):  # it ended, or is someone else's
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[bool]:
+    """Whether this process alone holds `path` for the length of the block."""
+    lock = Lock(path)
+    try:
+        yield lock.take()
+    finally:
+        lock.close()
