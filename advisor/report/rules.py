@@ -6,8 +6,7 @@ from rich.console import Group, RenderableType
 
 from advisor.errors import UserError
 from advisor.frameworks.megatron.revisions import Revision, checkpoint_kind
-from advisor.frameworks.megatron.rules import RULES, Rule
-from advisor.frameworks.megatron.rules.engine import in_force
+from advisor.frameworks.megatron.rules import Rule, rules_in_force
 from advisor.frameworks.torch.known import known_rules
 from advisor.frameworks.torch.stack import TorchStack
 from advisor.job import Framework, Job
@@ -22,16 +21,19 @@ def rules_page(revision: Revision, word: str = "") -> RenderableType:
 
     word: only rules whose name, summary or authority has it; UserError where none has.
     """
-    rules = [rule for rule in RULES if in_force(rule, revision) and word.lower() in _text(rule)]
+    in_force = rules_in_force(revision).items()
+    rules = {name: rule for name, rule in in_force if word.lower() in _text(name, rule)}
     if not rules:
         raise UserError(
             "rules", word, f"is in no rule of {revision.label}", "advise rules lists them all"
         )
     parts: list[RenderableType] = [] if word else ["", beside(_labels(revision), margin=_MARGIN)]
-    for verdict, authority in dict.fromkeys((rule.verdict, rule.authority) for rule in rules):
-        of_kind = [r for r in rules if (r.verdict, r.authority) == (verdict, authority)]
-        summaries = beside((rule.id, rule.summary) for rule in of_kind)
-        parts += ["", f"{verdict}, by {authority} ({len(of_kind)})", indented(summaries, 2)]
+    kinds: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for name, rule in rules.items():
+        kinds.setdefault((rule.verdict, rule.authority), []).append((name, rule.summary))
+    for (verdict, authority), summaries in kinds.items():
+        heading = f"{verdict}, by {authority} ({len(summaries)})"
+        parts += ["", heading, indented(beside(summaries), 2)]
     return Group(f"{revision.label}: {len(rules)} rules", *parts)
 
 
@@ -64,8 +66,8 @@ def _takes(stack: TorchStack) -> Iterator[tuple[str, str]]:
     yield "jobs", f"bf16, dense models and experts, {degrees}"
 
 
-def _text(rule: Rule) -> str:
-    return f"{rule.id} {rule.summary} {rule.authority} {rule.verdict}".lower()
+def _text(name: str, rule: Rule) -> str:
+    return f"{name} {rule.summary} {rule.authority} {rule.verdict}".lower()
 
 
 def _labels(revision: Revision) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,9 @@ from itertools import combinations
 from typing import Final
 
 from advisor.answer import Rejection
-from advisor.frameworks.megatron.plan import has_effect
+from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect
-from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,

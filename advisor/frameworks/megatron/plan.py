@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.layers.moe.layer import MOE_MODULES
 from advisor.layers.moe.shared import SHARED_MODULES
@@ -145,6 +146,12 @@ def _expert_runs(modules: tuple[str, ...], model: ModelSpec) -> Iterator[ReplayR
 def _discarding(modules: frozenset[Module], *, replayed_before: Module) -> ReplayRun:
     """Modules whose output is dropped; a hook on a later output writes it again."""
     return ReplayRun(modules, discards_output=True, replayed_before=replayed_before)
+
+
+def reads_full_recompute(hybrid_layer_pattern: str | None, revision: Revision) -> bool:
+    """Whether full recompute reaches the layers: MambaStack never asks for it, HybridStack, which
+    took its place in 0.18, does."""
+    return hybrid_layer_pattern is None or revision.at_least(0, 18)
 
 
 def has_effect(setting: RecomputeSetting, model: ModelSpec) -> bool:

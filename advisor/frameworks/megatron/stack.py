@@ -26,10 +26,9 @@ from advisor.frameworks.megatron.muon import (
     without_narrow_weights,
 )
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
-from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.plan import chunk_plan, reads_full_recompute
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
-from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
