@@ -128,10 +128,6 @@ class Rule:
         return self.source if isinstance(self.source, str) else self.source.cited(revision)
 
 
-def _always(raw: RawSettings, revision: Revision) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard(Rule):
     """A rule of one condition, as data.
@@ -141,7 +137,7 @@ class Guard(Rule):
     is what `when` returned; names in a list are joined by commas.
     """
 
-    given: Condition = _always
+    given: Condition | None = None
     when: Condition
     reason: str
     fix: str
@@ -149,7 +145,10 @@ class Guard(Rule):
 
     def problem(self, raw: RawSettings, revision: Revision) -> Problem | None:
         """The words with their values where the condition holds."""
-        if not self.given(raw, revision) or not (found := self.when(raw, revision)):
+        if self.given is not None and not self.given(raw, revision):
+            return None
+        found = self.when(raw, revision)
+        if not found:
             return None
         values = {
             "raw": raw,
