@@ -15,9 +15,9 @@ from advisor.frameworks.megatron.rules import (
     fields,
     launchers,
     layout_precision,
-    no_effect,
     offloading,
     recompute_fields,
+    recompute_labels,
     training_step,
 )
 from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
@@ -29,8 +29,9 @@ RULES: Final[dict[str, Rule]] = {
     **layout_precision.RULES,
     **expert_layers.SHAPE_RULES,
     **offloading.LAYER_RULES,
-    **recompute_fields.FIELD_RULES,
-    **recompute_fields.MAIN_RULES,
+    **recompute_fields.CONFIG_RULES,
+    **recompute_labels.CONFIG_RULES,
+    **recompute_labels.MAIN_RULES,
     **offloading.MODULE_RULES,
     **expert_layers.ROUTER_RULES,
     **cuda_graphs.RULES,
@@ -40,9 +41,9 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
     **training_step.RULES,
-    **no_effect.FIELD_RULES,
+    **recompute_fields.UNREAD_RULES,
     **training_step.HYBRID_RULES,
-    **no_effect.LABEL_RULES,
+    **recompute_labels.EFFECT_RULES,
 }
 """Every rule by its id; TransformerConfig's come first and in its own order."""
 

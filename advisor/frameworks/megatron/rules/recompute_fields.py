@@ -1,12 +1,25 @@
-"""Rules of TransformerConfig on the recompute fields and on single recompute modules."""
+"""Rules on the recompute and offload fields: what TransformerConfig refuses of them, and what it
+accepts and does not read.
+"""
 
 from functools import partial
 from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
-from advisor.frameworks.megatron.rules.conditions import Unknown, lists, replayed, unknown
-from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    arguments,
+    config,
+    function,
+    names,
+)
+from advisor.job import Framework
 
 
 def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
@@ -22,27 +35,7 @@ def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
     return found.with_versions(versions)
 
 
-def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
-    """layernorm and moe_act recompute exclude delayed scaling; in 0.13 any fp8 (0.12: no check)."""
-    labels = [m for m in ("moe_act", "layernorm") if lists(raw, m)]
-    if not raw.fp8 or not labels or not revision.at_least(0, 13):
-        return None
-    if not revision.at_least(0, 14):
-        return Problem(
-            f"recompute of {names(labels)} with fp8, which megatron-core 0.13 cannot do",
-            f"drop {names(labels)}, or use megatron-core 0.14 with another recipe than delayed",
-            "ValueError: moe_act and layernorm recompute cannot work with fp8.",
-        )
-    if not raw.delayed_scaling:
-        return None
-    return Problem(
-        f"recompute of {names(labels)} with fp8_recipe = delayed",
-        f"drop {names(labels)}, or use fp8_recipe tensorwise, blockwise or mxfp8",
-        "ValueError: Delayed scaling does not support moe_act and layernorm recompute for fp8.",
-    )
-
-
-FIELD_RULES: Final[dict[str, Rule]] = {
+CONFIG_RULES: Final[dict[str, Rule]] = {
     "recompute_granularity": Guard(
         summary="recompute_granularity is full or selective.",
         when=lambda raw, _: unknown((raw.recompute_granularity,), ("full", "selective")),
@@ -105,119 +98,150 @@ FIELD_RULES: Final[dict[str, Rule]] = {
         raises="AssertionError: Invalid choices for recompute_modules: {{",
         source=config(819, 878, 957, 1207, 1387, 1597, 1778),
     ),
-    "moe_act_needs_grouped_gemm": Guard(
-        summary="moe_act needs moe_grouped_gemm.",
-        when=lambda raw, _: lists(raw, "moe_act") and not raw.moe_grouped_gemm,
-        reason="recompute_modules has moe_act and moe_grouped_gemm is off",
-        fix="drop moe_act, or set moe_grouped_gemm in a mixture-of-experts model",
-        raises="ValueError: moe_act in recompute_modules is only supported with moe_grouped_gemm.",
-        source=config(825, 884, 963, 1213, 1393, 1603, 1784),
-    ),
-    "mla_up_proj_needs_mla": Guard(
-        summary="mla_up_proj needs multi-latent attention.",
-        when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
-        reason="recompute_modules has mla_up_proj and the model has no multi-latent attention",
-        fix="drop mla_up_proj",
-        raises="ValueError: mla_up_proj in recompute_modules is only supported with",
-        source=config(830, 889, 968, 1218, 1398, 1608, 1789),
-    ),
-    "gdn_norm_out_needs_gdn": Guard(
-        summary="gdn_norm_out needs gated-delta-net attention.",
-        when=lambda raw, revision: (
-            lists(raw, "gdn_norm_out")
-            and raw.experimental_attention_variant
-            not in (("gdn", "gdn2") if revision.at_least(0, 20) else ("gated_delta_net",))
-        ),
-        reason="recompute_modules has gdn_norm_out and experimental_attention_variant is "
-        "{raw.experimental_attention_variant}",
-        fix="drop gdn_norm_out",
-        raises="ValueError: gdn_norm_out in recompute_modules is only supported with",
-        source=config(0, 0, 0, 0, 0, 0, 1795),
-    ),
-    "shared_experts_overlap": Guard(
-        summary="shared_experts recompute excludes moe_shared_expert_overlap.",
-        given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
-        when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
-        reason="recompute_modules has shared_experts and moe_shared_expert_overlap is on",
-        fix="drop one of the two",
-        raises="ValueError: shared_experts recompute cannot work with --moe-shared-expert-overlap.",
-        source=config(0, 903, 982, 1232, 1412, 1622, 1812),
-    ),
-    "fp8_layernorm_recompute": function(
-        _fp8_layernorm, config(846, 914, 993, 1243, 1423, 1633, 1823)
-    ),
-    "moe_layer_recompute_with_full": Guard(
-        summary="The deprecated moe_layer_recompute excludes full recompute (from 0.12 on).",
-        given=lambda _, revision: revision.at_least(0, 12),
-        when=lambda raw, _: raw.moe_layer_recompute and raw.full,
-        reason="moe_layer_recompute with recompute_granularity = full",
-        fix="drop moe_layer_recompute: full recompute covers the MoE layers",
-        raises="ValueError: Do not set --moe-layer-recompute with full recompute granularity.",
-        source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
-    ),
 }
 
-_on_main = partial(
-    Guard, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py"
-)  # lines 2028-2160
 
-MAIN_RULES: Final[dict[str, Rule]] = {
-    "mhc_needs_connections": _on_main(
-        summary="mhc needs enable_mhc_connections.",
-        when=lambda raw, _: replayed(raw, "mhc") and not raw.enable_mhc_connections,
-        reason="recompute_modules has mhc and enable_mhc_connections is off",
-        fix="drop mhc",
-        raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
+def _modules_without_selective(raw: RawSettings, _: Revision) -> Problem | None:
+    """recompute_modules is read under granularity selective only."""
+    modules = raw.recompute_modules
+    # A dumped configuration shows the promoted default even where nothing is recomputed.
+    if raw.selective or not modules or modules == ("core_attn",):
+        return None
+    granularity = raw.recompute_granularity or "unset"
+    return Problem(
+        f"recompute_modules {names(modules)} is ignored: recompute_granularity is {granularity}",
+        "set recompute_granularity selective, or drop recompute_modules",
+    )
+
+
+def _unread_method(raw: RawSettings, _: Revision) -> str:
+    """The fields of full recompute that are set."""
+    fields = {
+        "recompute_method": raw.recompute_method,
+        "recompute_num_layers": raw.recompute_num_layers,
+    }
+    return " and ".join(f"{name} = {value}" for name, value in fields.items() if value is not None)
+
+
+def _reads_method(raw: RawSettings, revision: Revision) -> bool:
+    """Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it."""
+    return revision.framework is Framework.MEGATRON_LM or revision.version == "1"
+
+
+def _takes_no_empty_list(raw: RawSettings, revision: Revision) -> bool:
+    return revision.framework is Framework.MEGATRON_LM and revision.at_least(0, 16)
+
+
+def _why_not_distributed(raw: RawSettings, _: Revision) -> str:
+    if not raw.full:
+        return f"recompute_granularity is {raw.recompute_granularity or 'unset'}, not full"
+    return "tensor_model_parallel_size is 1" if raw.tensor_model_parallel_size <= 1 else ""
+
+
+def _more_layers_than_chunk(raw: RawSettings, revision: Revision) -> str:
+    """The layers of a model chunk, where more of them are to be recomputed."""
+    number, layers = raw.recompute_num_layers, raw.layers_per_chunk
+    refused = raw.recompute_method == "uniform" and revision.uniform_must_divide
+    if not raw.full or number is None or layers is None or number <= layers or refused:
+        return ""
+    return f"{layers}"
+
+
+def _recomputed_and_offloaded(raw: RawSettings, _: Revision) -> list[str]:
+    both = [m for m in raw.offload_modules if selects(raw, m)]
+    return both or (["every layer"] if raw.full and raw.offload_modules else [])
+
+
+_ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+_noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+_FULL: Final = "megatron-core 0.19.2 recompute.py:160-190"
+_CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
+_OFFLOAD: Final = "megatron-core 0.16.1 transformer_config.py:1268-1292"
+_BLOCK: Final = "megatron-core 0.16.1 transformer_block.py"
+
+UNREAD_RULES: Final[dict[str, Rule]] = {
+    "recompute_activations": _noted(
+        summary="--recompute-activations is short for selective, whatever granularity is given "
+        "beside it.",
+        when=lambda raw, _: raw.recompute_activations,
+        reason="--recompute-activations means recompute_granularity selective and overrides the "
+        "one given",
+        fix="write --recompute-granularity selective --recompute-modules with the modules you mean",
+        source=arguments(498, 605, 589),
     ),
-    "mhc_with_mlp": _on_main(
-        summary="mhc excludes mlp.",
-        when=lambda raw, _: replayed(raw, "mhc") and replayed(raw, "mlp"),
-        reason="recompute_modules has both mhc and mlp",
-        fix="drop one of the two",
-        raises="ValueError: ",
+    "modules_without_selective": function(
+        _modules_without_selective, _CONFIG, Verdict.NO_EFFECT, Authority.TRAINING
     ),
-    "mhc_layer_number": _on_main(
-        summary="mhc_recompute_layer_num must be at least 1.",
-        given=lambda raw, _: replayed(raw, "mhc"),
+    "method_without_full": _ignored(
+        summary="recompute_method and recompute_num_layers are read under a granularity only.",
+        given=lambda raw, _: raw.recompute_granularity is None and not raw.moe_layer_recompute,
+        when=_unread_method,
+        reason="{found} without recompute_granularity: nothing is recomputed",
+        fix="set recompute_granularity full, or drop them",
+        source="megatron-core 0.16.1 transformer_config.py:1154",
+    ),
+    "method_with_selective": _ignored(
+        summary="TransformerConfig ignores recompute_method under selective recompute.",
+        given=lambda raw, revision: not _reads_method(raw, revision),
+        when=lambda raw, _: raw.selective and raw.recompute_method is not None,
+        reason="recompute_method = {raw.recompute_method} is ignored by selective recompute",
+        fix="drop recompute_method",
+        source=_BLOCK,
+    ),
+    "selective_without_modules": _ignored(
+        summary="selective with an empty list recomputes nothing (Megatron-LM's arguments have "
+        "none).",
+        given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
         when=lambda raw, _: (
-            raw.mhc_recompute_layer_num is not None and raw.mhc_recompute_layer_num < 1
+            raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
         ),
-        reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num}",
-        fix="use 1 or more, or leave it unset",
-        raises="ValueError: ",
+        reason="selective recompute with an empty recompute_modules recomputes nothing",
+        fix="name modules, or drop recompute_granularity",
+        source=_CONFIG,
     ),
-    "mhc_with_offload": _on_main(
-        summary="mhc excludes offload of modules.",
-        when=lambda raw, _: replayed(raw, "mhc") and raw.fine_grained_activation_offloading,
-        reason="recompute_modules has mhc with fine_grained_activation_offloading",
-        fix="drop one of the two",
-        raises="NotImplementedError: 'mhc' in recompute_modules + "
-        "fine_grained_activation_offloading is",
+    "distribute_ignored": _ignored(
+        summary="TransformerConfig reads distribute_saved_activations under full recompute with TP "
+        "only.",
+        given=lambda raw, revision: (
+            raw.distribute_saved_activations and revision.framework is not Framework.MEGATRON_LM
+        ),
+        when=_why_not_distributed,
+        reason="distribute_saved_activations is ignored: {found}",
+        fix="drop distribute_saved_activations",
+        source=_BLOCK,
     ),
-    "mhc_with_full": _on_main(
-        summary="enable_mhc_connections excludes full recompute.",
-        when=lambda raw, _: raw.enable_mhc_connections and raw.full,
-        reason="full recompute with enable_mhc_connections",
-        fix="use selective recompute with mhc",
-        raises="NotImplementedError: enable_mhc_connections is not yet compatible with full "
-        "activation",
+    "block_without_layers": _ignored(
+        summary="block with recompute_num_layers below 1 recomputes nothing.",
+        given=lambda raw, _: raw.full and raw.recompute_method == "block",
+        when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
+        reason="block recompute with recompute_num_layers = {raw.recompute_num_layers} recomputes "
+        "nothing",
+        fix="use recompute_num_layers 1 or more, or drop recompute_granularity",
+        source=_FULL,
     ),
-    "mhc_with_pipeline": _on_main(
-        summary="enable_mhc_connections excludes pipeline parallelism.",
-        when=lambda raw, _: raw.enable_mhc_connections and raw.pipeline_model_parallel_size != 1,
-        reason="enable_mhc_connections with pipeline_model_parallel_size = "
-        "{raw.pipeline_model_parallel_size}",
-        fix="use pipeline_model_parallel_size 1",
-        raises="NotImplementedError: enable_mhc_connections does not support "
-        "pipeline_model_parallel_size",
+    "more_layers_than_chunk": _noted(
+        summary="recompute_num_layers beyond the model chunk means all of its layers.",
+        when=_more_layers_than_chunk,
+        reason="recompute_num_layers = {raw.recompute_num_layers} is more than the {found} layers "
+        "of a model chunk, and means {found}",
+        fix="use recompute_num_layers {found}",
+        source=_FULL,
     ),
-    "gdp_offload_and_recompute": _on_main(
-        summary="Offload of gdp_qkv excludes recompute of gdp_in_proj.",
+    "offload_without_switch": _ignored(
+        summary="offload_modules is read under fine_grained_activation_offloading only.",
+        given=lambda raw, _: not raw.fine_grained_activation_offloading,
+        when=lambda raw, _: raw.offload_modules,
+        reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
+        fix="set fine_grained_activation_offloading, or drop offload_modules",
+        source=_OFFLOAD,
+    ),
+    "offload_of_recomputed": _noted(
+        summary="Offloading what is recomputed anyway is accepted silently.",
         given=lambda raw, _: raw.fine_grained_activation_offloading,
-        when=lambda raw, _: replayed(raw, "gdp_in_proj") and "gdp_qkv" in raw.offload_modules,
-        reason="offload_modules has gdp_qkv and recompute_modules gdp_in_proj",
-        fix="drop one of the two",
-        raises="ValueError: gdp_qkv cannot be set in offload_modules together with gdp_in_proj",
+        when=_recomputed_and_offloaded,
+        reason="{found} is both recomputed and offloaded",
+        fix="choose one of the two for each module",
+        source=_OFFLOAD,
     ),
 }
-"""On what main has and no release: mhc, gdp_in_proj, gdp_qkv."""
+"""Fields first, then whole layers and offloading."""
