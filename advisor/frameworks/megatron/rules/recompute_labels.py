@@ -95,9 +95,8 @@ CONFIG_RULES: Final[dict[str, Rule]] = {
     ),
 }
 
-_on_main = partial(
-    Guard, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py"
-)  # lines 2028-2160
+# Lines 2028-2160 there.
+_on_main = partial(Guard, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py")
 
 MAIN_RULES: Final[dict[str, Rule]] = {
     "mhc_needs_connections": _on_main(
