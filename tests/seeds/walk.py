@@ -2,15 +2,15 @@
 
 from functools import lru_cache
 
-from advisor.advise import advise
-from advisor.answer import Advice, Evaluation
+from advisor.answer.advice import Advice, Evaluation
 from advisor.diagnose import diagnose
 from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job import Framework
-from advisor.request import Request
+from advisor.job.job import Framework
+from advisor.request.request import Request
+from advisor.search.advise import advise
 
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "main")
 CORE = resolve_revision(Framework.MEGATRON_LM, "0.16")

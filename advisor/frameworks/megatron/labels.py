@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from advisor.layers.moe.layer import MOE_MODULES
-from advisor.layers.moe.shared import SHARED_MODULES
+from advisor.layers.megatron.moe.layer import MOE_MODULES
+from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import ReplayRun
+from advisor.plan.recompute_plan import ReplayRun
 
 Replays = Callable[[ModelSpec, LayerKind], Iterator[ReplayRun]]
 

@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSe
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import DENSE, LayerKind, Role
 from advisor.models.spec import ModelSpec
-from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
+from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
 
 
 @lru_cache(maxsize=4096)

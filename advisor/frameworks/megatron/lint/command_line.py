@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)

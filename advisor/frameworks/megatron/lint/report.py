@@ -7,14 +7,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.command_line import read_command_line, read_tokens
 from advisor.frameworks.megatron.lint.given import Given
 from advisor.frameworks.megatron.lint.yaml_config import read_yaml
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import Authority, Finding, Verdict, find
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 
 class Level(StrEnum):

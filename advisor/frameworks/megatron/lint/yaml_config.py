@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import yaml
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")

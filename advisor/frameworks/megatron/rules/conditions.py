@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.units import nearest_names
 
 
 def lists(raw: RawSettings, module: str) -> bool:

@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.rules.rule import (
     function,
     names,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 
 def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:

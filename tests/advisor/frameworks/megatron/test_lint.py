@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint import (
     LintReport,
     level_of,
@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.lint import (
 )
 from advisor.frameworks.megatron.lint.command_line import tokens
 from advisor.frameworks.megatron.lint.given import field_of
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
 FULL = "--recompute-granularity full --recompute-method"
