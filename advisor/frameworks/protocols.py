@@ -49,6 +49,14 @@ class FixedMemory:
         return sum(term.num_bytes for term in self.buffers)
 
 
+@dataclass(frozen=True, slots=True)
+class LayerSplits:
+    """Whether a release splits layers unevenly at all, and whether by a text of every chunk."""
+
+    unevenly: bool = False
+    by_text: bool = False
+
+
 def no_file(framework: Framework) -> UserError:
     """The answer where a framework is told its settings by options or in Python alone."""
     return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
@@ -79,6 +87,22 @@ class FrameworkAdapter(Protocol):
     def version(self, text: str, model: ModelSpec | None = None) -> str:
         """The known version that `text` means; empty means the newest, of those that have layers
         for `model`. UserError otherwise."""
+        ...
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Whether it has the model's layers: the first that has builds what names no framework."""
+        ...
+
+    def for_recipe(self, framework: Framework | None) -> Framework:
+        """The framework of its family that runs a recipe of `framework`, where none is named."""
+        ...
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """How its release can be told to split layers that PP does not divide."""
+        ...
+
+    def check_optimizer(self, config: JobConfig) -> None:
+        """Raise UserError where the release has not the job's optimizer."""
         ...
 
     def words(self, job: Job) -> str:

@@ -35,7 +35,7 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from advisor.frameworks.protocols import FixedMemory, no_file
+from advisor.frameworks.protocols import FixedMemory, LayerSplits, no_file
 from advisor.job.job import Framework, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
@@ -80,6 +80,25 @@ class Megatron:
     def version(self, text: str, model: ModelSpec | None = None) -> str:
         """The release that `text` means."""
         return resolve_revision(self.framework, text).version
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Megatron's own layers; those that need a provider's modules Bridge and NeMo alone."""
+        provided = next(of_providers(model), None) is not None
+        return model.transformer_impl.is_megatron and not (self._is_lm and provided)
+
+    def for_recipe(self, framework: Framework | None) -> Framework:
+        """NeMo builds what Bridge builds."""
+        bridge = self.framework is Framework.MEGATRON_BRIDGE
+        return Framework.NEMO if bridge and framework is Framework.NEMO else self.framework
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """By numbers of layers at the ends, and from 0.13 on by a text."""
+        release = resolve_revision(config.framework, config.framework_version)
+        return LayerSplits(release.splits_unevenly, release.splits_by_text)
+
+    def check_optimizer(self, config: JobConfig) -> None:
+        """See muon.check_release."""
+        check_release(config, resolve_revision(config.framework, config.framework_version))
 
     def words(self, job: Job) -> str:
         """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""

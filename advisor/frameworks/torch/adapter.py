@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from advisor.answer.advice import Rejection
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FixedMemory, no_file
+from advisor.frameworks.protocols import FixedMemory, LayerSplits, no_file
 from advisor.frameworks.torch.budget import kernels_note
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
@@ -91,6 +91,21 @@ class TorchStack:
             f"is no known version of {self.framework}",
             f"one of {', '.join(self.versions)}",
         )
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Layers that are written in plain torch."""
+        return not model.transformer_impl.is_megatron
+
+    def for_recipe(self, framework: Framework | None) -> Framework:
+        """Itself."""
+        return self.framework
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """There is no pipeline to split them over."""
+        return LayerSplits()
+
+    def check_optimizer(self, config: JobConfig) -> None:
+        """Adam is all there is."""
 
     def words(self, job: Job) -> str:
         """``torchtitan 0.2 with torch layers``."""

@@ -10,7 +10,7 @@ from advisor.base.units import parse_gpus
 from advisor.job.job import Framework
 from advisor.job.layout import ParallelLayout
 from advisor.report.setting_flags import shown_frameworks
-from advisor.request.experiments import find_experiment
+from advisor.request.experiments import Wanted, find_experiment
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
@@ -108,7 +108,7 @@ def test_without_a_preset_the_layout_is_chosen() -> None:
 
 def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_batch() -> None:
     advice = ask(gpus="128xH100")
-    published = find_experiment("llama3_70b", 64, "H100")
+    published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
     assert published is not None
     layout, config = advice.job.layout, advice.job.config
     replicas = 2 * published.layout.data_parallel_size
@@ -124,7 +124,7 @@ def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
 
 
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
-    published = find_experiment("llama3_70b", 64, "H100")
+    published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
     assert published is not None
     advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
     assert advice.job.layout == replace(
