@@ -6,7 +6,7 @@ for that precision. So the preset of a job is found by listing one folder and re
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -253,40 +253,44 @@ def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
 
 
 def _read(document: Document) -> Experiment:
-    """Experiment from the file's keys: model, gpus, layout, model_options, shipped_recompute,
-    source, notes, and the fields of JobConfig."""
-    path, values = document.path, dict(document.values)
-    about = {key: convert(values.pop(key, ""), str, path, key) for key in _ABOUT}
-    spec = convert(values.pop("shipped_recompute", ""), str, path, "shipped_recompute")
+    return read_experiment(document.name, document.values, str(document.path))
+
+
+def read_experiment(name: str, values: Mapping[str, object], where: str) -> Experiment:
+    """Experiment from the keys of its file: model, gpus, layout, model_options, shipped_recompute,
+    source, notes, and the fields of JobConfig; UserError, which begins with `where`."""
+    values = dict(values)
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
+    shipped = convert(values.pop("shipped_recompute", ""), str, where, "shipped_recompute")
     for key in ("model", "gpus"):
         if not about[key]:
-            raise UserError(f"{path}: {key}", "(none)", "is missing")
-    layout = _mapping(values.pop("layout", {}), path, "layout")
-    options = _mapping(values.pop("model_options", {}), path, "model_options")
+            raise UserError(f"{where}: {key}", "(none)", "is missing")
+    layout = _mapping(values.pop("layout", {}), where, "layout")
+    options = _mapping(values.pop("model_options", {}), where, "model_options")
     return Experiment(
-        name=document.name,
+        name=name,
         **about,
-        layout=_layout(layout, parse_gpus(about["gpus"])[0], path),
-        config=read_dataclass(JobConfig, values, path),
-        model_options=tuple(read_fields(ModelSpec, options, path, "model_options.").items()),
-        shipped=spec,
+        layout=_layout(layout, parse_gpus(about["gpus"])[0], where),
+        config=read_dataclass(JobConfig, values, where),
+        model_options=tuple(read_fields(ModelSpec, options, where, "model_options.").items()),
+        shipped=shipped,
     )
 
 
-def _mapping(value: object, path: Path, key: str) -> dict[str, object]:
+def _mapping(value: object, where: str, key: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise UserError(f"{path}: {key}", value, "must be a mapping of keys to values")
+        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
     return value
 
 
-def _layout(values: dict[str, object], num_gpus: int, path: Path) -> ParallelLayout:
+def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLayout:
     """Layout of all GPUs: data parallelism is what the other degrees leave."""
-    layout = read_dataclass(ParallelLayout, values, path, "layout.")
+    layout = read_dataclass(ParallelLayout, values, where, "layout.")
     if "data_parallel_size" in values:
         return layout
     if num_gpus % layout.world_size:
         raise UserError(
-            f"{path}: layout",
+            f"{where}: layout",
             f"TP x CP x PP = {layout.world_size}",
             f"must divide {num_gpus} GPUs",
             f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",

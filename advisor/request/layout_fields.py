@@ -76,6 +76,8 @@ def reshaped(
     values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
     if base is not None:
         _drop_what_follows(values, given)
+        if base.world_size != num_gpus:
+            values.pop("data_parallel_size", None)
     values |= given
     tp = values.get(_TP, 1)
     values.setdefault("sequence_parallel", tp > 1)

@@ -172,7 +172,9 @@ def _job_config(
     """Batch, precision and options: what is given over the recipe's, all at once, or over what is
     assumed where there is none."""
     base = _base_config(subject, choice.preset, model)
-    chosen = {"framework": subject.framework}
+    chosen: dict[str, Any] = {"framework": subject.framework}
+    if base.value.framework is not subject.framework:
+        chosen["framework_version"] = ""  # of the other framework
     origins = {} if given.framework else {"framework": assumed("it builds the model")}
     over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)
     return Sourced(
