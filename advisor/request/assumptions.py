@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from advisor.base.dtypes import DType
-from advisor.job.job import CudaGraphImpl, Framework, JobConfig
+from advisor.job.job import CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import CrossEntropyFusion
@@ -28,7 +28,7 @@ class Facts:
     config: JobConfig
     layout: ParallelLayout | None
     runs_presets: bool
-    first_framework: Framework
+    first_framework: str
 
 
 def said_assumptions(facts: Facts) -> tuple[str, ...]:

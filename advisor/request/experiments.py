@@ -26,7 +26,7 @@ from advisor.base.fields import convert, read_dataclass, read_fields
 from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
 from advisor.frameworks.registry import RECIPE_FRAMEWORKS, framework_of_recipe
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -57,7 +57,7 @@ class Experiment:
     source: str = ""
     notes: str = ""
     shipped: str = ""
-    framework: Framework | None = None
+    framework: str | None = None
     not_modelled: tuple[str, ...] = ()
     splits_as_published: bool = True
 
@@ -87,7 +87,7 @@ class Wanted:
     num_gpus: int
     gpu_type: str
     precision: Precision | None = None
-    framework: Framework | None = None
+    framework: str | None = None
     seq_length: int | None = None
     config_dir: Path | None = None
 

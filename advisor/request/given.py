@@ -9,7 +9,8 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse, parse_all
 from advisor.base.units import nearest_names, parse_bytes
-from advisor.job.job import Framework, JobConfig
+from advisor.frameworks.registry import known_framework
+from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.request.experiments import Experiment
@@ -48,7 +49,7 @@ class Given:
         return self.job_fields.get("precision")
 
     @property
-    def framework(self) -> Framework | None:
+    def framework(self) -> str | None:
         """The framework, where it is named."""
         return self.job_fields.get("framework")
 
@@ -117,13 +118,17 @@ def _job_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     given: dict[str, Any] = {
         name: getattr(request, name) for name in _JOB_FLAGS if getattr(request, name) is not None
     }
-    for name, kind in (("precision", Precision), ("framework", Framework)):
-        if text := getattr(request, name):
-            given[name] = parse(text, kind, f"--{name}")
+    if request.precision:
+        given["precision"] = parse(request.precision, Precision, "--precision")
+    if request.framework:
+        given["framework"] = known_framework(request.framework, "--framework")
     if request.memory_budget is not None:
         given[_BUDGET] = parse_bytes(request.memory_budget, "--memory-budget")
     texts = dict(texts)
     budget = texts.get(_BUDGET, "0")
     if not budget.isdigit():
         texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
-    return given | parse_all(JobConfig, texts, "job.")
+    given |= parse_all(JobConfig, texts, "job.")
+    if "framework" in given:
+        given["framework"] = known_framework(given["framework"])
+    return given

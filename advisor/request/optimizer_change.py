@@ -56,7 +56,7 @@ def lent_optimizer(
         return config
     try:
         lent = replace(config, optimizer=wanted)
-        adapter.check_optimizer(lent)
+        adapter.check_options(lent)
     except UserError:
         return config
     return lent

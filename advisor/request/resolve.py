@@ -11,7 +11,7 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.job.job import Framework, Job, JobConfig, check_precision
+from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import PositionEmbedding
 from advisor.models.presets import load_model
@@ -96,7 +96,7 @@ class _Subject:
     gpu: Gpu
     num_gpus: int
     gpu_type: str
-    framework: Framework
+    framework: str
 
     @property
     def adapter(self) -> FrameworkAdapter:
@@ -173,7 +173,7 @@ def _job_config(
     assumed where there is none."""
     base = _base_config(subject, choice.preset, model)
     chosen: dict[str, Any] = {"framework": subject.framework}
-    if base.value.framework is not subject.framework:
+    if base.value.framework != subject.framework:
         chosen["framework_version"] = ""  # of the other framework
     origins = {} if given.framework else {"framework": assumed("it builds the model")}
     over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)

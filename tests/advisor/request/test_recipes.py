@@ -15,8 +15,9 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, first_refusal
 from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.names import Framework
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
 from advisor.models.spec import ModelSpec

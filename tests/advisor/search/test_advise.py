@@ -7,7 +7,7 @@ import pytest
 from advisor.answer.advice import Advice
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
 from advisor.report.setting_flags import shown_frameworks
 from advisor.request.experiments import Wanted, find_experiment
@@ -336,12 +336,12 @@ def test_the_framework_is_one_that_builds_the_model(
     resolution = resolve(Request(model=model, gpus=gpus))
     assert resolution.config.framework is framework
     named = f"framework {framework}" in resolution.assumptions
-    assert named is (framework is not Framework.MEGATRON_LM)
+    assert named is (framework != Framework.MEGATRON_LM)
     job = resolution.job(
         resolution.layout or ParallelLayout(data_parallel_size=parse_gpus(gpus)[0])
     )
     builds = Framework.MEGATRON_LM in shown_frameworks(job)
-    assert builds is (framework is Framework.MEGATRON_LM)
+    assert builds is (framework == Framework.MEGATRON_LM)
 
 
 def test_keys_that_need_each_other_may_stand_in_any_order() -> None:

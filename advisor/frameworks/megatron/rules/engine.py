@@ -31,7 +31,8 @@ from advisor.frameworks.megatron.rules import (
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.rules.sources import source_of, stated_in
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
 RULES: Final[tuple[Rule, ...]] = (
     *fields.RULES,

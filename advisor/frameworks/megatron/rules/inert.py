@@ -5,7 +5,7 @@ from typing import Final
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 _PROMOTED: Final = ("core_attn",)
 
@@ -54,7 +54,7 @@ def method_without_full(raw: RawSettings, revision: Revision) -> Problem | None:
 def method_with_selective(raw: RawSettings, revision: Revision) -> Problem | None:
     """TransformerConfig ignores recompute_method under selective recompute."""
     # Megatron-LM's arguments refuse it, and NeMo 1's own transformer demands it.
-    meant = revision.framework is Framework.MEGATRON_LM or revision.version == "1"
+    meant = revision.framework == Framework.MEGATRON_LM or revision.version == "1"
     if meant or not raw.selective or raw.recompute_method is None:
         return None
     return Problem(
@@ -65,7 +65,7 @@ def method_with_selective(raw: RawSettings, revision: Revision) -> Problem | Non
 
 def selective_without_modules(raw: RawSettings, revision: Revision) -> Problem | None:
     """selective with an empty list recomputes nothing (Megatron-LM's arguments have none)."""
-    if revision.framework is Framework.MEGATRON_LM and revision.at_least(0, 16):
+    if revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 16):
         return None
     if not raw.selective or raw.recompute_modules != () or raw.moe_layer_recompute:
         return None
@@ -78,7 +78,7 @@ def selective_without_modules(raw: RawSettings, revision: Revision) -> Problem |
 def distribute_ignored(raw: RawSettings, revision: Revision) -> Problem | None:
     """TransformerConfig reads distribute_saved_activations under full recompute with TP only."""
     wanted = raw.distribute_saved_activations
-    if revision.framework is Framework.MEGATRON_LM or not wanted:
+    if revision.framework == Framework.MEGATRON_LM or not wanted:
         return None
     if raw.full and raw.tensor_model_parallel_size > 1:
         return None
