@@ -6,7 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.judge.identity import workload_key
-from harness.judge.reproduce import again
+from harness.judge.reproduce import reproduction_command
 from harness.trial.codec import decode_result
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
@@ -56,7 +56,7 @@ def _run(path: Path) -> Loaded:
 
 
 def _command(plan: RunPlan, trial: Trial) -> str:
-    return again(plan.experiment, trial)
+    return reproduction_command(plan.experiment, trial)
 
 
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:

@@ -16,7 +16,8 @@ from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import ReplayRun
 
 Replays = Callable[[ModelSpec, LayerKind], Iterator[ReplayRun]]

@@ -10,7 +10,8 @@ from functools import lru_cache
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 
 EVERYTHING = frozenset(Module)
 """What cpu_offloading takes of a layer."""

@@ -22,7 +22,8 @@ from advisor.frameworks.megatron.rules import (
 )
 from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
 RULES: Final[dict[str, Rule]] = {
     **fields.RULES,

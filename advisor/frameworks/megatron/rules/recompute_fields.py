@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.rules.rule import (
     function,
     names,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 
 def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
@@ -125,11 +125,11 @@ def _unread_method(raw: RawSettings, _: Revision) -> str:
 
 def _reads_method(raw: RawSettings, revision: Revision) -> bool:
     """Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it."""
-    return revision.framework is Framework.MEGATRON_LM or revision.version == "1"
+    return revision.framework == Framework.MEGATRON_LM or revision.version == "1"
 
 
 def _takes_no_empty_list(raw: RawSettings, revision: Revision) -> bool:
-    return revision.framework is Framework.MEGATRON_LM and revision.at_least(0, 16)
+    return revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 16)
 
 
 def _why_not_distributed(raw: RawSettings, _: Revision) -> str:
@@ -203,7 +203,7 @@ UNREAD_RULES: Final[dict[str, Rule]] = {
         summary="TransformerConfig reads distribute_saved_activations under full recompute with TP "
         "only.",
         given=lambda raw, revision: (
-            raw.distribute_saved_activations and revision.framework is not Framework.MEGATRON_LM
+            raw.distribute_saved_activations and revision.framework != Framework.MEGATRON_LM
         ),
         when=_why_not_distributed,
         reason="distribute_saved_activations is ignored: {found}",

@@ -12,7 +12,7 @@ import pytest
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import first_refusal
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 VERSIONS = (

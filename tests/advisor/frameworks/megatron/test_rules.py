@@ -23,7 +23,7 @@ from advisor.frameworks.megatron.rules import (
 from advisor.frameworks.megatron.rules.conditions import Unknown
 from advisor.frameworks.megatron.rules.rule import Guard
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
