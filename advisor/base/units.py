@@ -6,6 +6,7 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import isqrt
 from typing import Final
 
 from advisor.base.errors import UserError
@@ -114,3 +115,16 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
         return f"one of {', '.join(names)}"
     far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
     return f"the nearest of {len(names)}: {', '.join(far)}"
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` on both sides of `wanted`, for an error's last words."""
+    below = [d for d in divisors(number) if d <= wanted][-1:]
+    above = [d for d in divisors(number) if d > wanted][:1]
+    return " or ".join(str(d) for d in below + above)

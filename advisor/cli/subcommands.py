@@ -11,7 +11,6 @@ from advisor.cli.outcome import Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from advisor.job.job import Framework, Job
 
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
@@ -159,32 +158,13 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
-    from advisor.frameworks.megatron.revisions import resolve_revision
-    from advisor.frameworks.registry import stack_of
-    from advisor.frameworks.torch.adapter import TorchStack
-    from advisor.job.job import Framework
-    from advisor.report.rules_page import rules_page, stack_rules_page
+    from advisor.frameworks.registry import adapter_of, known_framework
+    from advisor.report.rules_page import rules_page
 
     wanted = parse_rules(arguments)
-    framework = Framework(wanted.framework or Framework.MEGATRON_LM)
-    stack = stack_of(framework)
-    if isinstance(stack, TorchStack):
-        job = _some_job(framework, wanted.framework_version)
-        return Outcome(text=_printed(stack_rules_page(stack, job, wanted.word)))
-    revision = resolve_revision(framework, wanted.framework_version or "")
-    return Outcome(text=_printed(rules_page(revision, wanted.word)))
-
-
-def _some_job(framework: "Framework", version: str | None) -> "Job":
-    """A dense model on one node, to ask a framework about."""
-    from advisor.request.request import Request
-    from advisor.request.resolve import resolve
-
-    found = resolve(
-        Request(model="llama3_8b", gpus="8xH100", framework=framework, framework_version=version)
-    )
-    assert found.layout is not None
-    return found.job(found.layout)
+    name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
+    overview = adapter_of(name).rules_overview(wanted.framework_version or "")
+    return Outcome(text=_printed(rules_page(overview, wanted.word)))
 
 
 def _table(

@@ -12,10 +12,11 @@ from functools import lru_cache
 from typing import TypeVar
 
 from advisor.base.errors import UserError
+from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
-from advisor.models.mixers import hybrid_segments
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.layer_kinds import hybrid_segments
+from advisor.models.spec import ModelSpec
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.static import GRADIENT_COPIES
-from advisor.plan.schedule import moments
+from advisor.plan.schedule import schedule_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def activation_peak(
     left = [chunk.left for chunk in distinct]
     best_total, best = -1, None
     highest = [0, 0]  # forward, backward
-    for moment in moments(pp, len(classes), microbatches, stage, classes, spent=any(left)):
+    for moment in schedule_points(pp, len(classes), microbatches, stage, classes, spent=any(left)):
         chunk = distinct[classes[moment.chunk]]
         peak = chunk.backward if moment.backward else chunk.forward
         kept = sum(map(mul, moment.by_class, each))

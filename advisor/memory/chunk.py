@@ -10,7 +10,7 @@ from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.arena import Peak
 from advisor.memory.chunk_blocks import Block, kept_input, plain_block, segment_block
 from advisor.memory.liveness import footprint
-from advisor.memory.working_set import Beside, WorkingSet
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import Role
 from advisor.plan.recompute_plan import RecomputePlan
 
@@ -104,7 +104,7 @@ def chunk_footprint(
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
         left=sum(block.count * block.left_behind for block in blocks)
         - (blocks[0].left_gradient if blocks else 0),
-        unsure=plan.unsure_bytes,
+        unsure=plan.kept_bytes_sigma,
     )
 
 
@@ -196,7 +196,7 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
     return tuple(reversed(raised))
 
 
-def _raised(block: Block, beside: Beside, left: int) -> Block:
+def _raised(block: Block, beside: ShardingOverhead, left: int) -> Block:
     """`block` with `beside` it what is gathered and reduced, and `left` bytes of later blocks."""
 
     def more(peak: Peak, num_bytes: int) -> Peak:

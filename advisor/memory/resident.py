@@ -12,9 +12,8 @@ from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
-from advisor.models.spec import AttentionBackend, PositionEmbedding
+from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, compute capability 9.0 alone

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from advisor.answer.advice import Advice, Candidate, Verification
 from advisor.base.units import DASH, gib
+from advisor.frameworks.registry import label_of
 from advisor.report import setting_flags as flags
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
@@ -109,7 +110,7 @@ def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
     for framework in flags.shown_frameworks(advice.job):
         setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
-        rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
+        rows.append((label_of(framework), words or flags.NO_FLAGS))
     if variables := flags.environment_words(best.evaluation):
         rows.append(("Environment", variables))
     commands = [Fitted(partial(_command, label, words)) for label, words in rows]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from advisor.answer.advice import Candidate
 from advisor.base.units import signed_percent
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, table
 from advisor.report.wording import gib, percent, seconds

@@ -6,12 +6,13 @@ from dataclasses import replace
 from advisor.answer.advice import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.differences import differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
@@ -35,11 +36,12 @@ def advise(request: Request) -> Advice:
     """
     layouts = request.search is SearchScope.LAYOUT
     resolution = resolve(request, borrow=not layouts)
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
-        return _rank_layouts(resolution, stack, calibration)
+        advice = _rank_layouts(resolution, stack, calibration)
+        return replace(advice, differences=differences(resolution, resolve(request)))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -48,13 +50,15 @@ def advise(request: Request) -> Advice:
         borrowed = _rank_borrowed(resolution, stack, calibration, asked)
         if borrowed is not None:
             return borrowed
-        resolution = resolve(request, borrow=False)
+        usual, resolution = resolution, resolve(request, borrow=False)
+        advice = _rank_best_layout(resolution, stack, calibration, asked)
+        return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
 def _rank_borrowed(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice | None:
@@ -70,7 +74,7 @@ def _rank_borrowed(
 
 def _rank_best_layout(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice:
@@ -98,7 +102,7 @@ def _with_another_layout(
 ) -> Advice:
     """Where nothing fits in the layout that was given: with the best one that does, as the first
     remedy. Of Megatron's layouts alone; none where nothing was given."""
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free_already = resolution.layout is None and given == resolution.layout_fields
     if advice.fits or free_already or not stack.runs_presets:
@@ -130,7 +134,7 @@ def _chosen(resolution: Resolution, searched: Searched) -> str:
 def _rank_settings(
     resolution: Resolution,
     layout: ParallelLayout,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
 ) -> Advice:
@@ -162,9 +166,7 @@ def _rank_settings(
     remedies: tuple[Remedy, ...] = ()
     if candidates:
         remedies = find_remedies(candidates[0].evaluation, calibration, asked)
-    return _advice(
-        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
-    )
+    return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
 def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
@@ -172,18 +174,19 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
     return any(setting.promoted == other.promoted for other in others)
 
 
-def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
+def _rank_layouts(
+    resolution: Resolution, stack: FrameworkAdapter, calibration: Calibration
+) -> Advice:
     """Every layout with every setting, in one ranking."""
     searched = search_layouts(resolution, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
-    assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
+        replace(resolution, assumptions=(*resolution.assumptions, said)),
         job,
-        assumptions,
         calibration,
         candidates,
         stack.rejected(job),
@@ -193,8 +196,8 @@ def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration
 
 
 def _advice(
+    resolution: Resolution,
     job: Job,
-    assumptions: tuple[str, ...],
     calibration: Calibration,
     candidates: tuple[Candidate, ...],
     rejected: tuple[Rejection, ...],
@@ -203,7 +206,7 @@ def _advice(
 ) -> Advice:
     return Advice(
         job=job,
-        assumptions=assumptions,
+        assumptions=resolution.assumptions,
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -213,11 +216,14 @@ def _advice(
         candidates=candidates,
         rejected=rejected,
         remedies=remedies,
+        recipe=resolution.recipe,
+        recipe_differs=resolution.differs,
+        origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
 
 
 def _notes(
-    evaluations: Sequence[Evaluation], stack: Stack
+    evaluations: Sequence[Evaluation], stack: FrameworkAdapter
 ) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from advisor.answer.advice import Advice, Candidate, Verification
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
 
@@ -27,7 +27,7 @@ def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
     one that runs Megatron's layers.
     """
     framework = advice.job.config.framework
-    if not stack_of(framework).runs_presets:
+    if not adapter_of(framework).runs_presets:
         raise UserError(
             "--verify",
             top,

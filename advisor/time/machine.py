@@ -8,7 +8,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

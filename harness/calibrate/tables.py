@@ -13,8 +13,8 @@ from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, 
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.models.options import CrossEntropyFusion, TransformerImpl
 from advisor.models.presets import load_model
-from advisor.models.spec import CrossEntropyFusion, TransformerImpl
 from advisor.request.experiments import load_experiment
 from harness.calibrate.targets import Quantity, Target
 

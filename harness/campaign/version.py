@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
-import advisor
-import harness
 from advisor.base.configuration import Group, packaged_configs
 
 
@@ -15,7 +14,8 @@ def program_version() -> str:
     A copy without git has one too, and of two sets of uncommitted changes each has its own.
     Campaigns and what runs them are left out: they change no measurement.
     """
-    packages = (Path(module.__path__[0]) for module in (advisor, harness))
+    specs = (find_spec(name) for name in ("advisor", "harness"))
+    packages = (Path(spec.origin).parent for spec in specs if spec and spec.origin)
     return digest((*packages, packaged_configs()))
 
 

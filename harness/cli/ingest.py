@@ -17,9 +17,9 @@ from harness.judge.results import load_results
 from harness.logs.ingestion import Identity, Ingested, Source, ingest, write
 from harness.logs.records import LogFramework
 from harness.planner.run_request import compose
-from harness.run.progress import reason, say
+from harness.run.progress import say
 from harness.run.runner import FAILED
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult, TrialStatus, reason
 from harness.trial.trial import Device
 
 _say: Final = partial(say, command="ingest")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from harness.base.values import grouped
 from harness.judge.goldens.series import Process
 from harness.judge.metrics import LOSS
-from harness.values import grouped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

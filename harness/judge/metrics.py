@@ -11,9 +11,8 @@ from typing import Final
 
 from advisor.base.units import MIB, human_bytes, significant
 from harness.judge.goldens.series import Process, Series
-from harness.judge.identity import world_size
 from harness.trial.result import MemoryPeak, TrialResult, most
-from harness.trial.trial import Device
+from harness.trial.trial import Device, world_size
 
 LOSS: Final = "loss"
 STEP_TIME: Final = "step_time_seconds"

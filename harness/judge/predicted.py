@@ -8,10 +8,9 @@ from typing import Final
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.run.progress import reason
-from harness.trial.result import TrialResult, TrialStatus, most
+from harness.base.values import known
+from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.values import known
 
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _FEWEST_RANKS: Final = 3

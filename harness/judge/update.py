@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from harness.base.values import Scalar, flatten, grouped
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
 from harness.judge.goldens.golden_json import golden_from_text, golden_text, golden_values
-from harness.judge.identity import Place, Scalar, differences, flatten, place_of, workload_key
+from harness.judge.identity import Place, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
 from harness.judge.metrics import process_of
 from harness.trial.files import read_given, write_atomic
 from harness.trial.result import TrialResult, TrialStatus
-from harness.values import grouped
 
 FOLDER: Final = Path("results/golden")
 ADVISED_REPEATS: Final = 5

@@ -71,7 +71,7 @@ class StageByStage:
         if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
             return ""
         module = importlib.import_module("harness.rehearsal.storage_differences")
-        return str(module.suspects(self._trial.workload, self._case))
+        return str(module.storage_differences(self._trial.workload, self._case))
 
     def found(self) -> Rehearsal:
         """What all runs gave."""

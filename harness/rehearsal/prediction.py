@@ -20,7 +20,7 @@ _OF_THE_DEVICE: Final = ("cuBLAS workspaces", "TE GEMM workspace", "dummy weight
 def predicted_stages(
     evaluator: Evaluator, recompute: str, stages: tuple[int, ...], device: Device
 ) -> tuple[StagePeaks, ...]:
-    """The evaluator's prediction of each stage, for a job as harness.planner.forecast.as_run gives."""
+    """The evaluator's prediction of each stage, for a job as planner.forecast.as_run gives it."""
     setting = parse_setting(recompute)
     return tuple(
         _predicted(evaluator.job, stage, evaluator.stage_detail(setting, stage), device)

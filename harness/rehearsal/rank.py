@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from advisor.plan.schedule import moments
+from advisor.plan.schedule import schedule_points
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.local_attention import SdpaAttention
 from harness.backends.megatron_core.mock_data import Microbatches
@@ -48,12 +48,13 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
 
     They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
     flight in each, and what the schedule holds beside them: those that no other exceeds are the
-    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the peak.
+    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the
+    peak.
     """
     pp, chunks = case.pipeline_model_parallel_size, case.num_model_chunks
 
     def highest(microbatches: int) -> set[tuple[Any, ...]]:
-        found = moments(pp, chunks, microbatches, stage, tuple(range(chunks)), spent=True)
+        found = schedule_points(pp, chunks, microbatches, stage, tuple(range(chunks)), spent=True)
         return {(one.backward, one.chunk, one.by_class, one.held, one.spent) for one in found}
 
     filled, group = (2 * pp, pp) if case.interleaved else (pp + 2, 1)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from harness.backends.megatron_core.world import P2P
-from harness.patching import patched
+from harness.base.patching import patched
 
 _GROUP: Final[Any] = dist.ProcessGroup
 

@@ -75,7 +75,7 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
     explanation, words = explained(predicted, rehearsed), differences(job, run, Backend.REHEARSAL)
     if explanation:
         module = importlib.import_module("harness.rehearsal.storage_differences")
-        words += (f"{spec}, stage {stage}: {module.suspects(workload, case)}",)
+        words += (f"{spec}, stage {stage}: {module.storage_differences(workload, case)}",)
     return {
         "stage": stage,
         "predicted_bytes": predicted.peak,

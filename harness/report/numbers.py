@@ -6,10 +6,10 @@ from statistics import median
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
-from harness.judge.identity import world_size
+from harness.base.values import known
 from harness.judge.resample import iqr
 from harness.trial.result import MemoryPeak, TrialResult, most
-from harness.values import known
+from harness.trial.trial import world_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import unit_of
+from harness.base.values import front, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
@@ -12,7 +13,6 @@ from harness.report.numbers import numbers_of, over_repeats
 from harness.report.origin import calibration_names, find_calibration
 from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften
 from harness.trial.result import TrialStatus
-from harness.values import front, known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

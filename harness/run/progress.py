@@ -7,8 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-from advisor.base.units import human_bytes
-from harness.trial.result import Evidence, TrialResult
+from harness.trial.result import TrialResult, reason
 from harness.trial.store import TrialState
 
 if TYPE_CHECKING:
@@ -219,12 +218,6 @@ class TimedCases:
     def close(self) -> None:
         """The line that was rewritten vanishes."""
         self._line.close()
-
-
-def reason(evidence: Evidence) -> str:
-    """Phase, message and how far over, on one line."""
-    over = "" if evidence.over_bytes is None else f", {human_bytes(evidence.over_bytes)} over"
-    return f"[{evidence.phase}{over}] {evidence.message}"
 
 
 def duration(seconds: float) -> str:

@@ -8,11 +8,10 @@ from typing import Final
 
 from advisor.base.units import DASH, human_bytes
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.run.progress import reason
+from harness.base.values import front, known
 from harness.run.runner import FAILED, MEASURED
 from harness.sweep.space import Point, Space
-from harness.trial.result import TrialResult, TrialStatus
-from harness.values import front, known
+from harness.trial.result import TrialResult, TrialStatus, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from harness.values import known
+from advisor.base.units import human_bytes
+from harness.base.values import known
 
 SCHEMA_VERSION = 1
 
@@ -233,3 +234,9 @@ class TrialResult:
         fatal = {concern.name for concern in self.fatal}
         unstable = self.status is TrialStatus.UNSTABLE and bool(fatal)
         return self.status is TrialStatus.OK or (unstable and fatal <= SPOIL_TIMES_ALONE)
+
+
+def reason(evidence: Evidence) -> str:
+    """Phase, message and how far over, on one line."""
+    over = "" if evidence.over_bytes is None else f", {human_bytes(evidence.over_bytes)} over"
+    return f"[{evidence.phase}{over}] {evidence.message}"

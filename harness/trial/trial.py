@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from advisor.answer.advice import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
@@ -211,3 +213,10 @@ class Trial:
     def environment(self) -> dict[str, str]:
         """`variables` by name."""
         return dict(pair.split("=", 1) for pair in self.variables)
+
+
+def world_size(workload: Mapping[str, Any]) -> int:
+    """GPUs of a workload as JSON: TP x CP x PP x DP."""
+    layout = workload.get("layout", {})
+    degrees = ("tensor_model", "context", "pipeline_model", "data")
+    return math.prod(int(layout.get(f"{name}_parallel_size", 1)) for name in degrees)

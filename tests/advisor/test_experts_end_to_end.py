@@ -14,11 +14,10 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import TokenDispatcher, TransformerImpl
 from advisor.models.presets import load_model
-from advisor.models.spec import TransformerImpl
 from advisor.plan.flops import model_flops
 from advisor.request.request import Request
 from advisor.request.resolve import resolve

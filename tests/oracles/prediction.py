@@ -12,16 +12,16 @@ from advisor.layers.shape import RankShape
 from advisor.memory.activations import activation_peak
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import process_buffers
-from advisor.models.attention_kinds import RopeType
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
     Normalization,
     PositionEmbedding,
+    RopeType,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 
 from .megatron import Activation as OracleActivation
 from .megatron import CoreAttention, OracleCase

@@ -17,7 +17,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import CrossEntropyFusion
+from advisor.models.options import CrossEntropyFusion
 from advisor.plan.split import EVEN
 
 _MIXED_PRECISION: Final = {

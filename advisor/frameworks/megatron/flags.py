@@ -20,8 +20,7 @@ from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import most_layers_of_chunk
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from advisor.models.options import AttentionBackend, CpCommType, CrossEntropyFusion, TransformerImpl
 
 __all__ = [
     "bridge_layout_overrides",

@@ -9,8 +9,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import CudaGraphImpl, Job, Optimizer
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.mixers import AttentionVariant
+from advisor.models.options import AttentionVariant, CpCommType
 from advisor.models.spec import ModelSpec
 
 
@@ -116,7 +115,11 @@ def lower(setting: RecomputeSetting, facts: JobFacts, revision: Revision) -> Raw
     )
 
 
-_SHARED: Final = tuple(f.name for f in fields(RawSettings) if f.name in ModelSpec.__slots__)
+_SHARED: Final = tuple(
+    field.name
+    for field in fields(RawSettings)
+    if field.name in {own.name for own in fields(ModelSpec)}
+)
 """Fields that a model and TransformerConfig share, name and meaning."""
 
 

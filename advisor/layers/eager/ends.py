@@ -22,7 +22,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
-from advisor.models.spec import PositionEmbedding, TransformerImpl
+from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
 @cached_operators

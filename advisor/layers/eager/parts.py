@@ -10,7 +10,7 @@ from dataclasses import replace
 from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Activation, Normalization
+from advisor.models.options import Activation, Normalization
 
 
 def activation(shape: RankShape, name: str, *width: int, dtype: DType | None = None) -> Tensor:

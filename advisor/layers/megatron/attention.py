@@ -22,7 +22,7 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 
 
 def attention_operators(

@@ -13,9 +13,8 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
-from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import Mixer
-from advisor.models.spec import AttentionBackend
+from advisor.models.options import AttentionBackend, SoftmaxType
 
 MIXED_QKV = "mixed_qkv"
 """Name of linear_qkv's output, of which q, k and v may be views."""

@@ -16,7 +16,7 @@ from advisor.layers.megatron.mappings import (
 from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import RopeType
+from advisor.models.options import RopeType
 
 Operators = tuple[Operator, ...]
 _DOWN = Module.QKV_DOWN_PROJ

@@ -32,7 +32,7 @@ from advisor.layers.torchtitan.collectives import gather_sequence, scatter_seque
 from advisor.layers.torchtitan.latent_attention import latent_attention
 from advisor.layers.torchtitan.moe import grouped_experts_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 
 
 @cached_operators

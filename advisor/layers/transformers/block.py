@@ -29,7 +29,7 @@ from advisor.layers.transformers.core_attention import core_attention
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.models.spec import Activation, PositionEmbedding
+from advisor.models.options import Activation, PositionEmbedding
 
 
 @cached_operators

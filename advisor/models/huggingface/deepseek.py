@@ -6,10 +6,16 @@ deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes are required: no val
 
 from typing import Any
 
-from advisor.models.expert_options import LoadBalancing, RouterDType, ScoreFunction, TokenDispatcher
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import Activation, ModelSpec
+from advisor.models.options import (
+    Activation,
+    LoadBalancing,
+    RouterDType,
+    ScoreFunction,
+    TokenDispatcher,
+)
+from advisor.models.spec import ModelSpec
 
 _SHAPE = frozenset(
     {

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.models.expert_options import ScoreFunction, TokenDispatcher
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
-from advisor.models.spec import AttentionBackend, TransformerImpl
-from advisor.models.variants import NormPlacement
+from advisor.models.options import (
+    AttentionBackend,
+    NormPlacement,
+    ScoreFunction,
+    TokenDispatcher,
+    TransformerImpl,
+)
 
 
 @dataclass(frozen=True, slots=True)

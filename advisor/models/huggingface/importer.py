@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.units import nearest_divisors, nearest_names
 from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES, read_deepseek
 from advisor.models.huggingface.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
 from advisor.models.huggingface.keys import HuggingFaceConfig, read_config
 from advisor.models.huggingface.linear_attention import HYBRID_TYPES, read_hybrid
 from advisor.models.huggingface.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
 from advisor.models.huggingface.windows import Windows, window_fields
-from advisor.models.spec import (
-    Activation,
-    ModelSpec,
-    Normalization,
-    PositionEmbedding,
-    nearest_divisors,
-)
+from advisor.models.options import Activation, Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 
 _GATED = {
     "silu": Activation.SWIGLU,

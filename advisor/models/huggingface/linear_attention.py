@@ -6,12 +6,18 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
-from advisor.models.expert_options import RouterDType, ScoreFunction, TokenDispatcher
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.huggingface.mixtral import ExpertKeys, expert_fields
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.mixers import AttentionVariant
-from advisor.models.spec import Activation, ModelSpec, PositionEmbedding
+from advisor.models.options import (
+    Activation,
+    AttentionVariant,
+    PositionEmbedding,
+    RouterDType,
+    ScoreFunction,
+    TokenDispatcher,
+)
+from advisor.models.spec import ModelSpec
 
 HYBRID_TYPES = ("qwen3_next", "nemotron_h")
 

@@ -6,9 +6,9 @@ Source: transformers 4.57.1, models/mixtral and models/qwen3_moe (configuration 
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
+from advisor.models.options import TokenDispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from torch.overrides import TorchFunctionMode
 
 from harness.backends.megatron_core.installed import has_transformer_engine
-from harness.patching import patched
+from harness.base.patching import patched
 
 CPU = torch.device("cpu")
 KernelScope = Callable[[str], AbstractContextManager[None]]

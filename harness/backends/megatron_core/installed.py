@@ -9,7 +9,8 @@ from typing import Final
 
 from advisor.base.errors import UserError, install_hint, missing_package
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, resolve_revision
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
 _EXTRA: Final = "harness,megatron"
 _OLDEST: Final = (0, 13)

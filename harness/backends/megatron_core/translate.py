@@ -10,15 +10,16 @@ from advisor.base.errors import UserError
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting, parse_setting
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType, SoftmaxType
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, Mixer
-from advisor.models.spec import (
+from advisor.models.options import (
     AttentionBackend,
+    CpCommType,
     CrossEntropyFusion,
-    ModelSpec,
+    SoftmaxType,
+    TokenDispatcher,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
 from harness.backends.megatron_core.expert_case import Experts

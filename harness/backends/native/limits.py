@@ -6,9 +6,15 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.layout import check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.models.attention_kinds import SoftmaxType
-from advisor.models.expert_options import LoadBalancing, RouterDType
-from advisor.models.spec import Activation, AttentionBackend, ModelSpec, PositionEmbedding
+from advisor.models.options import (
+    Activation,
+    AttentionBackend,
+    LoadBalancing,
+    PositionEmbedding,
+    RouterDType,
+    SoftmaxType,
+)
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 from harness.backends.native.setting import NativeSetting, parse_native_setting
 from harness.trial.trial import Device, Workload

@@ -15,13 +15,13 @@ from advisor.layers.operators import Module, Operator, Tensor, total_bytes
 from advisor.layers.parameters import count_parameters
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.expert_options import TokenDispatcher
-from advisor.models.spec import (
+from advisor.models.options import (
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
+    TokenDispatcher,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
 from advisor.time.step_time import optimizer_traffic

@@ -6,6 +6,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.offload import REGIONS
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module
 
@@ -36,16 +37,6 @@ class OpPolicy(StrEnum):
         return self is OpPolicy.SAVE_MATMUL
 
 
-OFFLOADABLE: Final = {
-    "attn_norm": Module.INPUT_LAYERNORM,
-    "qkv_linear": Module.LINEAR_QKV,
-    "core_attn": Module.CORE_ATTENTION,
-    "attn_proj": Module.LINEAR_PROJ,
-    "mlp_norm": Module.PRE_MLP_LAYERNORM,
-}
-"""Megatron's names of what `+offload=` can send to host memory here."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSetting:
     """A setting as the backend runs it: Megatron's words, or a policy over operators."""
@@ -56,7 +47,7 @@ class NativeSetting:
     @property
     def offloaded(self) -> frozenset[Module]:
         """Modules whose saved tensors go to host memory."""
-        return frozenset(OFFLOADABLE[name] for name in self.megatron.offload_modules)
+        return frozenset(REGIONS[name] for name in self.megatron.offload_modules)
 
 
 def parse_native_setting(text: str) -> NativeSetting:
@@ -79,12 +70,12 @@ def parse_native_setting(text: str) -> NativeSetting:
 
 def _check_offload(text: str, setting: RecomputeSetting) -> None:
     for name in setting.offload_modules:
-        if name not in OFFLOADABLE:
+        if name not in REGIONS:
             raise UserError(
                 "--recompute",
                 text,
                 f"the native backend does not offload {name}",
-                nearest_names(name, OFFLOADABLE),
+                nearest_names(name, REGIONS),
             )
     if setting.offload_modules and setting.granularity is Granularity.FULL:
         raise UserError(

@@ -11,8 +11,9 @@ from advisor.layers.megatron.ends import head_operators
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.models.options import AttentionBackend
 from advisor.models.presets import load_model, model_names
-from advisor.models.spec import AttentionBackend, ModelSpec
+from advisor.models.spec import ModelSpec
 from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
 
 TENSOR_PARALLEL: Final = (1, 2, 4, 8)

@@ -14,11 +14,10 @@ from typing import Any
 
 from advisor.answer.advice import LIKELY
 from advisor.base.fields import read_dataclass
+from harness.base.values import grouped
 from harness.judge.predicted import Pair
-from harness.run.progress import reason
-from harness.trial.result import TrialResult, TrialStatus, most
+from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial
-from harness.values import grouped
 
 NONE = "none"
 

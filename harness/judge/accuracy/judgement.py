@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from harness.base.values import grouped, known
 from harness.judge.accuracy.cells import NONE, Cell, Row
 from harness.judge.predicted import Pair, kendall
-from harness.values import grouped, known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,9 +24,9 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import significant
+from harness.base.values import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.goldens.series import Process, Series
-from harness.judge.identity import Scalar, flatten
 from harness.trial.codec import json_mapping
 from harness.trial.result import TrialStatus
 

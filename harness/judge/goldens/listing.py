@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.report.text import Column, table_lines
+from harness.base.values import Scalar
 from harness.judge.goldens.golden import Golden
-from harness.judge.identity import Scalar, shown
+from harness.judge.identity import shown
 from harness.judge.metrics import LOSS, METRICS, find_metric
 from harness.judge.stats import Summary
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.patching import patched
+from harness.base.patching import patched
 from harness.rehearsal.fake.autograd_graph import ModulePaths, graph_nodes, saved_tensors
 from harness.rehearsal.fake.inferred_results import Results
 from harness.rehearsal.fake.storage_lives import Event, PeakTrace, StorageRecord

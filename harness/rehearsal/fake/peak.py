@@ -13,7 +13,7 @@ from megatron.core.utils import GlobalMemoryBuffer
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, fake_batch
 from harness.backends.megatron_core.world import P2P
-from harness.patching import patched
+from harness.base.patching import patched
 from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import fake_chunks, megatron_without_gpu
 from harness.rehearsal.fake.meter import LiveBytes

@@ -13,7 +13,7 @@ from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
 from harness.backends.megatron_core.expert_case import Experts
-from harness.patching import patched
+from harness.base.patching import patched
 
 
 class _Sizes(list[int]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.models.spec import nearest_divisors
+from advisor.base.units import nearest_divisors
 from harness.run.launchers.local import ProcessGroup
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial

@@ -16,7 +16,7 @@ from advisor.base.dtypes import Precision
 from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.request.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]

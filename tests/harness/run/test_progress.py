@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
-from harness.run.progress import Progress, TimedCases, duration, reason
-from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
+from harness.run.progress import Progress, TimedCases, duration
+from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus, reason
 from harness.trial.store import TrialState
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"

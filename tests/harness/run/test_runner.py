@@ -25,7 +25,7 @@ from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import MeasurementPlan
 
-DRIVE = [sys.executable, str(Path(__file__).with_name("drive.py"))]
+DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
 EXPECTED = {
     "ok": TrialStatus.OK,

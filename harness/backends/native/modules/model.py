@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
 from harness.backends.native.modules.layer import TransformerLayer

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from advisor.layers.operators import Module
-from advisor.models.spec import ModelSpec, PositionEmbedding
+from advisor.models.options import PositionEmbedding
+from advisor.models.spec import ModelSpec
 from harness.backends.native.modules.kernels import rotary_frequencies
 from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.setting import OpPolicy

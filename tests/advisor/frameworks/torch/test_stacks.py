@@ -11,7 +11,7 @@ from advisor.frameworks.torch.setting import every, parse_setting, sequential
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Checkpoint
 from advisor.report.json_report import json_report
 from advisor.request.request import Request
@@ -315,7 +315,7 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
         pools=detail.fixed.pools,
     )
     ((chunk,),) = evaluator.stages
-    unsure = evaluator.plan(setting, chunk).unsure_bytes
+    unsure = evaluator.plan(setting, chunk).kept_bytes_sigma
     assert unsure > 32 * 100 * 2**20  # 32 blocks of 1.00 or 1.12 GiB
     assert detail.reserved.spread == pytest.approx((sure.spread**2 + unsure**2) ** 0.5)
 

@@ -4,7 +4,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from harness.backends.megatron_core import installed
 from tests.harness.rehearsal.test_prediction import JOB
 
@@ -33,7 +33,7 @@ def test_a_job_is_judged_by_the_release_that_is_installed(monkeypatch: pytest.Mo
     for release, version in (("0.16.1", "0.16"), ("0.19.2", "0.19"), ("0.31.0", "main")):
         monkeypatch.setattr(installed, "version", lambda _, release=release: release)
         judged, said = installed.under_installed(job)
-        assert judged.config.framework is Framework.MEGATRON_LM
+        assert judged.config.framework == Framework.MEGATRON_LM
         assert judged.config.framework_version == version
         assert release in said
         assert ("asks for Megatron Bridge 0.6" in said) == (version != "0.19")

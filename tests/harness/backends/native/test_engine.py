@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from advisor.base.dtypes import Precision  # noqa: E402
 from advisor.base.errors import UserError  # noqa: E402
 from advisor.frameworks.megatron.setting import parse_setting  # noqa: E402
-from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.models.spec import ModelSpec  # noqa: E402
 from advisor.plan.recompute_plan import RecomputePlan  # noqa: E402
 from harness.backends.native import predict  # noqa: E402
 from harness.backends.native.modules.model import GptModel, initialise  # noqa: E402

@@ -11,13 +11,14 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
 from advisor.layers.parameters import count_parameters
-from advisor.models.attention_kinds import SoftmaxType
-from advisor.models.expert_options import LoadBalancing, RouterDType
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
+    LoadBalancing,
+    RouterDType,
+    SoftmaxType,
     TransformerImpl,
 )
 from harness.backends.native.predict import (

@@ -1,7 +1,10 @@
 """Questions about many values: what belongs together, what is known, what nothing beats."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
+
+Scalar = str | int | float | bool | None
+"""A value of JSON that holds no others."""
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -27,4 +30,20 @@ def front(items: Iterable[Item], costs: Callable[[Item], tuple[float, float]]) -
         best = costs(found[-1]) if found else (0.0, float("inf"))
         if costs(item)[1] < best[1] or costs(item) == best:
             found.append(item)
+    return found
+
+
+def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
+    """Nested JSON as ``a.b[0].c`` -> scalar; empty containers vanish."""
+    found: dict[str, Scalar] = {}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            found |= flatten(item, f"{prefix}[{index}]")
+    elif isinstance(value, str | int | float | bool) or value is None:
+        found[prefix] = value
+    else:
+        found[prefix] = str(value)
     return found

@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-from harness.patching import patched
+from harness.base.patching import patched
 
 
 class Base:
