@@ -1,0 +1,1 @@
+"""Runs, measures and judges the settings that the advisor ranks."""

@@ -1,6 +1,6 @@
 """What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -272,7 +272,13 @@ class CalibrationNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The whole answer to one request; `assumptions` are the choices the advisor made itself."""
+    """The whole answer to one request; `assumptions` are the choices the advisor made itself.
+
+    recipe: the published one that the job builds on; recipe_differs: in what that is for another
+    job, a line each. origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``,
+    ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
+    differences: what the job has beside the layout that the usual answer to the request has not.
+    """
 
     job: Job
     assumptions: tuple[str, ...]
@@ -281,6 +287,10 @@ class Advice:
     candidates: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...]
     remedies: tuple[Remedy, ...]
+    recipe: str = ""
+    recipe_differs: tuple[str, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

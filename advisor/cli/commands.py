@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> Outcome:
 
         return Outcome(text=LONG)
     if "--version" in arguments:
-        return Outcome(text=f"advise {_version()}\n")
+        return Outcome(text=f"advise {version()}\n")
     return rank(parse(arguments))
 
 
@@ -157,10 +157,11 @@ def _explanation(candidate: "Candidate") -> "RenderableType":
     return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))
 
 
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+def version() -> str:
+    """The release of this package that is installed, or that none is."""
+    from importlib import metadata
 
     try:
-        return version("recompute-advisor")
-    except PackageNotFoundError:
+        return metadata.version("recompute-advisor")
+    except metadata.PackageNotFoundError:
         return "(not installed)"

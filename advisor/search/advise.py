@@ -12,6 +12,7 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.differences import differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
@@ -39,7 +40,8 @@ def advise(request: Request) -> Advice:
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
-        return _rank_layouts(resolution, stack, calibration)
+        advice = _rank_layouts(resolution, stack, calibration)
+        return replace(advice, differences=differences(resolution, resolve(request)))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -48,7 +50,9 @@ def advise(request: Request) -> Advice:
         borrowed = _rank_borrowed(resolution, stack, calibration, asked)
         if borrowed is not None:
             return borrowed
-        resolution = resolve(request, borrow=False)
+        usual, resolution = resolution, resolve(request, borrow=False)
+        advice = _rank_best_layout(resolution, stack, calibration, asked)
+        return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
@@ -162,9 +166,7 @@ def _rank_settings(
     remedies: tuple[Remedy, ...] = ()
     if candidates:
         remedies = find_remedies(candidates[0].evaluation, calibration, asked)
-    return _advice(
-        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
-    )
+    return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
 def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
@@ -181,11 +183,10 @@ def _rank_layouts(
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
-    assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
+        replace(resolution, assumptions=(*resolution.assumptions, said)),
         job,
-        assumptions,
         calibration,
         candidates,
         stack.rejected(job),
@@ -195,8 +196,8 @@ def _rank_layouts(
 
 
 def _advice(
+    resolution: Resolution,
     job: Job,
-    assumptions: tuple[str, ...],
     calibration: Calibration,
     candidates: tuple[Candidate, ...],
     rejected: tuple[Rejection, ...],
@@ -205,7 +206,7 @@ def _advice(
 ) -> Advice:
     return Advice(
         job=job,
-        assumptions=assumptions,
+        assumptions=resolution.assumptions,
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -215,6 +216,9 @@ def _advice(
         candidates=candidates,
         rejected=rejected,
         remedies=remedies,
+        recipe=resolution.recipe,
+        recipe_differs=resolution.differs,
+        origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
 
 

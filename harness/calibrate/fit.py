@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from scipy.optimize import least_squares
-
+from advisor.base.errors import require
+from advisor.base.units import significant
 from advisor.hardware.calibration import Calibration, Provenance
 from harness.calibrate.targets import Target, predict, relative_error
 
@@ -62,7 +61,10 @@ class Fit:
 
 
 def fit(name: str, targets: Sequence[Target]) -> Fit:
-    """The calibration `name` that explains `targets` best."""
+    """The calibration `name` that explains `targets` best; UserError without scipy."""
+    optimize = require("scipy.optimize", "harness.calibrate.published", "fit")
+    import numpy as np
+
     weights = _weights(targets)
 
     def residuals(shifts: Sequence[float]) -> list[float]:
@@ -73,7 +75,7 @@ def fit(name: str, targets: Sequence[Target]) -> Fit:
         ]
         return [*misses, *shifts]
 
-    solution = least_squares(residuals, [0.0] * len(PRIORS))
+    solution = optimize.least_squares(residuals, [0.0] * len(PRIORS))
     covariance = np.linalg.inv(solution.jac.T @ solution.jac)
     widths = {field: math.sqrt(covariance[i, i]) for i, field in enumerate(PRIORS)}
     return Fit(calibration_at(name, solution.x.tolist()), widths)
@@ -95,7 +97,7 @@ def calibration_at(name: str, shifts: Sequence[float]) -> Calibration:
 def rounded(calibration: Calibration) -> Calibration:
     """Three digits of every fitted constant: what a file holds."""
     digits: dict[str, Any] = {
-        field: float(f"{getattr(calibration, field):.3g}") for field in PRIORS
+        field: significant(getattr(calibration, field), 3) for field in PRIORS
     }
     return replace(calibration, **digits)
 

@@ -45,10 +45,16 @@ _PACES: Final = {
 }
 
 Say = Callable[[str], None]
+Tick = Callable[[int, int], None]
+"""Told how many cases are timed, and of how many, whenever that changes."""
 
 
 def calibrate(
-    device: Device, budget_seconds: float, out: Path | None, say: Say = lambda _: None
+    device: Device,
+    budget_seconds: float,
+    out: Path | None,
+    say: Say = lambda _: None,
+    tick: Tick = lambda *_: None,
 ) -> Outcome | None:
     """Measure this machine; None on ranks other than 0, which only help with collectives.
 
@@ -74,7 +80,7 @@ def calibrate(
     try:
         if journal.found:
             say(f"goes on with {journal.found} samples of {journal.path}")
-        finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say)
+        finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say, tick)
         samples = tuple(journal.samples.values())
     finally:
         journal.close()
@@ -149,13 +155,13 @@ def _collectives(
 
 
 def _until_stopped(
-    device: Device, budget_seconds: float, ends: float, journal: Journal, say: Say
+    device: Device, budget_seconds: float, ends: float, journal: Journal, say: Say, tick: Tick
 ) -> tuple[bool, Stop | None]:
     """`_kernels`, and the signal that ended it if one did."""
     signals = StopSignals()
     try:
         with signals:
-            return _kernels(device, budget_seconds, ends, journal, signals, say), None
+            return _kernels(device, budget_seconds, ends, journal, signals, say, tick), None
     except Stop as stop:
         return False, stop
 
@@ -167,6 +173,7 @@ def _kernels(
     journal: Journal,
     signals: StopSignals,
     say: Say,
+    tick: Tick = lambda *_: None,
     now: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Time what is not in the journal yet until `ends`; whether nothing is left.
@@ -180,11 +187,19 @@ def _kernels(
     wanted = min(max(_CASE_SHARE * budget_seconds, _LEAST_CASE_SECONDS), _MOST_CASE_SECONDS)
     hold = min(_HOLD_SHARE * budget_seconds, _MOST_HOLD_SECONDS)
     bench = Bench(device, wanted_seconds=wanted, hold_seconds=hold)
-    timing = _Timing(bench=bench, journal=journal, signals=signals, say=say)
     plain = tuple(case for case in preset_cases() if case.kind not in COLLECTIVES)
-    cases = timing.new((*with_attention(plain, bench.attention_variants()), *HOST_CASES))
-    say(f"{len(cases)} cases to time on {device} in {budget_seconds:.0f} s")
     load = (BURST, SUSTAINED) if bench.runs(SUSTAINED) else ()
+    here = (*with_attention(plain, bench.attention_variants()), *HOST_CASES)
+    total = len({case.key for case in (*here, *load) if bench.runs(case)})
+    timing = _Timing(
+        bench=bench,
+        journal=journal,
+        signals=signals,
+        say=say,
+        tick=lambda: tick(len(journal.samples.keys() | bench.refused.keys()), total),
+    )
+    cases = timing.new(here)
+    say(f"{len(cases)} cases to time on {device} in {budget_seconds:.0f} s")
     for case in (*smallest(cases), *timing.new(load)):
         timing.measure(case)
     pace = replace(_PACES[device], least_seconds=_PACES[device].least_seconds + wanted)
@@ -208,6 +223,7 @@ class _Timing:
     journal: Journal
     signals: StopSignals
     say: Say
+    tick: Callable[[], None]
 
     def new(self, cases: Iterable[Case]) -> list[Case]:
         """Those of `cases` that run here, and are neither timed nor refused yet."""
@@ -220,10 +236,14 @@ class _Timing:
             sample = self.bench.measure(case)
             if sample is not None:
                 self.journal.add(sample)
-                return
-            alike = [key for key in self.bench.refused if _family(key) == _family(case.key)]
-            if len(alike) == 1:
-                self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
+            else:
+                self._refused(case)
+            self.tick()
+
+    def _refused(self, case: Case) -> None:
+        alike = [key for key in self.bench.refused if _family(key) == _family(case.key)]
+        if len(alike) == 1:
+            self.say(f"refused: {case.key}: {self.bench.refused[case.key]}")
 
 
 def _family(key: str) -> str:

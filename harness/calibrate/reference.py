@@ -9,7 +9,7 @@ from typing import Final
 from advisor.base.configuration import Group, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
-from advisor.base.units import GIB
+from advisor.base.units import GIB, significant
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import Datasheet, load_gpu, resolve_gpu
 from advisor.hardware.gpu import Gpu
@@ -101,9 +101,9 @@ def _measured_record(facts: DeviceFacts, samples: Sequence[Sample]) -> HardwareR
         datasheet=Datasheet(
             memory_torch_total_gib=round(facts.memory_bytes / GIB, 2),
             memory_bandwidth_gb_per_second=bandwidth,
-            bf16_tflops=_significant(flops.rate / _TERA),
-            fp16_tflops=_significant(flops.rate / _TERA),
-            fp8_tflops=_significant(max(eight_bit) / _TERA) if eight_bit else None,
+            bf16_tflops=significant(flops.rate / _TERA, 3),
+            fp16_tflops=significant(flops.rate / _TERA, 3),
+            fp8_tflops=significant(max(eight_bit) / _TERA, 3) if eight_bit else None,
             sm_count=facts.processors,
             compute_capability=facts.compute_capability,
             internode_gb_per_second=bandwidth,
@@ -148,7 +148,3 @@ def _slug(name: str, joint: str) -> str:
     """Words of a device's name without marks and what every processor is called."""
     plain = re.sub(r"\((?:R|TM)\)|@.*|\b(?:CPU|NVIDIA)\b", " ", name, flags=re.IGNORECASE)
     return re.sub(r"[^A-Za-z0-9]+", joint, plain).strip(joint) or "unknown"
-
-
-def _significant(number: float) -> float:
-    return float(f"{number:.3g}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, install_hint
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import SOME_FAILED, Attempt, Journal, Outcome, Standing, standing
 from harness.run.runner import FAILED, MEASURED
@@ -130,7 +130,9 @@ class Executor:
             advice = "; --retry tries it again" if given.failed else ""
             self.say(f"{item.name}: {given.words}{advice}")
         elif item.lacks():
-            self.say(f"{item.name}: passed over, {', '.join(item.lacks())} is not installed")
+            lacking = ", ".join(item.lacks())
+            hint = install_hint(item.extras())
+            self.say(f"{item.name}: passed over, {lacking} is not installed; {hint}")
         elif left < item.least_seconds:
             self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} left")
         else:

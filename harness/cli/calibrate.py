@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
 from advisor.hardware.calibration import EFFICIENCIES
+from harness.run.progress import TimedCases
 from harness.run.signals import Stop
 from harness.trial.trial import Device
 
@@ -70,21 +71,29 @@ def main(argv: Sequence[str]) -> int:
         return 0
     from harness.calibrate.measurement import calibrate
 
+    require("torch", "harness calibrate", "harness")
+    watch = TimedCases("calibrate", options.budget_seconds)
     try:
         outcome = calibrate(
-            options.device or _default_device(), options.budget_seconds, options.out, _say
+            options.device or _default_device(),
+            options.budget_seconds,
+            options.out,
+            watch.say,
+            watch.tick,
         )
     except Stop as stop:
-        _say("stopped before enough was measured; the same command goes on")
+        watch.say("stopped before enough was measured; the same command goes on")
         return stop.exit_code
+    finally:
+        watch.close()
     if outcome is None:
         return 0
     print(page(outcome), end="")
     if outcome.stopped is not None:
-        _say("stopped; the same command measures more")
+        watch.say("stopped; the same command measures more")
         return outcome.stopped.exit_code
     if not outcome.finished:
-        _say("the budget is spent; the same command measures more")
+        watch.say("the budget is spent; the same command measures more")
     return 0
 
 
@@ -177,10 +186,6 @@ def _default_device() -> Device:
     import torch
 
     return Device.CUDA if torch.cuda.is_available() else Device.CPU
-
-
-def _say(text: str) -> None:
-    print(f"harness calibrate: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

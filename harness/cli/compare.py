@@ -1,17 +1,18 @@
 """`harness compare`: judge results against goldens."""
 
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 from advisor.base.errors import UserError
-from harness.judge.comparison import compare, render
+from harness.judge.comparison import compare
 from harness.judge.goldens.golden import Golden
+from harness.judge.render import render
 from harness.judge.results import load_results
 from harness.judge.trial_rows import Options
 from harness.judge.update import FOLDER, load_goldens
+from harness.run.progress import say
 
 HELP: Final = """\
 Judges results against the goldens of the same workloads, worst first.
@@ -71,7 +72,7 @@ def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
         if path.exists() or path.suffix == ".json":
             there.append(path)
         else:
-            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
+            say(f"there is no {path}, hence no golden", command)
     return list(load_goldens(there).values())
 
 

@@ -1,9 +1,9 @@
 """`harness ingest`: results out of the logs of training runs."""
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from glob import glob
 from pathlib import Path
 from statistics import median
@@ -17,11 +17,12 @@ from harness.judge.results import load_results
 from harness.logs.ingestion import Identity, Ingested, Source, ingest, write
 from harness.logs.records import LogFramework
 from harness.planner.run_request import compose
-from harness.run.progress import reason
+from harness.run.progress import say
 from harness.run.runner import FAILED
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult, TrialStatus, reason
 from harness.trial.trial import Device
 
+_say: Final = partial(say, command="ingest")
 HELP: Final = """\
 harness ingest [flags] LOG... [KEY=VALUE]...
 
@@ -234,7 +235,7 @@ def line(one: Ingested) -> str:
     if result.times is None:
         words = reason(result.evidence) if result.evidence else ""
         return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.concerns if concern.fatal]
+    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
     more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
     why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
     return f"{head}  {name}  {'  '.join(_figures(result))}{why}"
@@ -255,7 +256,3 @@ def _figures(result: TrialResult) -> list[str]:
         peaks = [size for peak in result.memory if (size := getattr(peak, what)) is not None]
         found += [f"{gib(max(peaks))} GiB {what}"] if peaks else []
     return [*found, f"loss {result.loss[-1]:.4g}"] if result.loss else found
-
-
-def _say(text: str) -> None:
-    print(f"harness ingest: {text}", file=sys.stderr)

@@ -1,21 +1,20 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
 import hashlib
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from shlex import quote
 from typing import Final
 
 from advisor.base.errors import UserError
-from harness.cli.run import FAILED, Flags, again_line, parse
+from harness.cli.run import FAILED, Flags, again_line, parse, planned_words, run_folder
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
 from harness.run.launch import machine_of, make_runner
+from harness.run.progress import say
 from harness.run.runner import exit_code
 from harness.run.signals import Stop
 from harness.sweep.front import page
@@ -25,6 +24,7 @@ from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend
 
+_say: Final = partial(say, command="sweep")
 HELP: Final = """\
 harness sweep [flags] [KEY=VALUE]...
 
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         settings=(),
         assumptions=space.target.assumptions,
     )
-    folder = RunFolder(Path(config.runs) / folder_name(config, space))
+    folder = run_folder(config.runs, folder_name(config, space))
     if flags.dry_run:
         print(dry_page(space, folder), end="")
         return 0
@@ -105,8 +105,6 @@ def main(argv: Sequence[str]) -> int:
 def folder_name(config: RunConfig, space: Space) -> str:
     """As given, else one that the same space always gives."""
     if config.name:
-        if os.path.basename(config.name) != config.name or config.name in (".", ".."):
-            raise UserError("name", config.name, "must be the name of one folder")
         return config.name
     keys = sorted(planned.trial.workload.key() for planned in space.planned.values())
     digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
@@ -164,16 +162,6 @@ def dry_page(space: Space, folder: RunFolder) -> str:
     """The points, and what is predicted of them."""
     lines = [f"{len(space.planned)} points (dry run)", f"into {folder.path}", ""]
     for point, planned in space.planned.items():
-        prediction = planned.trial.prediction
-        words = f"  {point.label}"
-        if planned.skip:
-            words += f"  not run: {planned.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {point.label}{planned_words(planned)}")
     lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
     return "\n".join(lines) + "\n"
-
-
-def _say(text: str) -> None:
-    print(f"harness sweep: {text}", file=sys.stderr, flush=True)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
+
+from harness.base.patching import patched
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -115,7 +116,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._tick()
             return result
 
-        with mock.patch.object(torch.UntypedStorage, "resize_", resize_), self:
+        with patched(torch.UntypedStorage, "resize_", resize_), self:
             yield self
 
     def __torch_dispatch__(

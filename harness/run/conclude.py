@@ -32,6 +32,21 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
         if told is not None:
             return told
     status, message, over = _judge(folder, trial, ended)
+    evidence = Evidence(
+        phase=folder.state().phase,
+        message=message,
+        exit_code=ended.code,
+        signal=ended.signal,
+        over_bytes=over,
+        log_tail=folder.log_tail(),
+    )
+    return unmeasured(trial, attempt, status, evidence)
+
+
+def unmeasured(
+    trial: Trial, attempt: Attempt, status: TrialStatus, evidence: Evidence
+) -> TrialResult:
+    """The result of a trial that left none, and knows nothing of where it ran."""
     return TrialResult(
         name=trial.name,
         status=status,
@@ -39,14 +54,7 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
         environment={},
         started_at=attempt.started_at,
         wall_seconds=time.monotonic() - attempt.clock,
-        evidence=Evidence(
-            phase=folder.state().phase,
-            message=message,
-            exit_code=ended.code,
-            signal=ended.signal,
-            over_bytes=over,
-            log_tail=folder.log_tail(),
-        ),
+        evidence=evidence,
     )
 
 

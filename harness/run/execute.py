@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from harness.run.conclude import Attempt, conclude
+from harness.run.conclude import Attempt, conclude, unmeasured
 from harness.run.launchers.launcher import Exit, Launcher, Running
 from harness.run.launchers.local import LocalLauncher
 from harness.run.launchers.torchrun import TorchrunLauncher
 from harness.run.signals import StopSignals
-from harness.trial.codec import encode, plain
+from harness.trial.codec import encode
 from harness.trial.failures import is_disk_full
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
 from harness.trial.store import TrialFolder, TrialState
@@ -105,12 +105,4 @@ def keep(folder: TrialFolder, result: TrialResult) -> None:
 
 def not_run(trial: Trial, attempt: Attempt, status: TrialStatus, message: str) -> TrialResult:
     """The result of a trial of which no process was started."""
-    return TrialResult(
-        name=trial.name,
-        status=status,
-        trial=plain(trial),
-        environment={},
-        started_at=attempt.started_at,
-        wall_seconds=time.monotonic() - attempt.clock,
-        evidence=Evidence(phase=Phase.START, message=message),
-    )
+    return unmeasured(trial, attempt, status, Evidence(phase=Phase.START, message=message))

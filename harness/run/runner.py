@@ -6,6 +6,7 @@ of an attempt that ended with its runner, and is run again.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +17,7 @@ from harness.run.launchers.launcher import Launcher
 from harness.run.launchers.local import end_left_over
 from harness.run.progress import Progress
 from harness.run.signals import StopSignals
-from harness.trial.files import Lock
+from harness.trial.files import exclusive
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan, same_question
 from harness.trial.store import RunFolder, TrialFolder
@@ -54,9 +55,8 @@ class Runner:
         at work in the folder.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder.lock)
-        try:
-            if not lock.take():
+        with exclusive(self.folder.lock) as alone, closing(self.progress):
+            if not alone:
                 raise UserError(
                     "name",
                     self.folder.path.name,
@@ -66,8 +66,6 @@ class Runner:
             self.folder.create(self.plan)
             with StopSignals() as signals:
                 return self._run_all(signals)
-        finally:
-            lock.close()
 
     def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
         trials = list(self.plan.trials())

@@ -1,18 +1,17 @@
 """What came of the points of a sweep, and which of them no other beats."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from advisor.base.units import human_bytes
+from advisor.base.units import DASH, human_bytes
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.run.progress import reason
+from harness.base.values import front, known
 from harness.run.runner import FAILED, MEASURED
 from harness.sweep.space import Point, Space
-from harness.trial.result import TrialResult, TrialStatus
-
-_DASH: Final = "—"
+from harness.trial.result import TrialResult, TrialStatus, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ def outcome_of(result: TrialResult) -> Outcome:
         name=result.name,
         status=result.status,
         step_seconds=median(seconds) if seconds else None,
-        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        peak_bytes=max(known(peaks), default=None),
         reason=reason(result.evidence) if result.evidence is not None else "",
     )
 
@@ -57,21 +56,16 @@ def pareto_front(outcomes: Mapping[Point, Outcome], budget: int | None) -> list[
         for point, o in outcomes.items()
         if o.measured and o.step_seconds is not None and o.peak_bytes is not None
     ]
-    found: list[Point] = []
-    least = float("inf")
-    for _, num_bytes, point in sorted(rows, key=lambda row: row[:2]):
-        if num_bytes < least and (budget is None or num_bytes <= budget):
-            found.append(point)
-            least = num_bytes
-    return found
+    within = [row for row in rows if budget is None or row[1] <= budget]
+    return [point for _, _, point in front(within, lambda row: row[:2])]
 
 
 def page(title: str, space: Space, outcomes: Mapping[Point, Outcome], budget: int | None) -> str:
     """The front, what it was found among, and why points have no figures."""
-    front = pareto_front(outcomes, budget)
-    lines = [title, "", "Pareto front of step time and peak memory:" if front else _nothing(budget)]
-    lines += _table(space, [(point, outcomes[point]) for point in front])
-    rest = [(point, o) for point, o in outcomes.items() if point not in front]
+    best = pareto_front(outcomes, budget)
+    lines = [title, "", "Pareto front of step time and peak memory:" if best else _nothing(budget)]
+    lines += _table(space, [(point, outcomes[point]) for point in best])
+    rest = [(point, o) for point, o in outcomes.items() if point not in best]
     if rest:
         lines += ["", "The other points:", *_table(space, rest)]
     reasons = dict.fromkeys(f"{p.label}: {o.reason}" for p, o in rest if o.reason)
@@ -96,20 +90,18 @@ def _row(space: Space, point: Point, outcome: Outcome) -> list[str]:
     rank = space.planned[point].rank
     seconds, peak = outcome.step_seconds, outcome.peak_bytes
     return [
-        _DASH if rank is None else str(rank),
+        DASH if rank is None else str(rank),
         point.layout,
         str(point.micro_batch_size),
         point.recompute,
         str(outcome.status),
-        _DASH if seconds is None else f"{seconds * 1e3:.1f}",
-        _DASH if peak is None else human_bytes(peak),
+        DASH if seconds is None else f"{seconds * 1e3:.1f}",
+        DASH if peak is None else human_bytes(peak),
     ]
 
 
 def _counts(space: Space, outcomes: Mapping[Point, Outcome]) -> str:
-    counts: dict[str, int] = {}
-    for outcome in outcomes.values():
-        counts[str(outcome.status)] = counts.get(str(outcome.status), 0) + 1
+    counts = Counter(str(outcome.status) for outcome in outcomes.values())
     words = ", ".join(f"{number} {status}" for status, number in sorted(counts.items()))
     return f"{len(outcomes)} of {len(space.planned)} points: {words or 'none yet'}."
 

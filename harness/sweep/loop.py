@@ -15,7 +15,7 @@ from harness.run.runner import Runner
 from harness.sweep.front import Outcome, outcome_of
 from harness.sweep.space import Point, Space
 from harness.sweep.study import Study
-from harness.trial.files import Lock
+from harness.trial.files import exclusive
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
@@ -66,9 +66,8 @@ class Sweep:
         Raises as Runner.run does; UserError where another sweep is at work in the folder.
         """
         self.folder.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.folder.path / _LOCK)
-        try:
-            if not lock.take():
+        with exclusive(self.folder.path / _LOCK) as alone:
+            if not alone:
                 raise UserError(
                     "name",
                     self.folder.path.name,
@@ -76,8 +75,6 @@ class Sweep:
                     "wait for it, or give name=ANOTHER",
                 )
             self._sweep()
-        finally:
-            lock.close()
         return self.outcomes
 
     def _sweep(self) -> None:

@@ -148,22 +148,14 @@ class _Builder:
         job = self._target.job
         found: tuple[ParallelLayout, ...] = (job.layout,)
         if self._options.layouts:
-            found = tuple(dict.fromkeys((job.layout, *layouts(self._resolution()))))
+            found = tuple(dict.fromkeys((job.layout, *layouts(self._free()))))
         sizes = self._options.micro_batch_sizes or (job.config.micro_batch_size,)
         return ((layout, size) for layout in found for size in dict.fromkeys(sizes))
 
-    def _resolution(self) -> Resolution:
-        job = self._target.job
-        return Resolution(
-            model=job.model,
-            gpu=job.gpu,
-            num_gpus=job.num_gpus,
-            config=job.config,
-            layout=job.layout,
-            layout_fields=self._config.layout,
-            assumptions=(),
-            micro_batch_is_free=True,
-        )
+    def _free(self) -> Resolution:
+        """The job as resolved, with all to be searched that nobody gave."""
+        fields = self._config.layout
+        return replace(self._target.resolution, layout_fields=fields, micro_batch_is_free=True)
 
     def _job(self, layout: ParallelLayout, size: int) -> Job | str:
         """The job of a layout and a micro batch, or why there is none."""

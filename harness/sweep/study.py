@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, require
 from harness.planner.sweep_options import Sampler, SweepOptions
 from harness.sweep.front import Outcome
 from harness.sweep.space import Point, Space
@@ -227,15 +227,7 @@ def _mend(journal: Path) -> None:
 
 def _prepare() -> None:
     """Optuna, without its talk; UserError where it is not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise UserError(
-            "harness sweep",
-            "optuna",
-            "is not installed",
-            "pip install 'recompute-advisor[harness,sweep]'",
-        ) from None
+    optuna = require("optuna", "harness sweep", "harness,sweep")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     # a sweep that was killed between a constraint and the values sets it again

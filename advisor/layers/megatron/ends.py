@@ -55,7 +55,7 @@ def _output_weight(shape: RankShape) -> Weight:
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Embedding lookup, and its dropout where hidden_dropout > 0."""
-    if shape.model.transformer_impl.is_megatron:
+    if not shape.model.transformer_impl.is_eager:
         return _megatron_embedding(shape)
     from advisor.layers.eager.ends import embedding_layer
 
@@ -147,7 +147,7 @@ def head_operators(shape: RankShape) -> tuple[Operator, ...]:
 
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
     """The same by what runs as one: eager torch computes the loss outside the model."""
-    if shape.model.transformer_impl.is_megatron:
+    if not shape.model.transformer_impl.is_eager:
         return (("head", _megatron_head(shape)),)
     from advisor.layers.eager.ends import cross_entropy, output_head
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.offload import REGIONS
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module
 
@@ -37,16 +38,6 @@ class OpPolicy(StrEnum):
         return self is OpPolicy.SAVE_MATMUL
 
 
-OFFLOADABLE: Final = {
-    "attn_norm": Module.INPUT_LAYERNORM,
-    "qkv_linear": Module.LINEAR_QKV,
-    "core_attn": Module.CORE_ATTENTION,
-    "attn_proj": Module.LINEAR_PROJ,
-    "mlp_norm": Module.PRE_MLP_LAYERNORM,
-}
-"""Megatron's names of what `+offload=` can send to host memory here."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSetting:
     """A setting as the backend runs it: Megatron's words, or a policy over operators."""
@@ -57,7 +48,7 @@ class NativeSetting:
     @property
     def offloaded(self) -> frozenset[Module]:
         """Modules whose saved tensors go to host memory."""
-        return frozenset(OFFLOADABLE[name] for name in self.megatron.offload_modules)
+        return frozenset(REGIONS[name] for name in self.megatron.offload_modules)
 
 
 def parse_native_setting(text: str) -> NativeSetting:
@@ -78,8 +69,8 @@ def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
     """What is wrong with offload or sharding in `setting`, and what would be right."""
     offloaded, replayed = set(setting.offload_modules), set(setting.effective_modules)
     for name in setting.offload_modules:
-        if name not in OFFLOADABLE:
-            nearest = nearest_names(name, OFFLOADABLE)
+        if name not in REGIONS:
+            nearest = nearest_names(name, REGIONS)
             yield f"the native backend does not offload {name}", nearest
     if offloaded and setting.granularity is Granularity.FULL:
         yield (

@@ -7,13 +7,13 @@ where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and
 
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
 from harness.backends.megatron_core.expert_case import Experts
+from harness.base.patching import patched
 
 
 class _Sizes(list[int]):
@@ -59,13 +59,12 @@ def routing_patches(experts: Experts) -> Iterator[Any]:
     def one_by_one(module: Any, tokens: Any, _: Any, probs: Any) -> Any:
         return sequential(module, tokens, _even(tokens.shape[0], module.num_local_experts), probs)
 
-    patch = mock.patch.object
-    yield patch(torch.Tensor, "masked_select", masked_select)
+    yield patched(torch.Tensor, "masked_select", masked_select)
     yield from _dispatcher_patches(experts, keep)
-    yield patch(megatron_experts.SequentialMLP, "forward", one_by_one)
-    yield patch(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
-    yield patch(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
-    yield patch(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+    yield patched(megatron_experts.SequentialMLP, "forward", one_by_one)
+    yield patched(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
+    yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    yield patched(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
 
 
 def _dispatcher_patches(experts: Experts, keep: float) -> Iterator[Any]:
@@ -93,6 +92,6 @@ def _dispatcher_patches(experts: Experts, keep: float) -> Iterator[Any]:
     def on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
         return tensor if isinstance(tensor, _Sizes | int) else to_cpu(tensor)
 
-    yield mock.patch.object(alltoall, "preprocess", balanced)
-    yield mock.patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
-    yield mock.patch.object(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
+    yield patched(alltoall, "preprocess", balanced)
+    yield patched(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
+    yield patched(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from advisor.answer.advice import Advice
 from advisor.base.units import GIB
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.report.csv_report import csv_report
 from advisor.report.header import framework_words
 from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags

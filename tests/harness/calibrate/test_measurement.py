@@ -90,7 +90,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> type[Simulated]:
 def test_a_minute_on_a_gpu_gives_what_matters(tmp_path: Path, simulated: type[Simulated]) -> None:
     journal, told = Journal(tmp_path / "here.jsonl", {}), []
     finished = module._kernels(
-        Device.CUDA, 60.0, 60.0, journal, StopSignals(), told.append, lambda: simulated.now
+        Device.CUDA, 60.0, 60.0, journal, StopSignals(), told.append, now=lambda: simulated.now
     )
     assert not finished
     assert 55 < simulated.now < 63
@@ -169,8 +169,12 @@ def test_a_second_run_measures_nothing_again(folder: Path, monkeypatch: pytest.M
     before = journal_of(folder)
     said: list[str] = []
     monkeypatch.setattr(module, "smallest", lambda _: ())
-    calibrate(Device.CPU, 1.0, folder / "calibration" / "here.yaml", said.append)
+    ticks: list[tuple[int, int]] = []
+    file = folder / "calibration" / "here.yaml"
+    calibrate(Device.CPU, 1.0, file, said.append, lambda *counts: ticks.append(counts))
     after = journal_of(folder)
+    assert [timed for timed, _ in ticks] == list(range(len(before), len(after)))
+    assert len({total for _, total in ticks}) <= 1
     assert after[: len(before)] == before
     keys = [(line["kind"], line["variant"], tuple(line["sizes"])) for line in after[1:]]
     assert len(keys) == len(set(keys))

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, missing_package
 from harness.planner.launcher_options import LauncherOptions, minutes
 from harness.run.launchers.slurm.queue import Queue
 from harness.run.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
@@ -153,12 +153,7 @@ class Submitter:
             from submitit import SlurmExecutor
             from submitit.core.utils import FailedJobError, FailedSubmissionError
         except ImportError:
-            raise UserError(
-                "launcher",
-                "slurm",
-                "submitit is not installed",
-                "pip install 'recompute-advisor[slurm]'",
-            ) from None
+            raise missing_package("launcher=slurm", "submitit", "harness,slurm") from None
         try:
             executor = SlurmExecutor(self.path, python=self.options.python or None)
             executor.update_parameters(**parameters(shape, self.options, name))
