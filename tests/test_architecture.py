@@ -33,8 +33,8 @@ FOLDERS = {
         *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [
-        *("trial", "measure", "backends", "planner", "logs", "judge", "execution", "calibration"),
-        *("rehearsal", "sweeps", "campaign", "report", "api", "cli"),
+        *("base", "trial", "measure", "backends", "planner", "logs", "judge", "run", "calibrate"),
+        *("rehearsal", "sweep", "campaign", "report", "api", "cli"),
     ],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}
@@ -150,3 +150,33 @@ def test_data_and_documents_name_no_path_of_a_machine() -> None:
     for path in (*ROOT.glob("*.md"), *ROOT.glob("configs/**/*.yaml"), *_modules().values(), *tests):
         text = path.read_text()
         assert not any(word in text for word in words), path
+
+
+WAY_FROM_REQUEST_TO_JOB = ("advisor.request", "advisor.job", "advisor.base", "advisor.hardware")
+MOST_LINES, MOST_BRANCHES = 40, 10
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.Try,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.comprehension,
+    ast.match_case,
+)
+
+
+def _functions(module: str) -> list[ast.FunctionDef]:
+    tree = ast.parse(_modules()[module].read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in _modules() if name.startswith(WAY_FROM_REQUEST_TO_JOB)]
+)
+def test_functions_from_request_to_job_tell_one_story(module: str) -> None:
+    for function in _functions(module):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        branches = sum(isinstance(node, BRANCHES) for node in ast.walk(function))
+        assert lines <= MOST_LINES, f"{module}.{function.name} has {lines} lines"
+        assert branches <= MOST_BRANCHES, f"{module}.{function.name} has {branches} branches"

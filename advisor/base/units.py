@@ -11,6 +11,8 @@ from typing import Final
 
 from advisor.base.errors import UserError
 
+DASH: Final = "—"
+"""What stands for a number that is not known."""
 GIB: Final = 2**30
 MIB: Final = 2**20
 _BYTE_UNITS: Final = {
@@ -52,6 +54,11 @@ def parse_gpus(text: str) -> tuple[int, str]:
     if count > _MOST_GPUS:
         raise UserError("--gpus", text, f"is more than {_MOST_GPUS} GPUs", "check the count")
     return count, match.group(2)
+
+
+def significant(value: float, digits: int) -> float:
+    """`value` rounded to so many significant digits."""
+    return float(f"{value:.{digits}g}")
 
 
 def gib(num_bytes: float) -> str:
@@ -98,7 +105,7 @@ def percent(probability: float) -> str:
 
 def signed_percent(ratio: float) -> str:
     """``+12.3 %`` for 0.123; exactly zero prints a dash."""
-    return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"
+    return DASH if ratio == 0 else f"{ratio * 100:+.1f} %"
 
 
 _ALL_SHOWN = 12

@@ -97,7 +97,7 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
 def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:
     """Whether Megatron's token dispatcher is in one of `layers`."""
     has_experts = any(kind.feed_forward is FeedForward.MOE for kind in layers)
-    return has_experts and shape.model.transformer_impl.is_megatron
+    return has_experts and not shape.model.transformer_impl.is_eager
 
 
 _NAMES = {

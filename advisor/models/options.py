@@ -46,9 +46,9 @@ class TransformerImpl(StrEnum):
     TRANSFORMERS = "transformers"
 
     @property
-    def is_megatron(self) -> bool:
-        """Whether the modules are Megatron's or Transformer Engine's under Megatron."""
-        return self in (TransformerImpl.TRANSFORMER_ENGINE, TransformerImpl.LOCAL)
+    def is_eager(self) -> bool:
+        """Whether the modules are plain torch, each operator a kernel of its own."""
+        return self in (TransformerImpl.TORCH, TransformerImpl.TRANSFORMERS)
 
 
 class AttentionBackend(StrEnum):

@@ -7,7 +7,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
-from advisor.base.units import gib
+from advisor.base.units import DASH, gib
+from advisor.frameworks.registry import label_of
 from advisor.report import setting_flags as flags
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
@@ -89,7 +90,7 @@ _WORDS = ("recompute", "")
 
 def _verdict_of(seen: Verification) -> list[str]:
     if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
-        return [str(seen.stage), "—", "—", "—", "not rehearsed"]
+        return [str(seen.stage), DASH, DASH, DASH, "not rehearsed"]
     error = seen.predicted_bytes / seen.rehearsed_bytes - 1
     shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
     reason = f"in the {seen.explanation}" if seen.explanation else ""
@@ -109,7 +110,7 @@ def _flags(advice: Answer, *, with_layout: bool) -> RenderableType | None:
     for framework in flags.shown_frameworks(advice.job):
         setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
-        rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
+        rows.append((label_of(framework), words or flags.NO_FLAGS))
     if variables := flags.environment_words(best.evaluation):
         rows.append(("Environment", variables))
     commands = [Fitted(partial(_command, label, words)) for label, words in rows]

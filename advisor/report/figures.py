@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from advisor.answer.answer import Answer, RankedEvaluation
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, missing_package
 from advisor.base.units import GIB, human_count
 from advisor.report.breaking import spec_lines
 from advisor.report.explain_page import COMPONENTS
@@ -41,9 +41,7 @@ def check_figure(path: Path) -> None:
     if not path.resolve().parent.is_dir():
         raise UserError("--plot", path, f"there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
-        raise UserError(
-            "--plot", path, "needs matplotlib", 'pip install "recompute-advisor[report]"'
-        )
+        raise missing_package(f"--plot {path}", "matplotlib", "report")
 
 
 def write_figure(advice: Answer, path: Path, *, top: int | None = None) -> None:

@@ -38,12 +38,20 @@ def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
         ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
         ("calibration", _calibration_words(advice.calibration)),
     ]
-    if others:
-        rows.append(("assumed", Fitted(lambda width: dotted_lines(others, width))))
+    lists = (
+        ("assumed", others),
+        ("recipe", list(advice.recipe_differs)),
+        ("unlike", list(advice.differences)),
+    )
+    rows += [(name, _dotted(words)) for name, words in lists if words]
     job = _job_words(advice.job)
     return Group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
     )
+
+
+def _dotted(words: list[str]) -> Fitted:
+    return Fitted(lambda width: dotted_lines(words, width))
 
 
 def _both_ends(left: str, right: str) -> Fitted:

@@ -5,55 +5,43 @@ from typing import Final
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.frameworks.registry import adapter_of
-from advisor.job.job import Framework, Job
-from advisor.models.variants import of_providers
+from advisor.job.job import Job
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
-LABELS: Final = {
-    Framework.MEGATRON_LM: "Megatron-LM",
-    Framework.MEGATRON_BRIDGE: "Megatron Bridge",
-    Framework.NEMO: "NeMo",
-    Framework.TORCHTITAN: "torchtitan",
-    Framework.FSDP2: "PyTorch",
-    Framework.DEEPSPEED: "DeepSpeed",
-    Framework.HUGGINGFACE: "Hugging Face",
-}
 
 
-def all_flags(evaluation: Evaluation) -> dict[Framework, str]:
+def all_flags(evaluation: Evaluation) -> dict[str, str]:
     """The setting's flags, verbatim, for every framework that takes such settings; empty where the
     default is meant."""
     family = _family(evaluation.job)
     return {framework: framework_flags(evaluation, framework) for framework in family}
 
 
-def _family(job: Job) -> tuple[Framework, ...]:
+def _family(job: Job) -> tuple[str, ...]:
     """Frameworks that take the job's settings and build its model."""
     family = adapter_of(job.config.framework).family
-    if next(of_providers(job.model), None) is None:
-        return family
-    return tuple(framework for framework in family if framework is not Framework.MEGATRON_LM)
+    return tuple(name for name in family if adapter_of(name).builds(job.model))
 
 
-def shown_frameworks(job: Job) -> tuple[Framework, ...]:
-    """Frameworks whose flags a page shows: of the job's family the two that everybody uses, and
-    the job's own."""
-    family = _family(job)
-    usual = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, job.config.framework)
-    return tuple(dict.fromkeys(framework for framework in usual if framework in family))
+def shown_frameworks(job: Job) -> tuple[str, ...]:
+    """Frameworks whose flags a page shows: of the job's family those that everybody uses, and the
+    job's own."""
+    family, own = _family(job), job.config.framework
+    usual = (*adapter_of(own).shown, own)
+    return tuple(dict.fromkeys(name for name in usual if name in family))
 
 
-def framework_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_flags(evaluation: Evaluation, framework: str) -> str:
     """The setting's flags for one framework, to be pasted behind its launch command."""
     return adapter_of(framework).setting_flags(evaluation.setting, evaluation.job)
 
 
-def framework_assumed_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_assumed_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags without which the job is not the one that was predicted."""
     return adapter_of(framework).assumed_flags(evaluation.job)
 
 
-def framework_layout_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
     return adapter_of(framework).layout_flags(evaluation.job)
 

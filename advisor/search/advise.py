@@ -13,6 +13,7 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.differences import differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
@@ -40,7 +41,8 @@ def advise(request: Request) -> Answer:
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
-        return _rank_layouts(resolution, stack, calibration)
+        advice = _rank_layouts(resolution, stack, calibration)
+        return replace(advice, differences=differences(resolution, resolve(request)))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -49,7 +51,9 @@ def advise(request: Request) -> Answer:
         borrowed = _rank_borrowed(resolution, stack, calibration, asked)
         if borrowed is not None:
             return borrowed
-        resolution = resolve(request, borrow=False)
+        usual, resolution = resolution, resolve(request, borrow=False)
+        advice = _rank_best_layout(resolution, stack, calibration, asked)
+        return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
@@ -163,9 +167,7 @@ def _rank_settings(
     remedies: tuple[Remedy, ...] = ()
     if candidates:
         remedies = find_remedies(candidates[0].evaluation, calibration, asked)
-    return _advice(
-        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
-    )
+    return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
 def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
@@ -182,11 +184,10 @@ def _rank_layouts(
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
-    assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
+        replace(resolution, assumptions=(*resolution.assumptions, said)),
         job,
-        assumptions,
         calibration,
         candidates,
         stack.rejected(job),
@@ -196,8 +197,8 @@ def _rank_layouts(
 
 
 def _advice(
+    resolution: Resolution,
     job: Job,
-    assumptions: tuple[str, ...],
     calibration: Calibration,
     candidates: tuple[RankedEvaluation, ...],
     rejected: tuple[Rejection, ...],
@@ -206,7 +207,7 @@ def _advice(
 ) -> Answer:
     return Answer(
         job=job,
-        assumptions=assumptions,
+        assumptions=resolution.assumptions,
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -216,6 +217,9 @@ def _advice(
         candidates=candidates,
         rejected=rejected,
         remedies=remedies,
+        recipe=resolution.recipe,
+        recipe_differs=resolution.differs,
+        origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
 
 

@@ -63,7 +63,7 @@ class JobMemory:
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
         self._error = model_error(config.precision, linear_attention=linear)
         self._mask = AttentionMask()
-        if not job.model.transformer_impl.is_megatron:
+        if job.model.transformer_impl.is_eager:
             from advisor.layers.transformers.core_attention import mask_bytes
 
             self._mask = AttentionMask(mask_bytes(shape))

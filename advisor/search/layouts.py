@@ -7,8 +7,8 @@ from math import prod
 from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
@@ -90,9 +90,9 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         yield replace(layout, virtual_pipeline_model_parallel_size=vpp)
     if any(resolution.layout_fields.get(name) for name in EVEN):
         return
-    release = resolve_revision(config.framework, config.framework_version)
-    plain, as_text = replace(layout, **EVEN), release.splits_by_text
-    if model.num_layers % layout.pipeline_model_parallel_size and not release.splits_unevenly:
+    ways = adapter_of(config.framework).splits(config)
+    plain, as_text = replace(layout, **EVEN), ways.by_text
+    if model.num_layers % layout.pipeline_model_parallel_size and not ways.unevenly:
         return
     for vpp in virtual_degrees(model, layout.pipeline_model_parallel_size):
         if vpp not in own:

@@ -5,7 +5,7 @@ from pathlib import Path
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from harness.api.interrupt import stops_as_usual
-from harness.calibrate.conclusion import Outcome
+from harness.calibration.conclusion import Outcome
 from harness.trial.trial import Device
 
 
@@ -28,12 +28,12 @@ def calibrate(
     None on ranks other than 0 of a torchrun. UserError where nothing could be measured.
     """
     if refit is not None:
-        from harness.calibrate.refit import refit as fitted_again
+        from harness.calibration.refit import refit as fitted_again
 
         return fitted_again(Path(refit))
     if budget_seconds <= 0:
         raise UserError("budget_seconds", budget_seconds, "must be positive")
-    from harness.calibrate.measurement import calibrate as measured
+    from harness.calibration.measurement import calibrate as measured
 
     with stops_as_usual():
         return measured(device_of(device), budget_seconds, None if out is None else Path(out))

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.run.signals import Stop
+from harness.execution.signals import Stop
 
 
 @contextmanager

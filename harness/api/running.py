@@ -17,10 +17,10 @@ from harness.planner.planning import make_plan
 from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import RunConfig, compose
 from harness.rehearsal.trials import plan_rehearsal
-from harness.run.launch import machine_of, make_runner
-from harness.run.launchers.local import LocalLauncher
-from harness.run.progress import Progress
-from harness.run.runner import UNMEASURED, Runner, exit_code
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.progress import Progress
+from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

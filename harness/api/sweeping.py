@@ -13,11 +13,11 @@ from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.run.launch import machine_of, make_runner
-from harness.run.runner import exit_code
-from harness.sweep.front import Outcome, pareto_front
-from harness.sweep.loop import Sweep
-from harness.sweep.space import Point, Space, make_space
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.runner import exit_code
+from harness.sweeps.front import Outcome, pareto_front
+from harness.sweeps.loop import Sweep
+from harness.sweeps.space import Point, Space, make_space
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

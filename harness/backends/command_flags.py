@@ -8,8 +8,9 @@ from typing import Final
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import adapter_of
-from advisor.job.job import Framework, Job
+from advisor.job.job import Job
 from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
 
 OTHER: Final = "other"

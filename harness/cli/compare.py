@@ -1,6 +1,5 @@
 """`harness compare`: judge results against goldens."""
 
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import Final, NoReturn
 
 from advisor.base.errors import UserError
 from harness.api.comparing import compare
-from harness.judge.comparison import render
 from harness.judge.goldens.golden import Golden
+from harness.judge.render import render
 from harness.judge.update import FOLDER, load_goldens
+from harness.execution.progress import say
 
 HELP: Final = """\
 Judges results against the goldens of the same workloads, worst first.
@@ -74,7 +74,7 @@ def existing(paths: Sequence[Path], command: str) -> list[Path]:
         if path.exists() or path.suffix == ".json":
             there.append(path)
         else:
-            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
+            say(f"there is no {path}, hence no golden", command)
     return there
 
 

@@ -1,8 +1,8 @@
 """`harness ingest`: results out of the logs of training runs."""
 
 import re
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -12,10 +12,11 @@ from advisor.base.fields import show
 from advisor.base.units import gib, nearest_names
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
 from harness.logs.ingestion import Ingested, write
-from harness.run.progress import reason
-from harness.run.runner import FAILED
-from harness.trial.result import TrialResult, TrialStatus
+from harness.execution.progress import say
+from harness.execution.runner import FAILED
+from harness.trial.result import TrialResult, TrialStatus, reason
 
+_say: Final = partial(say, command="ingest")
 HELP: Final = """\
 harness ingest [flags] LOG... [KEY=VALUE]...
 
@@ -125,7 +126,7 @@ def line(one: Ingested) -> str:
     if result.times is None:
         words = reason(result.evidence) if result.evidence else ""
         return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.concerns if concern.fatal]
+    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
     more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
     why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
     return f"{head}  {name}  {'  '.join(_figures(result))}{why}"
@@ -146,7 +147,3 @@ def _figures(result: TrialResult) -> list[str]:
         peaks = [size for peak in result.memory if (size := getattr(peak, what)) is not None]
         found += [f"{gib(max(peaks))} GiB {what}"] if peaks else []
     return [*found, f"loss {result.loss[-1]:.4g}"] if result.loss else found
-
-
-def _say(text: str) -> None:
-    print(f"harness ingest: {text}", file=sys.stderr)

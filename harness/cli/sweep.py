@@ -1,18 +1,20 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
-import sys
 from collections.abc import Sequence
+from functools import partial
 from shlex import quote
 from typing import Final
 
 from harness.api.sweeping import PlannedSweep, plan_sweep
-from harness.cli.run import FAILED, Flags, again_line, parse
-from harness.run.runner import exit_code
-from harness.run.signals import Stop
-from harness.sweep.front import page
-from harness.sweep.space import Space
+from harness.cli.run import FAILED, Flags, again_line, parse, planned_words
+from harness.execution.progress import say
+from harness.execution.runner import exit_code
+from harness.execution.signals import Stop
+from harness.sweeps.front import page
+from harness.sweeps.space import Space
 from harness.trial.store import RunFolder
 
+_say: Final = partial(say, command="sweep")
 HELP: Final = """\
 harness sweep [flags] [KEY=VALUE]...
 
@@ -95,16 +97,6 @@ def dry_page(space: Space, folder: RunFolder) -> str:
     """The points, and what is predicted of them."""
     lines = [f"{len(space.planned)} points (dry run)", f"into {folder.path}", ""]
     for point, planned in space.planned.items():
-        prediction = planned.trial.prediction
-        words = f"  {point.label}"
-        if planned.skip:
-            words += f"  not run: {planned.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {point.label}{planned_words(planned)}")
     lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
     return "\n".join(lines) + "\n"
-
-
-def _say(text: str) -> None:
-    print(f"harness sweep: {text}", file=sys.stderr, flush=True)

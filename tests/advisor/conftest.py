@@ -76,7 +76,9 @@ LAYOUT = ParallelLayout(
     virtual_pipeline_model_parallel_size=5,
     data_parallel_size=2,
 )
-CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
+CONFIG = JobConfig(
+    seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
+)
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=GPU, num_gpus=32)
 
 MakeEvaluation = Callable[..., Evaluation]

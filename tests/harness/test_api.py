@@ -12,8 +12,8 @@ from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import hydra_overrides, plain_overrides
 from harness.api.running import statuses_of
 from harness.planner.run_request import compose
-from harness.run.runner import UNMEASURED
-from harness.run.signals import Stop
+from harness.execution.runner import UNMEASURED
+from harness.execution.signals import Stop
 
 RECORDED = Path(__file__).parent / "fixtures" / "recorded_regression"
 QUICK: dict[str, Any] = {"measure": {"steps": 2, "min_warmup_steps": 1, "max_warmup_steps": 2}}

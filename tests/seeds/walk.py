@@ -9,7 +9,7 @@ from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.request.request import Request
 from advisor.search.advise import advise
 

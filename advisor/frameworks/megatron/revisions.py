@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 
 class CheckpointKind(StrEnum):
@@ -78,12 +78,12 @@ class Revision:
     @property
     def splits_unevenly(self) -> bool:
         """Whether its options say how many layers which stage gets: in NeMo 1's YAML none does."""
-        return self.framework is not Framework.NEMO or self.version != "1"
+        return self.framework != Framework.NEMO or self.version != "1"
 
     @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
-        if self.framework is Framework.MEGATRON_LM:
+        if self.framework == Framework.MEGATRON_LM:
             return f"megatron-core {self.core}"
         return f"{_TITLES[self.framework]} {self.version} (megatron-core {self.core})"
 
@@ -238,9 +238,9 @@ def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
     text = version_text.strip().lower() or default_version(framework)
     match = _VERSION.fullmatch(text)
     name = f"{int(match.group(1))}.{int(match.group(2))}" if match else text
-    if framework is Framework.MEGATRON_LM and name == "0.20":
+    if framework == Framework.MEGATRON_LM and name == "0.20":
         name = "main"
-    if framework is Framework.NEMO:  # one scheme of keys for 1.x, another for 2.x
+    if framework == Framework.NEMO:  # one scheme of keys for 1.x, another for 2.x
         name = name.removeprefix("v").partition(".")[0]
     for revision in known:
         if revision.version == name:

@@ -49,9 +49,7 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
     if model.apply_embedding_scaling:
         scaled = hidden(shape, "embedding_scaled")
         return lookup, pointwise("embedding_scale", Module.EMBEDDING, (output,), scaled)
-    _, dropped = dropout(
-        shape, "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
-    )
+    _, dropped = dropout("embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout)
     return (lookup, *dropped)
 
 

@@ -30,7 +30,6 @@ def _output(shape: RankShape, name: str) -> Tensor:
 
 
 def copy_operator(
-    shape: RankShape,
     name: str,
     module: Module,
     inputs: tuple[Tensor, ...],
@@ -65,7 +64,7 @@ def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Ten
     if source.base is None:
         return source
     copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-    copies.append(copy_operator(shape, copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
+    copies.append(copy_operator(copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
     return copy
 
 
@@ -127,7 +126,7 @@ def _flash_attention(
         return (operator,)
     transposed = _output(shape, "core_attn_out_transposed")
     return operator, copy_operator(
-        shape, "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
+        "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
     )
 
 
@@ -165,7 +164,6 @@ def _unfused_attention(
         )
         operators.append(
             copy_operator(
-                shape,
                 "expand_kv",
                 Module.CORE_ATTENTION,
                 (key, value),

@@ -9,22 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import lcm
 
+from advisor.models.options import Activation
 from harness.backends.megatron_core.expert_case import Experts
-
-
-class Activation(StrEnum):
-    """Activation of the MLP; the gated ones double linear_fc1."""
-
-    SWIGLU = "swiglu"
-    GEGLU = "geglu"
-    QUICK_GEGLU = "quick_geglu"
-    GELU = "gelu"
-    SQUARED_RELU = "squared_relu"
-
-    @property
-    def gated(self) -> bool:
-        """Megatron's gated_linear_unit."""
-        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.QUICK_GEGLU)
 
 
 class CoreAttention(StrEnum):

@@ -16,7 +16,7 @@ from advisor.base.dtypes import Precision
 from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.request.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
@@ -337,7 +337,10 @@ def test_plot_without_matplotlib_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
-    assert line == '--plot = out.png: needs matplotlib; pip install "recompute-advisor[report]"'
+    assert line == (
+        "--plot out.png = matplotlib: is not installed; "
+        "in the checkout run: pip install -e '.[report]'"
+    )
 
 
 # Help and the rest of the process

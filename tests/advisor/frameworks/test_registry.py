@@ -2,10 +2,10 @@
 
 import pytest
 
-from advisor.frameworks.registry import adapter_of
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of, label_of
 from advisor.plan.recompute_plan import recomputes
-from advisor.report.setting_flags import LABELS, all_flags, flags_report
+from advisor.report.setting_flags import all_flags, flags_report
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
@@ -14,7 +14,7 @@ from advisor.search.advise import advise
 def test_every_framework_has_a_stack(framework: Framework) -> None:
     stack = adapter_of(framework)
     assert framework in stack.family
-    assert framework in LABELS
+    assert label_of(framework)
     assert not recomputes(stack.none)
     assert stack.parse("none") == stack.none
     assert stack.version("") == stack.version(stack.version(""))

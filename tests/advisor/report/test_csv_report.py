@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.report.csv_report import csv_report
 from advisor.report.header import framework_words
 from advisor.report.plain_advice import plain_advice

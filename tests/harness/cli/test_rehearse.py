@@ -92,4 +92,4 @@ def test_without_megatron_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr("harness.backends.megatron_core.installed.find_spec", lambda name: None)
     assert cli.main(["rehearse", *TINY]) == 2
-    assert "pip install 'recompute-advisor[megatron]'" in capsys.readouterr().err
+    assert "pip install -e '.[harness,megatron]'" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function
 
 # First release with each field; read in transformer_config.py and model_parallel_config.py of the
 # wheels 0.11.0 to 0.19.2 and in main d98e8a6. What is not named here is in all of them.
@@ -35,7 +35,7 @@ _INSTEAD: Final = {
 _DEFAULTS: Final = {f.name: f.default for f in fields(RawSettings)}
 
 
-def unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
+def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
     """Every field that is set must exist in the release."""
     for name, (major, minor) in FIRST_RELEASE.items():
         if revision.at_least(major, minor) or getattr(raw, name) == _DEFAULTS[name]:
@@ -49,4 +49,4 @@ def unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
     return None
 
 
-RULES: Final = (Rule("unknown_field", Verdict.REFUSED, Authority.CONFIG, unknown_field),)
+RULES: Final[dict[str, Rule]] = {"unknown_field": function(_unknown_field, config())}

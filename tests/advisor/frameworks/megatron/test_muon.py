@@ -10,9 +10,10 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import Verdict, find
 from advisor.frameworks.megatron.setting import NONE
+from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
-from advisor.job.job import Framework, Job, Optimizer
+from advisor.job.job import Job, Optimizer
 from advisor.memory.muon_shares import fullest_share, muon_shares
 from advisor.memory.static import stage_elements
 from advisor.report.header import layout_words
