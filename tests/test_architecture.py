@@ -33,8 +33,18 @@ FOLDERS = {
         *("frameworks", "request", "search", "lint", "diagnose", "report", "cli"),
     ],
     "harness": [
-        *("base", "trial", "measure", "backends", "planner", "logs", "judge", "run", "calibrate"),
-        *("rehearsal", "sweep", "campaign", "report", "cli"),
+        *(
+            "base",
+            "trial",
+            "measure",
+            "backends",
+            "planner",
+            "logs",
+            "judge",
+            "execution",
+            "calibration",
+        ),
+        *("rehearsal", "sweeps", "campaign", "report", "cli"),
     ],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}

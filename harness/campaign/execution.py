@@ -14,8 +14,8 @@ from typing import Final
 from advisor.base.errors import UserError, install_hint
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import SOME_FAILED, Attempt, Journal, Outcome, Standing, standing
-from harness.run.runner import FAILED, MEASURED
-from harness.run.signals import Stop
+from harness.execution.runner import FAILED, MEASURED
+from harness.execution.signals import Stop
 from harness.trial.store import RunFolder
 
 RETRY: Final = "--retry=" + ",".join(FAILED)

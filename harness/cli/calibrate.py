@@ -11,12 +11,12 @@ from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
 from advisor.hardware.calibration import EFFICIENCIES
-from harness.run.progress import TimedCases
-from harness.run.signals import Stop
+from harness.execution.progress import TimedCases
+from harness.execution.signals import Stop
 from harness.trial.trial import Device
 
 if TYPE_CHECKING:
-    from harness.calibrate.conclusion import Outcome
+    from harness.calibration.conclusion import Outcome
 
 HELP: Final = """\
 harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]
@@ -65,11 +65,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     options = parse(argv)
     if options.refit is not None:
-        from harness.calibrate.refit import refit
+        from harness.calibration.refit import refit
 
         print(page(refit(options.refit)), end="")
         return 0
-    from harness.calibrate.measurement import calibrate
+    from harness.calibration.measurement import calibrate
 
     require("torch", "harness calibrate", "harness")
     watch = TimedCases("calibrate", options.budget_seconds)

@@ -19,8 +19,8 @@ from harness.campaign.items import Campaign, Item, load_campaign
 from harness.campaign.journal import Attempt
 from harness.campaign.version import program_version
 from harness.cli.calibrate import duration
-from harness.run.progress import say
-from harness.run.signals import Stop, StopSignals
+from harness.execution.progress import say
+from harness.execution.signals import Stop, StopSignals
 from harness.trial.files import write_atomic
 
 FAILED: Final = 4

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from advisor.base.errors import UserError
+from harness.execution.progress import say
 from harness.judge.comparison import compare
 from harness.judge.goldens.golden import Golden
 from harness.judge.render import render
 from harness.judge.results import load_results
 from harness.judge.trial_rows import Options
 from harness.judge.update import FOLDER, load_goldens
-from harness.run.progress import say
 
 HELP: Final = """\
 Judges results against the goldens of the same workloads, worst first.

@@ -13,12 +13,12 @@ from advisor.base.errors import UserError
 from advisor.base.fields import convert, show
 from advisor.base.units import gib, nearest_names
 from harness.cli.run import run_folder
+from harness.execution.progress import say
+from harness.execution.runner import FAILED
 from harness.judge.results import load_results
 from harness.logs.ingestion import Identity, Ingested, Source, ingest, write
 from harness.logs.records import LogFramework
 from harness.planner.run_request import compose
-from harness.run.progress import say
-from harness.run.runner import FAILED
 from harness.trial.result import TrialResult, TrialStatus, reason
 from harness.trial.trial import Device
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from harness.backends.megatron_core.installed import require_megatron
 from harness.cli.run import again_line, execute, parse, run_folder
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.progress import Progress, say
+from harness.execution.runner import Runner, exit_code
 from harness.planner.rehearsal_request import parse_asked
 from harness.rehearsal.comparison_page import dry_page, page
 from harness.rehearsal.trials import plan_rehearsal
-from harness.run.launchers.local import LocalLauncher
-from harness.run.progress import Progress, say
-from harness.run.runner import Runner, exit_code
 from harness.trial.result import TrialResult
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal")

@@ -9,16 +9,16 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.progress import Progress, say
+from harness.execution.runner import FAILED as UNANSWERED
+from harness.execution.runner import UNMEASURED, Runner, exit_code
+from harness.execution.signals import Stop
 from harness.judge.predicted import page
 from harness.planner.command import check_request
 from harness.planner.launcher_options import LauncherOptions
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
-from harness.run.launch import machine_of, make_runner
-from harness.run.progress import Progress, say
-from harness.run.runner import FAILED as UNANSWERED
-from harness.run.runner import UNMEASURED, Runner, exit_code
-from harness.run.signals import Stop
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder

@@ -9,17 +9,17 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.cli.run import FAILED, Flags, again_line, parse, planned_words, run_folder
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.progress import say
+from harness.execution.runner import exit_code
+from harness.execution.signals import Stop
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.planner.planning import device_name
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
-from harness.run.launch import machine_of, make_runner
-from harness.run.progress import say
-from harness.run.runner import exit_code
-from harness.run.signals import Stop
-from harness.sweep.front import page
-from harness.sweep.loop import Sweep
-from harness.sweep.space import Space, make_space
+from harness.sweeps.front import page
+from harness.sweeps.loop import Sweep
+from harness.sweeps.space import Space, make_space
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend

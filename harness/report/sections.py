@@ -6,6 +6,7 @@ from typing import Final
 
 from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.report.wording import percent as probability
+from harness.execution.runner import MEASURED
 from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, order_lines
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
@@ -21,7 +22,6 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
-from harness.run.runner import MEASURED
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)

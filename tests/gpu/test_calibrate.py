@@ -1,4 +1,4 @@
-"""What only a GPU can show of harness.calibrate."""
+"""What only a GPU can show of harness.calibration."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ import torch
 import yaml
 
 from advisor.hardware.calibration import Provenance
-from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
-from harness.calibrate.bench.kernel_runs import Bench
-from harness.calibrate.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
-from harness.calibrate.bench.timer import time_call
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.kernel_runs import Bench
+from harness.calibration.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
+from harness.calibration.bench.timer import time_call
 from harness.trial.trial import Device
 
 pytestmark = [

@@ -12,7 +12,7 @@ pytest.importorskip("hydra")
 
 from harness.cli import main as cli
 from harness.cli import run
-from harness.run.runner import UNMEASURED
+from harness.execution.runner import UNMEASURED
 
 ROOT = Path(__file__).parents[3]
 DRIVE = str(Path(__file__).parents[1] / "drive.py")
