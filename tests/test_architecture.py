@@ -33,8 +33,8 @@ FOLDERS = {
         *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [
-        *("base", "trial", "measure", "backends", "planner", "logs", "judge", "run", "calibrate"),
-        *("rehearsal", "sweep", "campaign", "report", "api", "cli"),
+        *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),
+        *("calibration", "rehearsal", "sweeps", "campaign", "report", "api", "cli"),
     ],
 }
 FRONT = {"__init__.py", "__main__.py", "py.typed"}

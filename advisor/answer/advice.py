@@ -13,7 +13,7 @@ from advisor.answer.answer import CalibrationNote, Remedy, Verification
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
 from advisor.answer.explanation import TimeLine
 from advisor.answer.notebook import NotebookTable, notebook_html
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, require
 from advisor.base.plain_json import from_text, to_plain, to_text
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.hardware.gpu import GpuFields
@@ -254,16 +254,7 @@ class Advice:
 
     def to_dataframe(self) -> Any:
         """`rows` as a pandas.DataFrame; UserError where pandas is not installed."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise UserError(
-                "to_dataframe",
-                "pandas",
-                "is not installed",
-                "pip install 'recompute-advisor[report]'",
-            ) from None
-        return pd.DataFrame(self.rows())
+        return require("pandas", "to_dataframe", "report").DataFrame(self.rows())
 
     def _repr_html_(self) -> str:
         """How a notebook shows it: the choice, the best candidates, and the flags to paste."""

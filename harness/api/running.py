@@ -12,15 +12,15 @@ from advisor.base.fields import convert
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
 from harness.backends.megatron_core.installed import require_megatron
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.progress import Progress
+from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.planner.command import check_request
 from harness.planner.planning import make_plan
 from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import RunConfig, compose
 from harness.rehearsal.trials import plan_rehearsal
-from harness.execution.launch import machine_of, make_runner
-from harness.execution.launchers.local import LocalLauncher
-from harness.execution.progress import Progress
-from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

@@ -8,12 +8,12 @@ from typing import Final
 
 from advisor.base.errors import install_hint
 from harness.cli.compare import Parser
+from harness.execution.progress import say
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.repredict import predict_again
 from harness.judge.results import load_results
 from harness.report.accuracy_page import csv_text, page
 from harness.report.document import Picture
-from harness.execution.progress import say
 from harness.trial.files import write_atomic
 from harness.trial.result import TrialResult
 

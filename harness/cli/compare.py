@@ -7,10 +7,10 @@ from typing import Final, NoReturn
 
 from advisor.base.errors import UserError
 from harness.api.comparing import compare
+from harness.execution.progress import say
 from harness.judge.goldens.golden import Golden
 from harness.judge.render import render
 from harness.judge.update import FOLDER, load_goldens
-from harness.execution.progress import say
 
 HELP: Final = """\
 Judges results against the goldens of the same workloads, worst first.

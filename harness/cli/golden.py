@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from harness.cli.compare import Parser
+from harness.execution.progress import say
 from harness.judge.goldens.foreign import FIRST_STEP, Layout, write_layout
 from harness.judge.goldens.golden_json import json_text
 from harness.judge.goldens.imported import ImportRequest, import_golden
@@ -25,7 +26,6 @@ from harness.judge.update import (
     plan_update,
     write,
 )
-from harness.execution.progress import say
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")

@@ -11,9 +11,9 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.units import gib, nearest_names
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
-from harness.logs.ingestion import Ingested, write
 from harness.execution.progress import say
 from harness.execution.runner import FAILED
+from harness.logs.ingestion import Ingested, write
 from harness.trial.result import TrialResult, TrialStatus, reason
 
 _say: Final = partial(say, command="ingest")

@@ -5,9 +5,9 @@ from typing import Final
 
 from harness.api.running import planned_rehearsal, rehearsal_runner
 from harness.cli.run import again_line, execute, parse
-from harness.rehearsal.comparison_page import dry_page, page
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
+from harness.rehearsal.comparison_page import dry_page, page
 from harness.trial.result import TrialResult
 
 HELP: Final = """\

@@ -7,8 +7,8 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.cli.compare import Parser, find_goldens, parse_limit
-from harness.judge.trial_rows import Options
 from harness.execution.progress import say
+from harness.judge.trial_rows import Options
 
 HELP: Final = """\
 Writes what a run gave, from its files alone: no GPU and no torch are needed.

@@ -8,13 +8,13 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.api.running import plan_run, statuses_of
-from harness.judge.predicted import page
-from harness.planner.launcher_options import LauncherOptions
 from harness.execution.launch import make_runner
 from harness.execution.progress import Progress, say
 from harness.execution.runner import FAILED as UNANSWERED
 from harness.execution.runner import Runner, exit_code
 from harness.execution.signals import Stop
+from harness.judge.predicted import page
+from harness.planner.launcher_options import LauncherOptions
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder

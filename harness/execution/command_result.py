@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backends.command_flags import OTHER
+from harness.execution.launchers.launcher import Exit
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework
 from harness.logs.trial_result import Question, failed, not_a_number, result_of, unmeasured
-from harness.execution.launchers.launcher import Exit
 from harness.trial.codec import plain
 from harness.trial.failures import Failure
 from harness.trial.result import TrialResult, TrialStatus

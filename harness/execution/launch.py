@@ -6,14 +6,14 @@ from typing import Any
 
 from advisor.base.fields import convert
 from advisor.base.units import parse_gpus
-from harness.planner import command
-from harness.planner.device import Machine
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
-from harness.planner.run_request import RunConfig
 from harness.execution.launchers.launcher import Launcher
 from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
+from harness.planner import command
+from harness.planner.device import Machine
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
+from harness.planner.run_request import RunConfig
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from advisor.base.errors import UserError
-from harness.measure.training_step import Recorder, StepFactory, TrainingStep
 from harness.execution.launchers.parent_death import die_with_parent
+from harness.measure.training_step import Recorder, StepFactory, TrainingStep
 from harness.trial import failures
 from harness.trial.codec import encode, plain
 from harness.trial.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus

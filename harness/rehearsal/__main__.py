@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.backends.megatron_core.uncompiled import nothing_compiled
+from harness.execution.worker import Tools, main, prepare_process
 from harness.measure.training_step import Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
-from harness.execution.worker import Tools, main, prepare_process
 from harness.trial.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Device, MeasurementPlan, Trial

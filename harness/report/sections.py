@@ -6,6 +6,7 @@ from typing import Final
 
 from advisor.base.units import DASH, human_bytes, milliseconds
 from advisor.base.units import percent as probability
+from harness.execution.runner import MEASURED
 from harness.judge.predicted import (
     Pair,
     SettingOutcome,
@@ -27,7 +28,6 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
-from harness.execution.runner import MEASURED
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.base.errors import UserError
-from harness.planner.sweep_options import SweepOptions
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
+from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.front import Outcome, outcome_of
 from harness.sweeps.space import Point, Space
 from harness.sweeps.study import Study

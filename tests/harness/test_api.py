@@ -11,9 +11,9 @@ import harness
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import hydra_overrides, plain_overrides
 from harness.api.running import statuses_of
-from harness.planner.run_request import compose
 from harness.execution.runner import UNMEASURED
 from harness.execution.signals import Stop
+from harness.planner.run_request import compose
 
 RECORDED = Path(__file__).parent / "fixtures" / "recorded_regression"
 QUICK: dict[str, Any] = {"measure": {"steps": 2, "min_warmup_steps": 1, "max_warmup_steps": 2}}

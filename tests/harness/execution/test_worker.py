@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.measure.training_step import Recorder
 from harness.execution.worker import Tools, Worker, factory, main
+from harness.measure.training_step import Recorder
 from harness.trial.files import Reservation
 from harness.trial.result import (
     Concern,
@@ -278,7 +278,10 @@ def test_the_worker_as_a_process(tmp_path: Path, trial: Trial) -> None:
 
 
 def test_importing_the_worker_loads_no_torch() -> None:
-    code = "import sys, harness.execution.worker, harness.execution.runner; print('torch' in sys.modules)"
+    code = (
+        "import sys, harness.execution.worker, harness.execution.runner\n"
+        "print('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

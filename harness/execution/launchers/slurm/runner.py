@@ -10,7 +10,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.execution.conclude import Attempt, conclude
 from harness.execution.execute import keep
 from harness.execution.launchers.slurm.queue import (
@@ -25,6 +24,7 @@ from harness.execution.launchers.slurm.submission import Submitter
 from harness.execution.launchers.slurm.task import MakeLauncher, make_launcher
 from harness.execution.runner import Runner, label_of, skip
 from harness.execution.signals import StopSignals
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.files import tail
 from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, same_trial

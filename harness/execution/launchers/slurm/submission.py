@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError, missing_package
-from harness.planner.launcher_options import LauncherOptions, minutes
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
 from harness.execution.launchers.torchrun import per_node
+from harness.planner.launcher_options import LauncherOptions, minutes
 from harness.trial.codec import decode, encode
 from harness.trial.files import read_text, write_atomic
 from harness.trial.store import RunFolder, SubmittedJob

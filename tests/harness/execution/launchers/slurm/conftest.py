@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.execution.launchers.slurm.runner import SlurmRunner
 from harness.execution.progress import Progress
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
 from tests.harness.execution.launchers.slurm.cluster import Cluster, missing

@@ -6,8 +6,8 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.execution.launchers.slurm.submission import Shape, parameters, shape_of
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
 from harness.trial.trial import Device, MeasurementPlan, Trial
 
 SLURM = LauncherOptions(kind=LauncherKind.SLURM)
