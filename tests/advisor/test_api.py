@@ -202,7 +202,7 @@ def test_without_pandas_it_says_what_to_install(
     advice: advisor.Advice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(advisor.UserError, match="pandas: is not installed; pip install"):
+    with pytest.raises(advisor.UserError, match="pandas: is not installed; in the checkout run"):
         advice.to_dataframe()
 
 

@@ -196,12 +196,12 @@ NEMO: Final = tuple(
 """NeMo 1 and NeMo 2. Neither pins a megatron-core (nemo_toolkit 2.5.3 asks for any): 0.14 is the
 one of its last releases' time, and 0.11 the last without a list of modules, which NeMo 1 lacks."""
 
-_RELEASES: Final = {
+_RELEASES: Final[dict[str, tuple[Revision, ...]]] = {
     Framework.MEGATRON_LM: MEGATRON_CORE,
     Framework.MEGATRON_BRIDGE: MEGATRON_BRIDGE,
     Framework.NEMO: NEMO,
 }
-_DEFAULTS: Final = {
+_DEFAULTS: Final[dict[str, str]] = {
     Framework.MEGATRON_LM: "0.19",
     Framework.MEGATRON_BRIDGE: "0.6",
     Framework.NEMO: "2",
@@ -209,7 +209,7 @@ _DEFAULTS: Final = {
 _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
 
 
-def releases(framework: Framework) -> tuple[Revision, ...]:
+def releases(framework: str) -> tuple[Revision, ...]:
     """Every release of `framework` that is known, oldest first; UserError for one that does not
     build on Megatron Core."""
     if framework not in _RELEASES:
@@ -222,18 +222,20 @@ def releases(framework: Framework) -> tuple[Revision, ...]:
     return _RELEASES[framework]
 
 
-def default_version(framework: Framework) -> str:
+def default_version(framework: str) -> str:
     """The newest release: megatron-core 0.19, Megatron Bridge 0.6, NeMo 2."""
     return _DEFAULTS[framework]
 
 
 @lru_cache(maxsize=256)
-def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
-    """The revision behind `version_text`; empty means the newest release.
+def resolve_revision(framework: str, version_text: str = "") -> Revision:
+    """The revision behind `version_text`; empty means the newest release, of Megatron-LM where no
+    framework is named.
 
     Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``; of NeMo ``2`` or ``2.5``.
     Raises UserError on a version that is not in the table, naming those that are.
     """
+    framework = framework or Framework.MEGATRON_LM
     known = releases(framework)
     text = version_text.strip().lower() or default_version(framework)
     match = _VERSION.fullmatch(text)
