@@ -265,9 +265,9 @@ def _choices(field: str) -> list[Any]:
         from advisor.base.dtypes import Precision
 
         return list(Precision)
-    from advisor.job.job import Framework
+    from advisor.frameworks.registry import framework_names
 
-    return list(Framework)
+    return list(framework_names())
 
 
 def positive(flag: str, text: str) -> int:

@@ -16,8 +16,8 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from harness.judge.identity import Scalar, flatten, world_size
-from harness.trial.trial import Backend
+from harness.base.values import Scalar, flatten
+from harness.trial.trial import Backend, world_size
 
 _SIZES: Final = {
     **{

@@ -21,7 +21,7 @@ _WORTH_NAMING: Final = 1e-3
 """Part of what the layer keeps below which a storage is not told."""
 
 
-def suspects(workload: Workload, case: MegatronCase) -> str:
+def storage_differences(workload: Workload, case: MegatronCase) -> str:
     """In words, of the last layer alone and one microbatch: most bytes first.
 
     `case` is the workload under Megatron's names. Layers that one checkpoint spans have no storages

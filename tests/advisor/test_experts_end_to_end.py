@@ -15,17 +15,18 @@ from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.printing import flags_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import TokenDispatcher, TransformerImpl
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
@@ -235,7 +236,7 @@ def test_a_dense_model_has_no_option_of_experts() -> None:
     layout = ParallelLayout(data_parallel_size=8)
     dense = replace(job(layout), model=load_model("llama3_8b"))
     for framework in (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE):
-        text = stack_of(framework).layout_flags(dense)
+        text = adapter_of(framework).layout_flags(dense)
         assert not {"expert", "moe"} & set(re.split(r"\W|_", text))
 
 

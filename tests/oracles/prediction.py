@@ -12,22 +12,21 @@ from advisor.layers.shape import RankShape
 from advisor.memory.activations import activation_peak
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import process_buffers
-from advisor.models.attention_kinds import RopeType
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
     Normalization,
     PositionEmbedding,
+    RopeType,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 
-from .megatron import Activation as OracleActivation
 from .megatron import CoreAttention, OracleCase
 
 _GPT: dict[str, Any] = {
-    "activation": OracleActivation.GELU,
+    "activation": Activation.GELU,
     "normalization": "LayerNorm",
     "add_bias_linear": True,
     "position_embedding_type": "learned_absolute",
@@ -104,7 +103,7 @@ NEMOTRON4_15B = OracleCase(
     num_attention_heads=48,
     num_query_groups=8,
     kv_channels=128,
-    activation=OracleActivation.SQUARED_RELU,
+    activation=Activation.SQUARED_RELU,
     bias_activation_fusion=False,
     normalization="LayerNorm",
     seq_length=4096,
@@ -147,7 +146,7 @@ def model_spec(case: OracleCase) -> ModelSpec:
         make_vocab_size_divisible_by=1,
         max_position_embeddings=case.seq_length,
         normalization=Normalization(case.normalization),
-        activation=Activation(str(case.activation)),
+        activation=Activation(case.activation),
         add_bias_linear=case.add_bias_linear,
         add_qkv_bias=case.add_qkv_bias,
         qk_layernorm=case.qk_layernorm,

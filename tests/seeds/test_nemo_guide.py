@@ -6,7 +6,7 @@ from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from tests.seeds.walk import advice, evaluation, refused
 
 NEMO_1 = resolve_revision(Framework.NEMO, "1")

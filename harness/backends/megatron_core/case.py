@@ -13,21 +13,7 @@ from typing import Any, Final
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.table import rows_of
 from advisor.frameworks.megatron.raw import RawSettings
-
-
-class Activation(StrEnum):
-    """Activation of the MLP; the gated ones double linear_fc1."""
-
-    SWIGLU = "swiglu"
-    GEGLU = "geglu"
-    QUICK_GEGLU = "quick_geglu"
-    GELU = "gelu"
-    SQUARED_RELU = "squared_relu"
-
-    @property
-    def gated(self) -> bool:
-        """Megatron's gated_linear_unit."""
-        return self in (Activation.SWIGLU, Activation.GEGLU, Activation.QUICK_GEGLU)
+from advisor.models.options import Activation
 
 
 class CoreAttention(StrEnum):

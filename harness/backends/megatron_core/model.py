@@ -18,7 +18,8 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn import functional
 
-from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+from advisor.models.options import Activation
+from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.objects import keywords
 
 _AUTO: Final = AttnBackend.auto

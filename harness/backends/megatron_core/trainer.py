@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-from unittest import mock
+from typing import Any
 
 import megatron.core.optimizer as megatron_optimizer
 import torch
@@ -19,9 +18,10 @@ from megatron.core.pipeline_parallel import schedules
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, build_chunks
 from harness.backends.megatron_core.objects import keywords
+from harness.backends.training_rank import LEARNING_RATE
+from harness.base.patching import patched
 from harness.trial.result import Phase
 
-LEARNING_RATE: Final = 1e-3
 NextBatch = Callable[[int], Batch]
 """The batch of a microbatch by its number."""
 
@@ -137,7 +137,7 @@ def _adam() -> Iterator[None]:
     if not getattr(megatron_optimizer, "USING_PYTORCH_OPTIMIZER", False):
         yield
         return
-    with mock.patch.object(torch.optim, "AdamW", FusedAdam):
+    with patched(torch.optim, "AdamW", FusedAdam):
         yield
 
 
@@ -164,7 +164,7 @@ def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
 
     step_forward, step_backward = schedules.forward_step, schedules.backward_step
     with (
-        mock.patch.object(schedules, "forward_step", forward),
-        mock.patch.object(schedules, "backward_step", backward),
+        patched(schedules, "forward_step", forward),
+        patched(schedules, "backward_step", backward),
     ):
         yield

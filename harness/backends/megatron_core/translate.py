@@ -1,31 +1,33 @@
 """From a workload to Megatron's own names, and to the model as this backend really runs it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
-from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType, SoftmaxType
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, Mixer
-from advisor.models.spec import (
+from advisor.models.options import (
     AttentionBackend,
+    CpCommType,
     CrossEntropyFusion,
-    ModelSpec,
+    SoftmaxType,
+    TokenDispatcher,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
-from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.installed import (
     has_transformer_engine,
     installed_revision,
 )
+from harness.backends.refusals import Refusal, refuse
 from harness.trial.trial import Backend, Device, Workload
 
 
@@ -111,7 +113,7 @@ _CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConf
 
 def megatron_case(workload: Workload) -> MegatronCase:
     """The workload under Megatron's names; UserError for what this backend does not run."""
-    _check(workload)
+    refuse(workload, _refusals(workload))
     model, layout = megatron_model(workload), workload.layout
     setting = parse_setting(workload.recompute)
     values: dict[str, Any] = {
@@ -121,7 +123,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
         "num_microbatches": workload.num_microbatches,
         "data_parallel_size": layout.data_parallel_size,
         "vocab_size": model.padded_vocab_size(layout.tensor_model_parallel_size),
-        "activation": Activation(model.activation),
+        "activation": model.activation,
         "attention": _attention(model),
         "window_attn_skip_freq": _windows(model),
         "tp_comm_overlap": _overlaps_tp(workload),
@@ -184,50 +186,54 @@ _OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILL
 """What torch's own attention kernel lacks, which stands in for Transformer Engine's."""
 
 
-def _check(workload: Workload) -> None:
-    eight_bits = workload.precision in FP8_RECIPES and runs_transformer_engine(workload)
-    if workload.precision is not Precision.BF16 and not eight_bits:
-        raise UserError(
-            "job.precision",
-            workload.precision,
-            "the megatron_core backend runs bf16, and with Transformer Engine on a GPU FP8",
-            "use bf16",
-        )
-    model = workload.model
+def _refusals(workload: Workload) -> Iterator[Refusal]:
+    model, layout, engine = workload.model, workload.layout, runs_transformer_engine(workload)
+    yield (
+        workload.precision not in (Precision.BF16, *(FP8_RECIPES if engine else ())),
+        "job.precision",
+        "the megatron_core backend runs bf16, and with Transformer Engine on a GPU FP8",
+        "use bf16",
+    )
+    not_so_far = "is not run by the megatron_core backend so far"
     lacking = (*_NOT_RUN, *(() if _has_kernels(workload) else _OF_KERNELS))
     others = [field for field, default in lacking if getattr(model, field) != default]
     for field in (*others, *variants(model)):
-        raise UserError(
-            f"model.{field}",
-            getattr(workload.model, field),
-            "is not run by the megatron_core backend so far",
-        )
-    layout = workload.layout
-    if layout.context_parallel_size > 1 and layout.cp_comm_type is not CpCommType.P2P:
-        raise UserError(
-            "layout.cp_comm_type",
-            layout.cp_comm_type,
-            "is not run by the megatron_core backend so far",
-            "use p2p",
-        )
-    if not workload.recompute.startswith(("none", "selective", "full")):
-        raise UserError(
-            "recompute",
-            workload.recompute,
-            "is not a setting of Megatron's",
-            "write none, selective:… or full:…",
-        )
-    setting = parse_setting(workload.recompute)
-    if not runs_transformer_engine(workload):
-        _check_offload(workload, setting)
-    if workload.model.add_bias_linear and "mlp" in setting.effective_modules:
-        raise UserError(
-            "recompute",
-            workload.recompute,
-            "Megatron's MLP with biases hands its bias parameter through the "
-            "checkpoint, and its replay never ends",
-            "leave mlp out",
-        )
+        yield True, f"model.{field}", not_so_far, ""
+    ring = layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.P2P
+    yield not ring, "layout.cp_comm_type", not_so_far, "use p2p"
+    yield (
+        not workload.recompute.startswith(("none", "selective", "full")),
+        "recompute",
+        "is not a setting of Megatron's",
+        "write none, selective:… or full:…",
+    )
+    yield from _refusals_of(parse_setting(workload.recompute), model, engine)
+
+
+def _refusals_of(
+    setting: RecomputeSetting, model: ModelSpec, transformer_engine: bool
+) -> Iterator[Refusal]:
+    """Neither kind of activation offload is to be had without Transformer Engine on a GPU."""
+    yield (
+        bool(setting.offload_modules) and not transformer_engine,
+        "recompute",
+        "fine-grained offload copies to pinned memory on CUDA streams: it runs "
+        "with Transformer Engine on a GPU only",
+        "leave +offload out",
+    )
+    yield (
+        bool(setting.cpu_offloading_num_layers) and not transformer_engine,
+        "recompute",
+        "cpu_offloading is Transformer Engine's, and runs on a GPU only",
+        "leave +cpu_offloading out",
+    )
+    yield (
+        model.add_bias_linear and "mlp" in setting.effective_modules,
+        "recompute",
+        "Megatron's MLP with biases hands its bias parameter through the "
+        "checkpoint, and its replay never ends",
+        "leave mlp out",
+    )
 
 
 def _has_kernels(workload: Workload) -> bool:
@@ -236,22 +242,3 @@ def _has_kernels(workload: Workload) -> bool:
     fake = workload.device is Device.FAKE
     unfused = _attention(workload.model) is CoreAttention.UNFUSED
     return fake or unfused or runs_transformer_engine(workload)
-
-
-def _check_offload(workload: Workload, setting: RecomputeSetting) -> None:
-    """Neither kind of activation offload is to be had without Transformer Engine on a GPU."""
-    if setting.offload_modules:
-        raise UserError(
-            "recompute",
-            workload.recompute,
-            "fine-grained offload copies to pinned memory on CUDA streams: it runs "
-            "with Transformer Engine on a GPU only",
-            "leave +offload out",
-        )
-    if setting.cpu_offloading_num_layers:
-        raise UserError(
-            "recompute",
-            workload.recompute,
-            "cpu_offloading is Transformer Engine's, and runs on a GPU only",
-            "leave +cpu_offloading out",
-        )

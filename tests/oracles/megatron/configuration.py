@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import first_refusal
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 BASE: dict[str, Any] = {

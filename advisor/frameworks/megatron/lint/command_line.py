@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
@@ -129,7 +129,7 @@ def _put_override(given: Given, override: re.Match[str]) -> None:
         given.framework, given.version = Framework.NEMO, "2"
     elif (name or "").startswith(NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"
-    elif given.framework is not Framework.NEMO:
+    elif given.framework != Framework.NEMO:
         given.framework = Framework.MEGATRON_BRIDGE
     if section == MIXED_PRECISION and name is None:
         put_mixed_precision(given, value)

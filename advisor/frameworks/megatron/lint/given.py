@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.options.table import (
     switches_off,
 )
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 KINDS: Final = {
     row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS
@@ -81,7 +81,7 @@ class Given:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
         values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
-        if self.framework is not Framework.MEGATRON_LM:
+        if self.framework != Framework.MEGATRON_LM:
             # A recipe sets them; only a resolved configuration shows what to.
             values = {**_OF_RECIPES, **values}
         if values.get("recompute_activations"):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.frameworks.megatron.lint.given import Given
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {

@@ -14,7 +14,7 @@ from advisor.frameworks.megatron.lint.yaml_config import read_yaml
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import Authority, Finding, Verdict, find
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 
 class Level(StrEnum):
@@ -127,7 +127,7 @@ def _as_launched(given: Given, revision: Revision) -> tuple[RawSettings, list[Fi
         )
         for words in given.stray
     ]
-    if revision.framework is Framework.MEGATRON_LM:
+    if revision.framework == Framework.MEGATRON_LM:
         findings += _spelling_findings(given, revision)
         if settings.sequence_parallel and settings.tensor_model_parallel_size == 1:
             settings = replace(settings, sequence_parallel=False)

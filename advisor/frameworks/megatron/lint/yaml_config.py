@@ -7,7 +7,7 @@ import yaml
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")

@@ -16,7 +16,7 @@ from advisor.frameworks.megatron.options.values import (
     is_gated,
     untied,
 )
-from advisor.models.spec import Activation
+from advisor.models.options import Activation
 
 _START: Final = "how weights are drawn at the start"
 _MUP: Final = "of maximal update parametrization: numbers that weights and outputs are scaled by"

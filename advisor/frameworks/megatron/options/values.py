@@ -7,8 +7,7 @@ from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueO
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
-from advisor.models.mixers import AttentionVariant
-from advisor.models.spec import Activation, CrossEntropyFusion
+from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion
 
 
 def has_experts(job: Described) -> bool:

@@ -6,7 +6,7 @@ from advisor.frameworks.megatron.options.option import Option, Status
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function
 
 _PASSING: Final = {
     row.name: row
@@ -20,7 +20,7 @@ _INSTEAD: Final = {
 }
 
 
-def unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
+def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
     """Every field that is set must exist in the release."""
     set_here = raw.given.keys() & _PASSING.keys()
     absent = {name for name in set_here if not _PASSING[name].in_release(revision)}
@@ -42,4 +42,4 @@ def _absence(row: Option, revision: Revision) -> Problem:
     )
 
 
-RULES: Final = (Rule("unknown_field", Verdict.REFUSED, Authority.CONFIG, unknown_field),)
+RULES: Final[dict[str, Rule]] = {"unknown_field": function(_unknown_field, config())}

@@ -9,7 +9,8 @@ from advisor.frameworks.megatron.lowering import job_values
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.printing import flags_of, override, told
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.job.job import Framework, JobConfig
+from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 

@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.lint import (
 )
 from advisor.frameworks.megatron.lint.command_line import tokens
 from advisor.frameworks.megatron.lint.given import field_of
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
 FULL = "--recompute-granularity full --recompute-method"
@@ -187,7 +187,7 @@ def test_bridge_overrides() -> None:
         "train.train_iters=20",
     ]
     report = lint_target(words)
-    assert report.revision.framework is Framework.MEGATRON_BRIDGE
+    assert report.revision.framework == Framework.MEGATRON_BRIDGE
     assert report.settings.recompute_modules == ("layernorm", "mlp")
     assert found(report) == ["ERROR fp8_layernorm_recompute", "WARNING layernorm_on_te"]
     assert found(lint_target(words, "0.2"))[0] == "ERROR fp8_layernorm_recompute"
@@ -380,7 +380,7 @@ SCRIPT_RUN = "python scripts/performance/run_script.py -m llama -mr llama3_70b -
 )
 def test_options_of_bridge_s_performance_scripts(options: str, findings: list[str]) -> None:
     report = lint_target(SCRIPT_RUN + options)
-    assert report.revision.framework is Framework.MEGATRON_BRIDGE
+    assert report.revision.framework == Framework.MEGATRON_BRIDGE
     assert found(report) == findings
 
 

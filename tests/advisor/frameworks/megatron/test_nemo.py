@@ -19,7 +19,7 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")

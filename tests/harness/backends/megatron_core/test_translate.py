@@ -8,10 +8,15 @@ from advisor.base.errors import UserError
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType, SoftmaxType
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from advisor.models.options import (
+    AttentionBackend,
+    CpCommType,
+    CrossEntropyFusion,
+    SoftmaxType,
+    TokenDispatcher,
+    TransformerImpl,
+)
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
 from harness.backends.megatron_core.translate import (
     as_megatron_runs,

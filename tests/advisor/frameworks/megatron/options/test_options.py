@@ -24,7 +24,8 @@ from advisor.frameworks.megatron.options.table import (
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job.job import Framework, JobConfig
+from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
