@@ -395,7 +395,7 @@ def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> Non
     ("precision", "fp8", "recipe"),
     [
         ("bf16", None, None),
-        ("fp8_delayed", "hybrid", None),
+        ("fp8_delayed", "hybrid", "delayed"),
         ("fp8_current", "hybrid", "tensorwise"),
         ("fp8_blockwise", "hybrid", "blockwise"),
         ("mxfp8", "hybrid", "mxfp8"),
