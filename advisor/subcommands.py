@@ -41,7 +41,7 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
 def _lint(arguments: Sequence[str]) -> Outcome:
     if not arguments:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.frameworks.megatron.lint import lint_target
+    from advisor.lint.target import lint_target
     from advisor.report.lint import lint_page
 
     target, version = _framework_version(arguments)

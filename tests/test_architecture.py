@@ -18,6 +18,7 @@ HEAVY = (
     "matplotlib",
     "scipy",
     "pyarrow",
+    "tree_sitter",
 )
 # A module may import those of its own layer and of the layers before it.
 LAYERS: tuple[frozenset[str], ...] = (
@@ -34,6 +35,17 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"recompute", "schedule"}),
     frozenset({"memory", "cost", "job", "diagnose"}),
     frozenset({"recipes", "split"}),
+    frozenset(
+        {
+            "lint.text",
+            "lint.shell",
+            "lint.tree",
+            "lint.python_source",
+            "lint.options",
+            "lint.configuration",
+            "lint.keys",
+        }
+    ),
     frozenset({"frameworks", "answer", "experiments"}),
     frozenset({"job_memory", "job_time", "reshape"}),
     frozenset({"evaluate"}),
@@ -42,6 +54,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"layouts", "search"}),
     frozenset({"remedies"}),
     frozenset({"advise", "verify"}),
+    frozenset({"lint"}),
     frozenset({"report"}),
     frozenset({"help", "arguments", "subcommands", "commands", "cli"}),
 )

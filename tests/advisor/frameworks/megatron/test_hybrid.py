@@ -8,7 +8,6 @@ import pytest
 from advisor.cli import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.offload import offloaded_modules
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
@@ -16,6 +15,7 @@ from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.job import CudaGraphImpl, Framework, Job
 from advisor.layers.operators import Module
+from advisor.lint.target import lint_target
 from advisor.models.presets import load_model
 from advisor.recompute import tallied
 from advisor.request import Request

@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from advisor.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
@@ -20,6 +19,7 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.job import Framework
+from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
