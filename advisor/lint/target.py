@@ -137,7 +137,27 @@ def _file(path: Path) -> tuple[list[Document], Script]:
         if document is None:
             raise UserError("lint", path, "holds no mapping of settings")
         return [document], Script()
-    return _shell(text, str(path))
+    documents, script = _shell(text, str(path))
+    return [*documents, *_named_files(script, path.parent)], script
+
+
+def _named_files(script: Script, folder: Path) -> Iterator[Document]:
+    """Configurations that the commands of a script name and that lie where it says."""
+    texts = [text for command in script.commands for text in command.texts]
+    texts += [w.text for command in script.commands for w in command.environment.values()]
+    names = dict.fromkeys(text.rpartition("=")[2] for text in texts)
+    for name in names:
+        path = folder / name
+        if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
+            continue
+        try:
+            content = word(path.read_text(encoding="utf-8"), Place(str(path), 1, 1))
+            document = _document(content, path.suffix)
+        except (OSError, UnicodeDecodeError, UserError) as error:
+            script.notes.append(Note(f"is not read: {error}", Place(str(path), 1, 1)))
+            continue
+        if document is not None:
+            yield document
 
 
 def _document(content: Word, suffix: str) -> Document | None:

@@ -174,8 +174,11 @@ def _budget(keys: Keys) -> Iterator[Finding]:
     compiled = keys.truth("compile.enable") and (components is None or "model" in components)
     unknown = keys.has("compile.enable") and keys.get("compile.enable") is None
     if not compiled and not unknown and not keys.truth("training.compile"):
-        yield _error(
+        # What a file sets that is not read here cannot be missing.
+        elsewhere = keys.about.get("file") and not keys.has("compile.enable")
+        yield finding(
             keys,
+            Level.NOTE if elsewhere else Level.ERROR,
             "memory_budget.compile",
             "Memory budget mode requires model to be compiled",
             "compile.enable = true",
@@ -197,9 +200,11 @@ def _switches(keys: Keys) -> Iterator[Finding]:
         )
     asynchronous = keys.truth("parallelism.enable_async_tensor_parallel")
     compiled = keys.truth("compile.enable") or keys.truth("training.compile")
-    if asynchronous and not compiled and not keys.has("compile.enable"):
-        yield _error(
+    if asynchronous and not compiled and keys.get("compile.enable") in (None, False):
+        elsewhere = keys.about.get("file") and not keys.has("compile.enable")
+        yield finding(
             keys,
+            Level.NOTE if elsewhere else Level.ERROR,
             "async_tensor_parallel.compile",
             "Async TP requires torch.compile",
             "compile.enable = true",

@@ -98,6 +98,10 @@ def _read_command(command: Command) -> Keys | None:
             option.place,
             option.name,
         )
+    if keys.has("job.config_file") or "CONFIG_FILE" in command.environment:
+        keys.about["file"] = "yes"
+    elif any("run_train" in text for text in command.texts):
+        keys.about["file"] = "its default"
     recognised = any(key.split(".")[0] in (AC, "parallelism", "training") for key in keys.values)
     titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
     return keys if recognised and (titan or not _is_anothers(command)) else None

@@ -15,7 +15,7 @@ from advisor.lint.shell.conditions import TESTS, Verdict, assume, judge
 from advisor.lint.shell.expansion import Expander, Source
 from advisor.lint.shell.script import Command, Note, Script, WrittenFile
 from advisor.lint.shell.state import UNKNOWN, State, Variable, doubted, joined, scalar
-from advisor.lint.shell.wrappers import nested_scripts, prefixed
+from advisor.lint.shell.wrappers import nested_scripts, prefixed, reads_script
 from advisor.lint.text import Piece, Place, Word, split_words, word
 
 if TYPE_CHECKING:
@@ -439,7 +439,7 @@ class _Walk:
             state.set(texts[-1], scalar(content.pieces))
             self.reading.uses("$" + texts[-1])
             return
-        if program in ("bash", "sh", "sbatch", "ssh"):
+        if reads_script(texts):
             self._nested(content, state)
             return
         name = self._target(node, document, expander) or (texts[-1] if program == "tee" else "")
@@ -490,7 +490,10 @@ class _Walk:
             return [state]
         if program in state.functions and state.depth < _DEEPEST:
             return self._call(words, state)
-        if program in ("shift", "set", "getopts", "read"):
+        if program == "shift":
+            _shift(state, words[1:])
+            return [state]
+        if program in ("set", "getopts", "read"):
             for w in words[1:]:
                 if program == "read" and w.text.isidentifier():
                     state.set(w.text, UNKNOWN)
@@ -530,11 +533,7 @@ class _Walk:
         kept = {n: state.variables.get(n) for n in _positional(state)}
         inside = state.copy()
         inside.depth += 1
-        for number, w in enumerate(words[1:], 1):
-            inside.variables[str(number)] = Variable(values=(w,))
-        inside.variables["@"] = inside.variables["*"] = Variable(
-            values=tuple(words[1:]), array=True
-        )
+        _set_positional(inside, words[1:])
         results = _Walk(self.reading, source).statements([body], [inside])
         for result in results:
             result.depth = state.depth
@@ -543,6 +542,22 @@ class _Walk:
                 result.variables.pop(name)
             result.variables |= {n: v for n, v in kept.items() if v is not None}
         return results
+
+
+def _set_positional(state: State, words: Sequence[Word]) -> None:
+    for number, w in enumerate(words, 1):
+        state.variables[str(number)] = Variable(values=(w,))
+    state.variables["@"] = state.variables["*"] = Variable(values=tuple(words), array=True)
+
+
+def _shift(state: State, words: Sequence[Word]) -> None:
+    """`shift 2`; of a script's own parameters nothing is known before or behind it."""
+    known = state.variables.get("@")
+    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    for name in _positional(state):
+        del state.variables[name]
+    if known is not None and known.values is not None:
+        _set_positional(state, known.values[count:])
 
 
 def _positional(state: State) -> list[str]:

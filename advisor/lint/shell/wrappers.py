@@ -32,6 +32,14 @@ def nested_scripts(words: Sequence[Word]) -> Iterator[Word]:
             yield words[number + 1]
 
 
+def reads_script(texts: Sequence[str]) -> bool:
+    """Whether a command reads a script from its standard input, as `srun bash <<EOF`."""
+    if not texts:
+        return False
+    plain = [text for text in texts if text != "-s"]
+    return plain[-1].rpartition("/")[2] in _SHELLS or plain[0] in ("sbatch", "ssh")
+
+
 def prefixed(
     words: Sequence[Word], environment: Mapping[str, Word]
 ) -> tuple[list[Word], dict[str, Word]]:

@@ -1,11 +1,13 @@
 """The findings on settings of Megatron, each at the value without which it would not be."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
 from advisor.frameworks.megatron.lint.given import Given
+from advisor.frameworks.megatron.lint.recipe_model import another_model, over_recipe
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -27,12 +29,13 @@ def level_of(verdict: Verdict) -> Level:
     return Level.NOTE if verdict is Verdict.NOTE else Level.WARNING
 
 
-def launched(given: Given, revision: Revision) -> RawSettings:
-    """What Megatron-LM's argument check makes of the settings before the configuration sees them.
+def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
+    """What Megatron-LM's argument check makes of the settings before the configuration sees them,
+    or what they are over a recipe for `model`.
 
     Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
     """
-    settings = given.settings()
+    settings = over_recipe(given.settings(), model, given.values)
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
     if alone and revision.framework is Framework.MEGATRON_LM:
         return replace(settings, sequence_parallel=False)
@@ -41,7 +44,7 @@ def launched(given: Given, revision: Revision) -> RawSettings:
 
 def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
     """Everything to be said of the settings, worst first."""
-    settings = launched(read.given, revision)
+    settings = launched(read.given, revision, read.model)
     found = [
         *_unknown(read),
         *_faults(read),
@@ -54,8 +57,12 @@ def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
 
 
 def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
+    anyhow = None
+    if read.partial and not read.model:
+        another = find(another_model(settings, read.given.values), revision)
+        anyhow = {finding.rule for finding in another}
     for finding in find(settings, revision):
-        if silenced(finding.rule, read):
+        if silenced(finding.rule, read) or (anyhow is not None and finding.rule not in anyhow):
             continue
         yield Finding(
             level=level_of(finding.verdict),
@@ -70,13 +77,14 @@ def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> 
 def _cause(read: ReadSettings, finding: RuleFinding, revision: Revision) -> Place:
     """The value without which the rule says nothing, or something else; the one that the rule
     names, where there are several."""
-    causes = [
-        name
-        for name in read.given.values
-        if name in read.places and not _still(read.without(name), finding, revision)
-    ]
-    causes = causes or [name for name in read.places if name in finding.reason]
-    named = [name for name in causes if name in f"{finding.reason} {finding.rule}"]
+    causes = _causes(read, finding, revision, same_words=False)
+    causes = causes or _causes(read, finding, revision, same_words=True)
+    words = re.findall(r"[\w.]+", finding.reason)
+    for (name, text), place in read.item_places.items():
+        if name in causes and text in words:
+            return place
+    causes = causes or [name for name in read.places if name in words]
+    named = sorted((name for name in causes if name in words), key=words.index)
     recompute = [name for name in causes if name.startswith("recompute_")]
     for names in (named, recompute, causes):
         if names:
@@ -84,9 +92,20 @@ def _cause(read: ReadSettings, finding: RuleFinding, revision: Revision) -> Plac
     return read.place
 
 
-def _still(given: Given, finding: RuleFinding, revision: Revision) -> bool:
-    again = find(launched(given, revision), revision)
-    return any((f.rule, f.reason) == (finding.rule, finding.reason) for f in again)
+def _causes(
+    read: ReadSettings, finding: RuleFinding, revision: Revision, *, same_words: bool
+) -> list[str]:
+    """Values without which the rule says nothing, or with `same_words` not this."""
+    causes = []
+    for name in read.given.values:
+        if name not in read.places:
+            continue
+        again = find(launched(read.without(name), revision, read.model), revision)
+        if not any(
+            f.rule == finding.rule and (not same_words or f.reason == finding.reason) for f in again
+        ):
+            causes.append(name)
+    return causes
 
 
 def _unknown(read: ReadSettings) -> Iterator[Finding]:

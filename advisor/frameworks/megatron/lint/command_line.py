@@ -56,6 +56,9 @@ def read_command(command: Command) -> ReadSettings | None:
             _put_override(read, override, word)
     if not (read and _is_megatrons(command, read)):
         return None
+    if read.given.framework is not Framework.MEGATRON_LM:
+        read.texts = texts
+        read.partial = any(text.endswith(".py") for text in texts)
     _check_spellings(command, read)
     _put_unknown(command, read)
     return read
@@ -90,6 +93,7 @@ def _put(read: ReadSettings, option: Option) -> None:
         unknown = any(word.unknown for word in option.values)
         value: object = " ".join(texts) if unknown else texts
         read.put(name, value, option.name, option.place)
+        read.item_places |= {(name, word.text): word.place for word in option.values}
     elif texts:
         read.put(name, texts[0], option.name, option.place)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED
+from advisor.frameworks.megatron.lint.recipe_model import named_model
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (
     MIXED_PRECISION,
@@ -39,10 +40,10 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
             _put_call(read, call)
         for name, value in way.assigned.items():
             _put_assignment(read, name, value)
-        for name, place in read.places.items():
-            if place < read.place or read.place == way.place:
-                read.place = place
-            del name
+        read.place = min(read.places.values(), default=way.place)
+        read.partial = "num_layers" not in read.given.values
+        calls = [call.name for call in way.calls]
+        read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
         if read and (read.given.values, read.places) not in seen:
             seen.append((read.given.values, read.places))
             yield read, way

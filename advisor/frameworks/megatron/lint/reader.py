@@ -31,7 +31,7 @@ class MegatronReader:
         """The rules of the release that fire."""
         read: ReadSettings = configuration.settings
         revision = resolve_revision(configuration.framework, version or configuration.version)
-        settings = launched(read.given, revision)
+        settings = launched(read.given, revision, read.model)
         return Checked(
             configuration=configuration,
             label=revision.label,
@@ -49,5 +49,6 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         version=read.given.version,
         place=read.place,
         branch=branch,
+        model=read.model,
         settings=read,
     )

@@ -1,9 +1,11 @@
 """What is read of one configuration of Megatron: values, and where each is written."""
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from advisor.errors import UserError
 from advisor.frameworks.megatron.lint.given import Given
+from advisor.frameworks.megatron.lint.recipe_model import named_model
 from advisor.lint.configuration import ReadValue
 from advisor.lint.text import Place
 
@@ -19,13 +21,15 @@ class Fault:
     place: Place
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ReadSettings:
     """Fields by name with their places.
 
     place: of the whole configuration. faults: refused already. unknown: words that may hold
     options and whose text is not known. environment: variables that are known, with places.
     values: for other readers than the rules, by path of our fields.
+    texts: words that may name the model. partial: the values lie over a recipe, whose own are not
+    known unless its name tells the model. item_places: of the words of a list.
     """
 
     place: Place
@@ -36,7 +40,14 @@ class ReadSettings:
     unknown: list[tuple[str, Place]] = field(default_factory=list)
     environment: dict[str, tuple[str, Place]] = field(default_factory=dict)
     values: dict[str, ReadValue] = field(default_factory=dict)
-    num_gpus: int | None = None
+    texts: tuple[str, ...] = ()
+    partial: bool = False
+    item_places: dict[tuple[str, str], Place] = field(default_factory=dict)
+
+    @cached_property
+    def model(self) -> str:
+        """The preset that the texts name."""
+        return named_model(self.texts) if self.texts else ""
 
     def put(self, name: str, value: object, where: str, place: Place) -> None:
         """Store a field; a value that has not its type is a fault."""

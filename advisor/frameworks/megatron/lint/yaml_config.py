@@ -46,6 +46,8 @@ def read_tree(tree: Tree) -> ReadSettings | None:
             _put_fields(read, tree, *nested)
         elif not any(name in read.given.values for name in _OWN):
             return None
+    foreign = read.given.framework is not Framework.MEGATRON_LM
+    read.partial = foreign and "num_layers" not in read.given.values
     return read if read else None
 
 
@@ -106,6 +108,8 @@ def put_field(read: ReadSettings, name: str, value: Any, place: Place) -> None:
     if plain is not None and not (isinstance(plain, Mapping) or _misfits(field, plain)):
         read.put(field, plain, name, place)
         read.given.spellings.add(name)
+        if isinstance(plain, list):
+            read.item_places |= {(field, str(item)): place for item in plain}
 
 
 def _misfits(field: str, value: object) -> bool:

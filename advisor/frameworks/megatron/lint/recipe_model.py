@@ -1,0 +1,93 @@
+"""The model behind a recipe that a script lays its own values over, as its name tells."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.models.presets import load_preset, model_names
+
+_PROVIDER: Final = re.compile(
+    r"([A-Za-z]+\d*?[A-Za-z]*\d*)(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
+)
+_FACTS: Final = (
+    "num_layers",
+    "num_attention_heads",
+    "num_query_groups",
+    "num_moe_experts",
+    "moe_ffn_hidden_size",
+    "moe_shared_expert_intermediate_size",
+    "multi_latent_attention",
+    "experimental_attention_variant",
+    "add_bias_linear",
+)
+_ANOTHER: Final[dict[str, Any]] = {
+    "num_moe_experts": 8,
+    "moe_grouped_gemm": True,
+    "moe_layer_freq": "([0]*1+[1]*3)",
+    "moe_shared_expert_intermediate_size": 1024,
+    "multi_latent_attention": True,
+    "experimental_attention_variant": "gated_delta_net",
+    "transformer_impl": "local",
+    "attention_backend": "unfused",
+}
+"""Facts of some other model, with which the rules about labels say nothing."""
+
+
+def named_model(texts: Iterable[str]) -> str:
+    """The preset whose name the texts hold, the longest one; empty where there is none.
+
+    >>> named_model(["examples/pretrain_llama3_70b.py"])
+    'llama3_70b'
+    """
+    found = [name for text in texts for name in _in_text(text)]
+    return max(found, key=len, default="")
+
+
+def _in_text(text: str) -> list[str]:
+    plain = text.lower().replace("-", "_").replace(".", "")
+    plain += " " + " ".join(
+        f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
+        for family, size in _PROVIDER.findall(text)
+    )
+    found = []
+    for name, spelling in _names():
+        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain):
+            found.append(name)
+    return found
+
+
+@cache
+def _names() -> tuple[tuple[str, str], ...]:
+    return tuple((name, name.lower().replace(".", "")) for name in model_names())
+
+
+@cache
+def facts(model: str) -> dict[str, Any]:
+    """Fields of RawSettings that the model decides."""
+    spec = load_preset(model).spec
+    values = {name: getattr(spec, name) for name in _FACTS}
+    if spec.num_moe_experts is not None:
+        values["moe_grouped_gemm"] = True
+        values["moe_token_dispatcher_type"] = "alltoall"
+        values["moe_layer_freq"] = str(spec.moe_layer_freq)
+    return {
+        name: str(value) if name == "experimental_attention_variant" else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def over_recipe(settings: RawSettings, model: str, given: Iterable[str]) -> RawSettings:
+    """The settings over what the recipe's model decides; what is given stays."""
+    known = facts(model) if model else {}
+    kept = set(given)
+    return replace(settings, **{name: known[name] for name in known if name not in kept})
+
+
+def another_model(settings: RawSettings, given: Iterable[str]) -> RawSettings:
+    """The same settings over a recipe of another kind."""
+    open_facts = {name: value for name, value in _ANOTHER.items() if name not in set(given)}
+    return replace(settings, **open_facts)
