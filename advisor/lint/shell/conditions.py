@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from advisor.lint.shell.expansion import Expander
 from advisor.lint.shell.state import UNKNOWN, State, scalar
-from advisor.lint.text import Word
+from advisor.lint.text import Piece, Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -26,7 +26,14 @@ _NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
 }
 _EQUAL: Final = ("=", "==", "-eq")
 _UNEQUAL: Final = ("!=", "-ne")
-TESTS: Final = ("test_command", "negated_command", "binary_expression")
+_TESTS: Final = ("test_command", "negated_command", "binary_expression", "unary_expression")
+
+
+def is_test(node: "Node") -> bool:
+    """Whether a node only asks, and runs nothing."""
+    arithmetic = node.type == "compound_statement" and node.children[0].type == "(("
+    every = node.type == "list" and all(is_test(child) for child in node.named_children)
+    return node.type in _TESTS or arithmetic or every
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ def _binary(node: "Node", expander: Expander) -> Verdict:
         if stops in both:
             return Verdict(stops)
         return Verdict(None if None in both else not stops)
-    sides = [expander.words([side]) for side in (left, right)]
+    sides = [_side(side, expander) for side in (left, right)]
     texts = ["".join(word.text for word in side) for side in sides]
     if all(word.certain for side in sides for word in side):
         return Verdict(_compare(texts[0], sign, texts[1]))
@@ -90,6 +97,17 @@ def _binary(node: "Node", expander: Expander) -> Verdict:
         if "*" not in texts[1]:
             return Verdict(None, name, value) if sign in _EQUAL else Verdict()
     return Verdict()
+
+
+def _side(node: "Node", expander: Expander) -> list[Word]:
+    """The words of one side; a name alone, as in `(( N > 1 ))`, is the variable."""
+    if node.type != "variable_name":
+        return expander.words([node])
+    variable = expander.state.variables.get(expander.source.text(node))
+    if variable is not None and variable.values:
+        return list(variable.values[:1])
+    place = expander.source.place(node)
+    return [Word((Piece(text="$" + expander.source.text(node), place=place, unknown=True),))]
 
 
 def _compare(left: str, sign: str, right: str) -> bool | None:
@@ -105,6 +123,8 @@ def _compare(left: str, sign: str, right: str) -> bool | None:
 def _name(node: "Node", expander: Expander) -> str:
     """The variable that a side of a comparison is, and nothing else."""
     text = expander.source.text(node).strip('"')
+    if node.type == "variable_name":
+        return text
     name = text.removeprefix("$").strip("{}").partition(":")[0]
     return name if text.startswith("$") and name.isidentifier() else ""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from advisor.lint.shell.arithmetic import calculate
-from advisor.lint.shell.state import State, Variable
+from advisor.lint.shell.state import State, Variable, scalar
 from advisor.lint.text import Piece, Place, Word, split_words
 
 if TYPE_CHECKING:
@@ -193,10 +193,21 @@ class Expander:
         elif (variable is not None and variable.values is None) or "?" in operator[0]:
             yield self._unknown(node)
         else:
-            for piece in self._default(node, len(rest) - len(operator[0]), quoted=quoted):
-                # A variable that the script itself sets to nothing is nobody else's.
-                doubt = piece is not None and not given
-                yield replace(piece, certain=False) if piece is not None and doubt else piece
+            yield from self._taken_default(node, name, operator[0], rest, quoted, given)
+
+    def _taken_default(
+        self, node: "Node", name: str, operator: str, rest: str, quoted: bool, given: bool
+    ) -> Iterator[Piece | None]:
+        """The default; it is certain where the script itself sets the variable to nothing, and
+        `:=` makes it the variable's value."""
+        pieces = [
+            replace(piece, certain=piece.certain and given) if piece is not None else None
+            for piece in self._default(node, len(rest) - len(operator), quoted=quoted)
+        ]
+        if "=" in operator:
+            whole = [piece for piece in pieces if piece is not None]
+            self.state.set(name, scalar(whole or [Piece(text="", place=self.source.place(node))]))
+        yield from pieces
 
     def _alternative(
         self, node: "Node", variable: Variable | None, length: int, quoted: bool

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from advisor.lint.shell.conditions import TESTS, Verdict, assume, judge
+from advisor.lint.shell.conditions import Verdict, assume, is_test, judge
 from advisor.lint.shell.expansion import Expander, Source
 from advisor.lint.shell.script import Command, Note, Script, WrittenFile
 from advisor.lint.shell.state import UNKNOWN, State, Variable, doubted, joined, scalar
@@ -21,7 +21,7 @@ from advisor.lint.text import Piece, Place, Word, split_words, word
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
-_MOST_WAYS: Final = 48
+_MOST_WAYS: Final = 256
 _MOST_ROUNDS: Final = 12
 _DEEPEST: Final = 8
 _DECLARATIONS: Final = ("export", "declare", "local", "readonly", "typeset")
@@ -276,7 +276,7 @@ class _Walk:
         if verdict.truth is not None:
             return ([state], []) if verdict.truth else ([], [state])
         for node in nodes:
-            if node.type not in TESTS:
+            if not is_test(node):
                 self.statement(node, [state.copy()])
         return [assume(state, text, verdict, True)], [assume(state, text, verdict, False)]
 
@@ -342,6 +342,9 @@ class _Walk:
 
     def _while(self, node: "Node", state: State) -> list[State]:
         """The body is read once; what it changes is as likely as not to be changed."""
+        for condition in node.children_by_field_name("condition"):
+            if condition.is_named and not is_test(condition):
+                self.statement(condition, [state.copy()])
         body = node.child_by_field_name("body")
         if body is None:
             return [state]
@@ -362,7 +365,7 @@ class _Walk:
         """`A && B` and `A || B`."""
         left, right = node.named_children[0], node.named_children[-1]
         either = any(child.type == "||" for child in node.children)
-        if left.type in TESTS or (left.type == "list" and _is_test(left)):
+        if is_test(left):
             yes, no = self._condition([left], state)
             runs, passes = (no, yes) if either else (yes, no)
             return self.statements([right], runs) + passes
@@ -568,13 +571,6 @@ def _key(variable: Variable) -> tuple[tuple[str, bool], ...]:
     if variable.values is None:
         return (("?", False),)
     return tuple((value.text, value.certain) for value in variable.values)
-
-
-def _is_test(node: "Node") -> bool:
-    return all(
-        child.type in TESTS or (child.type == "list" and _is_test(child))
-        for child in node.named_children
-    )
 
 
 def _arms(node: "Node") -> list[tuple[list["Node"], list["Node"]]]:

@@ -47,7 +47,7 @@ def named_model(texts: Iterable[str]) -> str:
 
 
 def _in_text(text: str) -> list[str]:
-    plain = text.lower().replace("-", "_").replace(".", "")
+    plain = re.sub(r"(?<=\d)\.(?=\d)", "", text.lower().replace("-", "_"))
     plain += " " + " ".join(
         f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
         for family, size in _PROVIDER.findall(text)
