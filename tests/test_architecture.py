@@ -44,6 +44,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "lint.options",
             "lint.configuration",
             "lint.keys",
+            "lint.model_names",
         }
     ),
     frozenset({"frameworks", "answer", "experiments"}),

@@ -49,7 +49,8 @@ class ReadConfiguration:
 
     values: by path of our fields, as `layout.tensor_model_parallel_size` or `job.seq_length`.
     recompute: the setting in the spelling of `--recompute`, None where nothing is said or it is
-    none that can be spelt. model: a name that `--model` takes, empty where it cannot be told.
+    none that can be spelt; recompute_at: what spells it there. model: as the document names it,
+    empty where it does not.
     notes: what is not known. branch: conditions under which it holds.
     settings: what its framework's own checks read.
     """
@@ -59,6 +60,7 @@ class ReadConfiguration:
     version: str = ""
     values: Mapping[str, ReadValue] = field(default_factory=dict)
     recompute: str | None = None
+    recompute_at: tuple[ReadValue, ...] = ()
     model: str = ""
     num_gpus: int | None = None
     notes: tuple[Note, ...] = ()
@@ -92,4 +94,9 @@ class Reader(Protocol):
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the framework refuses or ignores in a configuration that it read; `version` is the
         release, None for the one that the document tells or the newest."""
+        ...
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """A name that `--model` takes for the model of a configuration; empty where there is
+        none."""
         ...

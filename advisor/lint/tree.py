@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
@@ -119,36 +119,21 @@ def _construct(
         return getattr(node, "value", None)
 
 
-def _read_json(content: Word) -> Tree | None:
+def _read_json(content: Word) -> Tree:
     """JSON is read as the YAML that it nearly is, for its places; what JSON refuses is a fault."""
     try:
         tree = _read_yaml(content, "json")
     except UserError:
         tree = None
-    text = _VARIABLE.sub("0", content.text)
+    if tree is None:
+        tree = Tree(format="json", values={}, place=content.place)
+    faults = tree.faults
     try:
-        json.loads(text)
+        json.loads(_VARIABLE.sub("0", content.text))
     except json.JSONDecodeError as error:
         place = _place_at(content, error.lineno - 1, error.colno - 1)
-        fault = (f"is no JSON: {error.msg}", place)
-        if tree is None:
-            return Tree(format="json", values={}, place=content.place, faults=(fault,))
-        return Tree(
-            format="json",
-            values=tree.values,
-            place=tree.place,
-            places=tree.places,
-            faults=(*tree.faults, fault),
-        )
-    if tree is None:
-        return None
-    return Tree(
-        format="json",
-        values=_numbers(tree.values),
-        place=tree.place,
-        places=tree.places,
-        faults=tree.faults,
-    )
+        faults = (*faults, (f"is no JSON: {error.msg}", place))
+    return replace(tree, values=_numbers(tree.values), faults=faults)
 
 
 def _numbers(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The page of `advise lint`: what was understood, and every finding with its fix and source."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -25,21 +25,21 @@ def lint_page(report: LintReport) -> RenderableType:
 
 
 def _heads(report: LintReport) -> Iterator[str]:
-    """What was understood; with the line and the conditions where there are several."""
-    several = len(report.checked) > 1
-    said = []
+    """What was understood; with line and conditions where there is more than one thing."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
     for checked in report.checked:
-        line = f"{report.target}{_where(checked) if several else ''}: {checked.understood}, "
-        line += checked.label
-        if line not in said:
-            said.append(line)
-    yield from said
+        groups.setdefault((checked.understood, checked.label), []).append(checked)
+    for (understood, label), members in groups.items():
+        where = _where(members) if len(groups) > 1 else ""
+        yield f"{report.target}{where}: {understood}, {label}"
 
 
-def _where(checked: Checked) -> str:
-    configuration = checked.configuration
-    conditions = f" ({', '.join(configuration.branch)})" if configuration.branch else ""
-    return f":{configuration.place.line}{conditions}"
+def _where(members: Sequence[Checked]) -> str:
+    """The first line, and the conditions that all of them share."""
+    branches = [member.configuration.branch for member in members]
+    shared = [text for text in branches[0] if all(text in branch for branch in branches)]
+    conditions = f" ({', '.join(shared)})" if shared else ""
+    return f":{members[0].configuration.place.line}{conditions}"
 
 
 def _finding(finding: Finding) -> RenderableType:

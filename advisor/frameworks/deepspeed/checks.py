@@ -23,6 +23,8 @@ _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
 _ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"
 _OFFLOAD_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/offload_config.py"
 _AC_SOURCE: Final = "DeepSpeed 0.19.8 runtime/activation_checkpointing"
+_TWICE: Final = "DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys"
+_READS_JSON: Final = "transformers 5.23.0 integrations/deepspeed.py"
 _DEVICES: Final = ("none", "cpu", "nvme")
 _BATCH: Final = (
     "train_batch_size",
@@ -52,17 +54,12 @@ def _warning(keys: Keys, rule: str, reason: str, fix: str, source: str, *at: str
 
 def _format(keys: Keys) -> Iterator[Finding]:
     for text, place in keys.faults:
-        twice = text.endswith("twice")
-        yield Finding(
-            level=Level.ERROR if twice else Level.WARNING,
-            rule="duplicate_key" if twice else "json_syntax",
-            reason=text if twice else f"{text}; DeepSpeed reads Hjson, transformers JSON alone",
-            fix="keep one" if twice else "write it as JSON",
-            source="DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys"
-            if twice
-            else "transformers 5.23.0 integrations/deepspeed.py",
-            place=place,
-        )
+        level, name, reason, fix, source = Level.ERROR, "duplicate_key", text, "keep one", _TWICE
+        if not text.endswith("twice"):
+            level, name, source = Level.WARNING, "json_syntax", _READS_JSON
+            reason = f"{text}; DeepSpeed reads Hjson, transformers JSON alone"
+            fix = "write it as JSON"
+        yield Finding(level=level, rule=name, reason=reason, fix=fix, source=source, place=place)
 
 
 def _names(keys: Keys) -> Iterator[Finding]:

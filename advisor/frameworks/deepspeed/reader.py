@@ -51,6 +51,10 @@ class DeepSpeedReader:
             findings=tuple(found),
         )
 
+    def model(self, configuration: ReadConfiguration) -> str:
+        """DeepSpeed names none."""
+        return configuration.model
+
 
 def _is_own_tree(tree: Tree) -> bool:
     """JSON that nobody can read is taken for DeepSpeed's, which alone keeps its settings in it."""

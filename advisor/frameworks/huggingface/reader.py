@@ -12,6 +12,7 @@ from advisor.job import Framework
 from advisor.layout import DataParallelSharding
 from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
 from advisor.lint.keys import Keys, known, put_mapping, put_tree
+from advisor.lint.model_names import named_model
 from advisor.lint.options import Option, options, program_at
 from advisor.lint.python_source import PythonSource
 from advisor.lint.shell import Command
@@ -69,6 +70,10 @@ class HuggingFaceReader:
             understood=_understood(keys),
             findings=tuple(found),
         )
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """The preset that the name of the checkpoint holds."""
+        return named_model([configuration.model])
 
 
 def _read_tree(tree: Tree) -> Keys | None:

@@ -67,6 +67,10 @@ class TorchTitanReader:
             findings=tuple(found),
         )
 
+    def model(self, configuration: ReadConfiguration) -> str:
+        """Name and flavor."""
+        return configuration.model
+
 
 def _read_toml(tree: Tree) -> Keys | None:
     sections = [name for name, _ in tree.items()]

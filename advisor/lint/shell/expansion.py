@@ -209,9 +209,15 @@ class Expander:
             self.state.set(name, scalar(whole or [Piece(text="", place=self.source.place(node))]))
         yield from pieces
 
+    def _name(self, node: "Node") -> str:
+        match = _PARAMETER.fullmatch(self.source.text(node))
+        return match["name"] if match else ""
+
     def _alternative(
         self, node: "Node", variable: Variable | None, length: int, quoted: bool
     ) -> Iterator[Piece | None]:
+        if variable is None and self._name(node) in self.state.declared:
+            return
         if variable is None or variable.values is None:
             yield self._unknown(node)
         elif any(value.text for value in variable.values):
@@ -225,10 +231,10 @@ class Expander:
         at = start
         for child in inside:
             yield from self._splitting(at, child.start_byte, quoted)
-            if child.child_count or child.type in ("raw_string", "simple_expansion", "expansion"):
-                yield from self.pieces(child, quoted=quoted)
-            else:
-                yield from self._splitting(child.start_byte, child.end_byte, quoted)
+            keeps = quoted or child.type in ("string", "raw_string")
+            for piece in self.pieces(child, quoted=quoted):
+                splits = piece is not None and not keeps and not piece.unknown
+                yield replace(piece, splits=True) if piece is not None and splits else piece
             at = child.end_byte
         yield from self._splitting(at, stop, quoted)
 

@@ -59,6 +59,6 @@ def read_shell(text: str, file: str) -> Script:
     >>> [c.texts for c in read_shell("N=4; run --n $N 2>&1 | tee log", "a.sh").commands]
     [('run', '--n', '4'), ('tee', 'log')]
     """
-    from advisor.lint.shell.interpreter import read
+    from advisor.lint.shell.reading import read
 
     return read(word(text, Place(file, 1, 1)))

@@ -1,6 +1,6 @@
 """What a shell knows while a script is read: variables, and which branches were taken."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,3 +108,44 @@ def _text(variable: Variable | None) -> tuple[str, ...] | None:
 def scalar(pieces: Iterable[Piece]) -> Variable:
     """A variable of one word."""
     return Variable(values=(Word(tuple(replace(piece, splits=False) for piece in pieces)),))
+
+
+def appended(before: Variable | None, added: Variable) -> Variable:
+    """`X+=value`: elements of an array, or characters of a word."""
+    if added.values is None or (before is not None and before.values is None):
+        return UNKNOWN
+    if before is None or not before.values:
+        return added
+    if before.array or added.array:
+        return Variable(values=(*before.values, *added.values), array=True)
+    pieces = [piece for value in (*before.values, *added.values) for piece in value.pieces]
+    return scalar(pieces)
+
+
+def fingerprint(variable: Variable) -> tuple[tuple[str, bool], ...]:
+    """What tells two values of a variable apart."""
+    if variable.values is None:
+        return (("?", False),)
+    return tuple((value.text, value.certain) for value in variable.values)
+
+
+def positional(state: State) -> list[str]:
+    """The names of a function's parameters that are set."""
+    return [name for name in state.variables if name.isdigit() or name in ("@", "*")]
+
+
+def set_positional(state: State, words: Sequence[Word]) -> None:
+    """Set `$1`, `$2` and so on, and `$@`."""
+    for number, w in enumerate(words, 1):
+        state.variables[str(number)] = Variable(values=(w,))
+    state.variables["@"] = state.variables["*"] = Variable(values=tuple(words), array=True)
+
+
+def shift(state: State, words: Sequence[Word]) -> None:
+    """`shift 2`; of a script's own parameters nothing is known before or behind it."""
+    known = state.variables.get("@")
+    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    for name in positional(state):
+        del state.variables[name]
+    if known is not None and known.values is not None:
+        set_positional(state, known.values[count:])

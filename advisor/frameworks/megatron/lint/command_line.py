@@ -50,7 +50,13 @@ def read_command(command: Command) -> ReadSettings | None:
     else:
         for option in options(command.words):
             _put(read, option)
+    for option in options(command.words):
+        value: object = option.text if option.values else True
+        read.put_loose(option.name, value, option.name, option.place)
     for word in command.words:
+        path, equals, value = word.text.partition("=")
+        if equals and "." in path:
+            read.put_loose(path.rpartition(".")[2], value, path, word.place)
         override = _OVERRIDE.fullmatch(word.text)
         if override:
             _put_override(read, override, word)
@@ -118,6 +124,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
     elif given.framework is not Framework.NEMO:
         given.framework = Framework.MEGATRON_BRIDGE
     if section == MIXED_PRECISION and name is None:
+        read.put_loose(section, value, section, word.place)
         put_mixed_precision(read, value, word.place)
         return
     name = RENAMED.get(name or "", name or "")

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED
-from advisor.frameworks.megatron.lint.recipe_model import named_model
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (
     MIXED_PRECISION,
@@ -13,6 +12,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     put_mixed_precision,
 )
 from advisor.job import Framework
+from advisor.lint.model_names import named_model
 from advisor.lint.python_source import Call, PythonSource, Unknown, Value, Way
 
 _BRIDGE: Final = "megatron.bridge"
@@ -65,10 +65,13 @@ def _put_call(read: ReadSettings, call: Call) -> None:
     if not (_PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")):
         return
     for name, value in call.keywords.items():
+        read.put_loose(name, _plain(value.value), name, value.place)
         put_value(read, name, value)
 
 
 def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
+    if "." in name:
+        read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
     if _PRECISION_PATH.search(name):
         if isinstance(value.value, str):
             put_mixed_precision(read, value.value, value.place)

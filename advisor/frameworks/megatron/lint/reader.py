@@ -7,6 +7,12 @@ from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.values import (
+    model_of_shape,
+    read_values,
+    recompute_spec,
+    recompute_values,
+)
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.lint.configuration import Checked, Document, ReadConfiguration
@@ -41,14 +47,22 @@ class MegatronReader:
             settings=settings,
         )
 
+    def model(self, configuration: ReadConfiguration) -> str:
+        """The model of the recipe, or the preset of the shape that the options spell out."""
+        return configuration.model or model_of_shape(configuration.settings)
+
 
 def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
     put_environment(read)
+    settings = read.given.settings()
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
         place=read.place,
         branch=branch,
+        values=read_values(read, settings),
+        recompute=recompute_spec(settings),
+        recompute_at=recompute_values(read),
         model=read.model,
         settings=read,
     )

@@ -1,17 +1,13 @@
 """The model behind a recipe that a script lays its own values over, as its name tells."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.models.presets import load_preset, model_names
+from advisor.models.presets import load_preset
 
-_PROVIDER: Final = re.compile(
-    r"([A-Za-z]+\d*?[A-Za-z]*\d*)(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
-)
 _FACTS: Final = (
     "num_layers",
     "num_attention_heads",
@@ -34,34 +30,6 @@ _ANOTHER: Final[dict[str, Any]] = {
     "attention_backend": "unfused",
 }
 """Facts of some other model, with which the rules about labels say nothing."""
-
-
-def named_model(texts: Iterable[str]) -> str:
-    """The preset whose name the texts hold, the longest one; empty where there is none.
-
-    >>> named_model(["examples/pretrain_llama3_70b.py"])
-    'llama3_70b'
-    """
-    found = [name for text in texts for name in _in_text(text)]
-    return max(found, key=len, default="")
-
-
-def _in_text(text: str) -> list[str]:
-    plain = re.sub(r"(?<=\d)\.(?=\d)", "", text.lower().replace("-", "_"))
-    plain += " " + " ".join(
-        f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
-        for family, size in _PROVIDER.findall(text)
-    )
-    found = []
-    for name, spelling in _names():
-        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain):
-            found.append(name)
-    return found
-
-
-@cache
-def _names() -> tuple[tuple[str, str], ...]:
-    return tuple((name, name.lower().replace(".", "")) for name in model_names())
 
 
 @cache

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from advisor.errors import UserError
 from advisor.frameworks.megatron.lint.given import Given
-from advisor.frameworks.megatron.lint.recipe_model import named_model
 from advisor.lint.configuration import ReadValue
+from advisor.lint.model_names import named_model
 from advisor.lint.text import Place
 
 
@@ -27,7 +28,7 @@ class ReadSettings:
 
     place: of the whole configuration. faults: refused already. unknown: words that may hold
     options and whose text is not known. environment: variables that are known, with places.
-    values: for other readers than the rules, by path of our fields.
+    loose: every option and field by its last name, of interest to the rules or not.
     texts: words that may name the model. partial: the values lie over a recipe, whose own are not
     known unless its name tells the model. item_places: of the words of a list.
     """
@@ -39,7 +40,7 @@ class ReadSettings:
     unresolved: dict[str, Place] = field(default_factory=dict)
     unknown: list[tuple[str, Place]] = field(default_factory=list)
     environment: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    values: dict[str, ReadValue] = field(default_factory=dict)
+    loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     partial: bool = False
     item_places: dict[tuple[str, str], Place] = field(default_factory=dict)
@@ -63,6 +64,11 @@ class ReadSettings:
         if len(self.given.unresolved) > before:
             self.unresolved[where] = place
         self.places[name] = place
+
+    def put_loose(self, name: str, value: Any, written: str, place: Place) -> None:
+        """Remember an option or a field under its own name."""
+        name = name.lstrip("-").replace("-", "_")
+        self.loose[name] = ReadValue(value=value, written=written, place=place)
 
     def without(self, name: str) -> Given:
         """The given values without one of them."""

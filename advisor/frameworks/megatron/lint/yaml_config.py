@@ -46,9 +46,20 @@ def read_tree(tree: Tree) -> ReadSettings | None:
             _put_fields(read, tree, *nested)
         elif not any(name in read.given.values for name in _OWN):
             return None
+    _put_loose(read, tree)
     foreign = read.given.framework is not Framework.MEGATRON_LM
     read.partial = foreign and "num_layers" not in read.given.values
     return read if read else None
+
+
+def _put_loose(read: ReadSettings, tree: Tree, *path: str) -> None:
+    """Every leaf under its last name; what stands further up wins."""
+    for name, value in reversed(list(tree.items(*path))):
+        if isinstance(value, Mapping):
+            _put_loose(read, tree, *path, name)
+    for name, value in tree.items(*path):
+        if not isinstance(value, Mapping) and value is not None:
+            read.put_loose(name, value, name, tree.where(*path, name))
 
 
 def _model_args(read: ReadSettings, tree: Tree) -> None:

@@ -182,7 +182,7 @@ def test_lint_reads_nemo_1_yaml(
         )
     )
     report = lint_target(str(path))
-    assert report.revision is FIRST
+    assert report.checked[0].release is FIRST
     # core_attn_under_flash depends on TE's backend, which the YAML does not name.
     found = [finding.rule for finding in report.findings]
     assert sorted(set(found) - {"core_attn_under_flash"}) == sorted(rules)
@@ -192,7 +192,7 @@ def test_lint_reads_nemo_2_yaml_and_overrides(tmp_path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model:\n  config:\n    recompute_granularity: full\n    num_layers: 8\n")
     report = lint_target(str(path))
-    assert report.revision is SECOND
+    assert report.checked[0].release is SECOND
     assert "full_needs_method" in {finding.rule for finding in report.findings}
     flags = "model.config.recompute_granularity=selective model.config.recompute_num_layers=2"
     found = lint_target(f"nemo llm pretrain --factory llama3_70b {flags}").findings
