@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -74,9 +75,7 @@ def lint_target(target: str | Sequence[str], framework_version: str | None = Non
 def read_target(target: str | Sequence[str]) -> ReadTarget:
     """The configurations in a file or a command line; UserError where there are none."""
     name, documents, script = _documents(target)
-    found = [
-        (reader, configuration) for document, reader, configuration in _asked(documents, script)
-    ]
+    found = list(islice(_asked(documents, script), _MOST))
     if not found:
         raise UserError(
             "lint",
@@ -86,12 +85,12 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
         )
     notes = (*script.notes, *(note for _, c in found for note in c.notes))
     unique = tuple(dict.fromkeys(notes))
-    return ReadTarget(name=name, configurations=tuple(found[:_MOST]), notes=unique)
+    return ReadTarget(name=name, configurations=tuple(found), notes=unique)
 
 
 def _asked(
     documents: Sequence[Document], script: Script
-) -> Iterator[tuple[Document, Reader, ReadConfiguration]]:
+) -> Iterator[tuple[Reader, ReadConfiguration]]:
     for document in documents:
         for reader in readers():
             for configuration in reader.read(document):
@@ -101,7 +100,7 @@ def _asked(
                         branch=document.branch,
                         num_gpus=num_gpus(document, script.directives),
                     )
-                yield document, reader, configuration
+                yield reader, configuration
 
 
 def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:

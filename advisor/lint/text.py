@@ -17,7 +17,7 @@ class Place:
         """Where a reader stands who has read `text` from here on."""
         lines = text.count("\n")
         if not lines:
-            return replace(self, column=self.column + len(text))
+            return Place(self.file, self.line, self.column + len(text))
         return Place(self.file, self.line + lines, len(text) - text.rindex("\n"))
 
     def __str__(self) -> str:
@@ -38,6 +38,10 @@ class Piece:
     splits: bool = False
     unknown: bool = False
     certain: bool = True
+
+    def splitting(self, splits: bool) -> "Piece":
+        """The same text, whose white space separates words or does not."""
+        return self if self.splits is splits else replace(self, splits=splits)
 
 
 @dataclass(frozen=True)
@@ -130,5 +134,8 @@ def _parts(piece: Piece) -> Iterator[Piece | None]:
         while stop < len(text) and text[stop].isspace() == space:
             stop += 1
         part = text[start:stop]
-        yield None if space else replace(piece, text=part, place=place, splits=False)
+        if space:
+            yield None
+        else:
+            yield Piece(text=part, place=place, unknown=piece.unknown, certain=piece.certain)
         place, start = place.after(part), stop

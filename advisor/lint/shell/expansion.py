@@ -65,7 +65,7 @@ class Expander:
 
     def scalar(self, node: "Node") -> tuple[Piece, ...]:
         """What a node becomes where nothing splits, as behind `X=`."""
-        pieces = [replace(piece, splits=False) for piece in self._joined(node)]
+        pieces = [piece.splitting(False) for piece in self._joined(node)]
         return tuple(pieces) or (Piece(text="", place=self.source.place(node)),)
 
     def _joined(self, node: "Node") -> Iterator[Piece]:
@@ -234,13 +234,13 @@ class Expander:
             keeps = quoted or child.type in ("string", "raw_string")
             for piece in self.pieces(child, quoted=quoted):
                 splits = piece is not None and not keeps and not piece.unknown
-                yield replace(piece, splits=True) if piece is not None and splits else piece
+                yield piece.splitting(True) if piece is not None and splits else piece
             at = child.end_byte
         yield from self._splitting(at, stop, quoted)
 
     def _splitting(self, start: int, stop: int, quoted: bool) -> Iterator[Piece]:
         for piece in self._literal(start, stop):
-            yield replace(piece, splits=not quoted)
+            yield piece.splitting(not quoted)
 
     def _arithmetic(self, node: "Node") -> Iterator[Piece | None]:
         text = self.source.text(node)
@@ -262,7 +262,7 @@ class Expander:
         for child in commands[0].children:
             if child.type == "heredoc_redirect":
                 for piece in self.heredoc(child):
-                    yield replace(piece, splits=not quoted)
+                    yield piece.splitting(not quoted)
 
     def heredoc(self, node: "Node") -> Iterator[Piece]:
         """The text of a here-document, expanded unless its delimiter is quoted."""
@@ -298,4 +298,4 @@ def _spread(values: Sequence[Word], *, quoted: bool) -> Iterator[Piece | None]:
         if number:
             yield None
         for piece in value.pieces:
-            yield replace(piece, splits=not quoted and not piece.unknown)
+            yield piece.splitting(not quoted and not piece.unknown)

@@ -107,7 +107,7 @@ def _text(variable: Variable | None) -> tuple[str, ...] | None:
 
 def scalar(pieces: Iterable[Piece]) -> Variable:
     """A variable of one word."""
-    return Variable(values=(Word(tuple(replace(piece, splits=False) for piece in pieces)),))
+    return Variable(values=(Word(tuple(piece.splitting(False) for piece in pieces)),))
 
 
 def appended(before: Variable | None, added: Variable) -> Variable:
