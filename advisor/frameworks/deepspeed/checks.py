@@ -24,7 +24,7 @@ _ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"
 _OFFLOAD_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/offload_config.py"
 _AC_SOURCE: Final = "DeepSpeed 0.19.8 runtime/activation_checkpointing"
 _TWICE: Final = "DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys"
-_READS_JSON: Final = "transformers 5.23.0 integrations/deepspeed.py"
+_READS_JSON: Final = "accelerate 1.15.0 utils/deepspeed.py:143"
 _DEVICES: Final = ("none", "cpu", "nvme")
 _BATCH: Final = (
     "train_batch_size",
@@ -57,7 +57,7 @@ def _format(keys: Keys) -> Iterator[Finding]:
         level, name, reason, fix, source = Level.ERROR, "duplicate_key", text, "keep one", _TWICE
         if not text.endswith("twice"):
             level, name, source = Level.WARNING, "json_syntax", _READS_JSON
-            reason = f"{text}; DeepSpeed reads Hjson, transformers JSON alone"
+            reason = f"{text}; DeepSpeed reads Hjson, Accelerate and the Trainer JSON alone"
             fix = "write it as JSON"
         yield Finding(level=level, rule=name, reason=reason, fix=fix, source=source, place=place)
 

@@ -306,7 +306,7 @@ def _deepspeed(keys: Keys) -> Iterator[Finding]:
                 "deepspeed_config_file",
                 f"{', '.join(both)} beside deepspeed_config_file, which says it all",
                 f"drop {', '.join(both)}",
-                "accelerate 1.15.0 utils/dataclasses.py DeepSpeedPlugin",
+                "accelerate 1.15.0 utils/dataclasses.py:1525",
                 f"{section}.{both[0]}",
             )
     stage = keys.number(f"{section}.zero_stage")

@@ -165,7 +165,7 @@ def _budget(keys: Keys) -> Iterator[Finding]:
                 "memory_budget",
                 f"memory_budget = {budget} is no fraction from 0 to 1",
                 "memory_budget = 0.5",
-                "torch 2.13 _functorch/config.py activation_memory_budget",
+                "torch 2.13 _functorch/partitioners.py:3117",
                 f"{AC}.memory_budget",
             )
     if keys.get(f"{AC}.mode") != "memory_budget":
