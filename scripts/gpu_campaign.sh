@@ -127,7 +127,7 @@ for one in "$@"; do
   budget=$(($(left) - ${TEST_SECONDS:-0}))
   [ "$budget" -ge 15 ] || { [ "$code" != 0 ] || code=3; break; }
   items=${one#"${one%%:*}"}
-  timeout -k 20 $((budget + 20)) "$python" -m harness.cli campaign "${one%%:*}" \
+  timeout -k 20 $((budget + 20)) "$python" -m harness.cli.main campaign "${one%%:*}" \
     --budget "${budget}s" ${items:+--items "${items#:}"} ${RETRY:+--retry} --out "$work" \
     2>&1 | tee -a "$out/campaign.txt"
   ended=${PIPESTATUS[0]}
@@ -151,7 +151,7 @@ if [ "$tests" = all ] && [ "$#" -ge 1 ] && [ "$code" != 2 ]; then
   done
 fi
 if timeout -k 5 "$(at_most 120 $((${RESERVE_SECONDS:-25} + ($(left) > 0 ? $(left) : 0))))" \
-  "$python" -m harness.cli accuracy "$work"; then
+  "$python" -m harness.cli.main accuracy "$work"; then
   cp "$work/accuracy.md" "$work/accuracy.csv" "$out"
 fi
 pack

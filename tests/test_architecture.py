@@ -106,7 +106,7 @@ def test_the_advisor_never_imports_the_harness(path: Path) -> None:
 
 def test_importing_the_advisor_loads_nothing_heavy() -> None:
     code = (
-        "import sys, advisor.cli, advisor.advise, advisor.explain\n"
+        "import sys, advisor.cli.main, advisor.search.advise, advisor.search.explain\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     run = subprocess.run(
@@ -118,7 +118,7 @@ def test_importing_the_advisor_loads_nothing_heavy() -> None:
 def test_the_main_job_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
-        "from advisor.cli import main\n"
+        "from advisor.cli.main import main\n"
         "code = main(['--model', 'llama3_70b', '--gpus', '32xH100'])\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
         "sys.exit(code)"

@@ -95,7 +95,7 @@ def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
 
 def test_the_wheel_reads_its_own_configuration(installed: Path, tmp_path: Path) -> None:
     code = (
-        "import advisor.configuration as c; from advisor.diagnose import load_catalog\n"
+        "import advisor.base.configuration as c; from advisor.diagnose import load_catalog\n"
         "print(c.packaged_configs()); print(len(load_catalog().failures))"
     )
     done = run([installed / "python", "-c", code], tmp_path)
@@ -106,7 +106,7 @@ def test_the_wheel_reads_its_own_configuration(installed: Path, tmp_path: Path) 
 
 
 def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:
-    entry = "from advisor.cli import main; import sys; sys.exit(main(['--help']))"
+    entry = "from advisor.cli.main import main; import sys; sys.exit(main(['--help']))"
     done = run([installed / "python", "-c", entry], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "--model" in done.stdout
@@ -116,4 +116,4 @@ def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:
 def test_the_entry_point_is_declared(wheel: Path) -> None:
     (entry,) = [name for name in names(wheel) if name.endswith("entry_points.txt")]
     with zipfile.ZipFile(wheel) as archive:
-        assert "advise = advisor.cli:main" in archive.read(entry).decode()
+        assert "advise = advisor.cli.main:main" in archive.read(entry).decode()

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.configuration import SUFFIX, load_yaml, packaged_configs
+from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.diagnose.template import Template
 
 

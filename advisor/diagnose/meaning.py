@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
+from advisor.base.units import human_bytes
 from advisor.diagnose.scan import Finding
-from advisor.units import human_bytes
 
 _EXPANDABLE: Final = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _SAVE_MEMORY: Final = "recompute more, a smaller micro batch, or more sharding (TP, PP, DP)"

@@ -11,9 +11,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Final
 
+from advisor.base.errors import UserError
 from advisor.diagnose.catalog import Failure, Severity, load_catalog
 from advisor.diagnose.template import Reading, Template
-from advisor.errors import UserError
 
 WINDOW_LINES: Final = 24  # lines after the first that a message may span, other ranks included
 BLOCK_BYTES: Final = 1 << 20

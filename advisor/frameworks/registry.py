@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from advisor.frameworks.base import Stack
-from advisor.job import Framework
+from advisor.frameworks.protocols import Stack
+from advisor.job.job import Framework
 
 
 @cache
@@ -11,21 +11,21 @@ def stack_of(framework: Framework) -> Stack:
     """The framework's Stack."""
     match framework:
         case Framework.TORCHTITAN:
-            from advisor.frameworks.torchtitan.stack import TorchTitan
+            from advisor.frameworks.torchtitan.adapter import TorchTitan
 
             return TorchTitan()
         case Framework.FSDP2:
-            from advisor.frameworks.torch.stack import Fsdp2
+            from advisor.frameworks.torch.adapter import Fsdp2
 
             return Fsdp2()
         case Framework.DEEPSPEED:
-            from advisor.frameworks.deepspeed.stack import DeepSpeed
+            from advisor.frameworks.deepspeed.adapter import DeepSpeed
 
             return DeepSpeed()
         case Framework.HUGGINGFACE:
-            from advisor.frameworks.huggingface.stack import HuggingFace
+            from advisor.frameworks.huggingface.adapter import HuggingFace
 
             return HuggingFace()
-    from advisor.frameworks.megatron.stack import Megatron
+    from advisor.frameworks.megatron.adapter import Megatron
 
     return Megatron(framework)

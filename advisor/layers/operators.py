@@ -1,7 +1,7 @@
 """Operators: what one step of a layer computes, moves, communicates and keeps for the backward.
 
 A layer is a tuple of operators in execution order, written down once. Memory, time and FLOPs are
-folds over it (advisor.memory, advisor.cost, advisor.cost.flops).
+folds over it (advisor.memory, advisor.time, advisor.plan.flops).
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from functools import lru_cache, wraps
 from math import prod
 from typing import ParamSpec
 
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 
 LAYER_INPUT = "layer_input"
 """Name of the tensor that enters a layer; the previous layer wrote it, this one keeps it."""

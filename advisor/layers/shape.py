@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from advisor.dtypes import DType, Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
-from advisor.models.attention import CpCommType
+from advisor.models.attention_kinds import CpCommType
 from advisor.models.spec import ModelSpec, TransformerImpl
 
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from advisor.dtypes import DType, Precision
-from advisor.layers.attention import attention_operators
-from advisor.layers.ends import final_layernorm
-from advisor.layers.gated_delta_net import gated_delta_net_operators
-from advisor.layers.mamba import mamba_operators
-from advisor.layers.mla import latent_attention_operators
-from advisor.layers.mlp import mlp_operators
-from advisor.layers.moe.layer import moe_operators
-from advisor.layers.mtp import mtp_final_layernorm, mtp_projection
-from advisor.layers.norm import norm_operator
+from advisor.base.dtypes import DType, Precision
+from advisor.layers.megatron.attention import attention_operators
+from advisor.layers.megatron.ends import final_layernorm
+from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
+from advisor.layers.megatron.latent_attention import latent_attention_operators
+from advisor.layers.megatron.mamba import mamba_operators
+from advisor.layers.megatron.mlp import mlp_operators
+from advisor.layers.megatron.moe.layer import moe_operators
+from advisor.layers.megatron.mtp import mtp_final_layernorm, mtp_projection
+from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import (
     LAYER_INPUT,
     ComputeUnit,
@@ -32,11 +32,11 @@ def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operat
     need is not imported for it."""
     match shape.model.transformer_impl:
         case TransformerImpl.TORCH:
-            from advisor.layers.eager.plain import plain_layer
+            from advisor.layers.torchtitan.block import plain_layer
 
             return plain_layer(shape, kind)
         case TransformerImpl.TRANSFORMERS:
-            from advisor.layers.eager.transformers import transformers_layer
+            from advisor.layers.transformers.block import transformers_layer
 
             return transformers_layer(shape, kind)
     return _megatron_layer(shape, kind)

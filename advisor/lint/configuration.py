@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.python_source import PythonSource
 from advisor.lint.shell.script import Command, Note
 from advisor.lint.text import Place

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.lint.text import Place, Word
 
 _MOST_WAYS: Final = 24

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from advisor.errors import UserError
-from advisor.job import Framework
+from advisor.base.errors import UserError
+from advisor.job.job import Framework
 from advisor.lint.configuration import ReadConfiguration, Reader, ReadValue
 from advisor.lint.target import read_target
-from advisor.request import Request
+from advisor.request.request import Request
 
 _FLAG: Final = "--from"
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")

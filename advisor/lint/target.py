@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.readers import readers
 from advisor.lint.configuration import Checked, Document, Finding, Level, ReadConfiguration, Reader
 from advisor.lint.options import num_gpus

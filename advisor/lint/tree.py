@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.lint.text import Place, Word
 
 Path = tuple[str, ...]

@@ -7,7 +7,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.static import GRADIENT_COPIES
-from advisor.schedule import moments
+from advisor.plan.schedule import moments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

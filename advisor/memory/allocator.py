@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import erf, sqrt
 
-from advisor.dtypes import Precision
-from advisor.layout import ParallelLayout
+from advisor.base.dtypes import Precision
+from advisor.base.units import MIB
+from advisor.job.layout import ParallelLayout
 from advisor.memory.resident import NamedBytes
-from advisor.units import MIB
 
 _FRAGMENTATION_OF_DYNAMIC = 0.28
 _FRAGMENTATION_OF_ALLOCATED = 0.04

@@ -3,16 +3,16 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from advisor.layers.ends import embedding_operators, embedding_weights, head_groups
+from advisor.layers.megatron.ends import embedding_operators, embedding_weights, head_groups
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.arena import Peak
-from advisor.memory.block import Block, kept_input, plain_block, segment_block
+from advisor.memory.chunk_blocks import Block, kept_input, plain_block, segment_block
 from advisor.memory.liveness import footprint
 from advisor.memory.working_set import Beside, WorkingSet
 from advisor.models.layer_kind import Role
-from advisor.recompute import RecomputePlan
+from advisor.plan.recompute_plan import RecomputePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

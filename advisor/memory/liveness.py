@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from advisor.layers.operators import Operator, Tensor
 from advisor.memory.arena import Arena, Gradients, Peak
-from advisor.recompute import (
+from advisor.plan.recompute_plan import (
     Checkpoint,
     ReplayRun,
     assign_runs,

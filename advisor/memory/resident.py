@@ -4,17 +4,17 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
-from advisor.dtypes import DType
-from advisor.layers.ends import head_operators
-from advisor.layers.moe.dispatch import gathered_token_bytes
-from advisor.layers.moe.tokens import moe_tokens, router_dtype
-from advisor.layers.quantization import weight_copies
+from advisor.base.dtypes import DType
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.expert_tokens import moe_tokens, router_dtype
+from advisor.layers.megatron.ends import head_operators
+from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
+from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.experts import TokenDispatcher
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
 from advisor.models.spec import AttentionBackend, PositionEmbedding
-from advisor.pipeline import ModelChunk
 
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, compute capability 9.0 alone

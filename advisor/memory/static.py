@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from advisor.dtypes import DType
-from advisor.job import JobConfig
-from advisor.layers.ends import embedding_weights, output_weights
+from advisor.base.dtypes import DType
+from advisor.job.job import JobConfig
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.megatron.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.pipeline import ModelChunk
 
 PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 """Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""

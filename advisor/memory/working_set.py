@@ -8,8 +8,9 @@ back. Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from advisor.dtypes import DType
-from advisor.layers.ends import embedding_weights, output_weights
+from advisor.base.dtypes import DType
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.megatron.ends import embedding_weights, output_weights
 from advisor.layers.shape import RankShape
 from advisor.memory.static import (
     StaticMemory,
@@ -17,7 +18,6 @@ from advisor.memory.static import (
     num_elements,
     stage_expert_elements,
 )
-from advisor.pipeline import ModelChunk
 
 _ADAM_MOMENTS = 2
 

@@ -3,7 +3,7 @@
 import ast
 from functools import lru_cache
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 
 _MOST_ENTRIES = 10_000
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.configuration import (
+from advisor.base.configuration import (
     Document,
     Group,
     config_names,
@@ -17,12 +17,12 @@ from advisor.configuration import (
     load_yaml,
     unknown_name,
 )
-from advisor.errors import UserError
-from advisor.models.huggingface import REFUSED, load_huggingface
-from advisor.models.huggingface_config import CONFIG_FILE
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, field_types, read_dataclass, show, show_path
+from advisor.base.units import nearest_names
+from advisor.models.huggingface.importer import REFUSED, load_huggingface
+from advisor.models.huggingface.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
-from advisor.reader import convert, field_types, read_dataclass, show, show_path
-from advisor.units import nearest_names
 
 _FLAG = "--model"
 _YAML = (".yaml", ".yml")

@@ -5,9 +5,9 @@ from enum import StrEnum
 from functools import lru_cache
 from math import isqrt
 
-from advisor.errors import UserError
-from advisor.models.attention import RopeType, SoftmaxType, check_attention
-from advisor.models.experts import (
+from advisor.base.errors import UserError
+from advisor.models.attention_kinds import RopeType, SoftmaxType, check_attention
+from advisor.models.expert_options import (
     DropPolicy,
     LoadBalancing,
     RouterDType,
@@ -15,14 +15,14 @@ from advisor.models.experts import (
     TokenDispatcher,
     check_experts,
 )
-from advisor.models.hybrid import (
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer
+from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
+from advisor.models.mixers import (
     AttentionVariant,
     check_hybrid,
     hybrid_kinds,
     with_linear_attention,
 )
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer
-from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.variants import NormPlacement, check_variants
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 
 if TYPE_CHECKING:
     from advisor.models.spec import ModelSpec

@@ -1,0 +1,1 @@
+"""What users see: pages, JSON, CSV, pictures."""

@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer import Advice, Candidate
+from advisor.answer.advice import Advice, Candidate
 from advisor.frameworks.registry import stack_of
 from advisor.lint.configuration import ReadConfiguration
 from advisor.report.text import beside

@@ -4,9 +4,9 @@ import csv
 import io
 from typing import Any
 
-from advisor.answer import Advice, Candidate
-from advisor.report.flags import all_flags
+from advisor.answer.advice import Advice, Candidate
 from advisor.report.json_report import SCALARS, plain
+from advisor.report.setting_flags import all_flags
 
 
 def csv_report(advice: Advice, *, top: int | None = None) -> str:

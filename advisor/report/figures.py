@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.answer import Advice, Candidate
-from advisor.errors import UserError
+from advisor.answer.advice import Advice, Candidate
+from advisor.base.errors import UserError
+from advisor.base.units import GIB, human_count
 from advisor.report.breaking import spec_lines
-from advisor.report.explain import COMPONENTS
+from advisor.report.explain_page import COMPONENTS
 from advisor.report.wording import chosen
-from advisor.units import GIB, human_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,7 @@ def write_figure(advice: Advice, path: Path, *, top: int | None = None) -> None:
 
 
 def _title(advice: Advice) -> str:
-    from advisor.models.parameters import parameter_count
+    from advisor.layers.parameters import parameter_count
 
     job = advice.job
     return (

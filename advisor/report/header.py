@@ -2,16 +2,16 @@
 
 from rich.console import Group, RenderableType
 
-from advisor.answer import Advice, CalibrationNote
-from advisor.cost.calibration import Provenance
+from advisor.answer.advice import Advice, CalibrationNote
+from advisor.base.units import human_count
 from advisor.frameworks.registry import stack_of
-from advisor.job import Job, Optimizer
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType
+from advisor.hardware.calibration import Provenance
+from advisor.job.job import Job, Optimizer
+from advisor.job.layout import ParallelLayout
+from advisor.models.attention_kinds import CpCommType
 from advisor.report.breaking import dotted_lines
 from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
-from advisor.units import human_count
 
 _PROVENANCE = {
     Provenance.MEASURED: "measured on this type of machine",
@@ -113,7 +113,7 @@ def budget_words(advice: Advice) -> str:
 
 
 def _job_words(job: Job) -> list[str]:
-    from advisor.models.parameters import parameter_count
+    from advisor.layers.parameters import parameter_count
 
     config = job.config
     return [

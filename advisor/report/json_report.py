@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from advisor.answer import Advice, Candidate, Evaluation, Rejection, StageMemory
-from advisor.job import Job
+from advisor.answer.advice import Advice, Candidate, Evaluation, Rejection, StageMemory
+from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
-from advisor.recompute import Setting
-from advisor.report.flags import all_flags
+from advisor.plan.recompute_plan import Setting
+from advisor.report.setting_flags import all_flags
 from advisor.report.wording import chosen
 
 SCHEMA_VERSION: Final = 1
@@ -64,7 +64,7 @@ def plain(instance: Any) -> dict[str, Any]:
 
 
 def _job(job: Job, evaluation: Evaluation | None) -> dict[str, Any]:
-    from advisor.models.parameters import active_parameters, parameter_count
+    from advisor.layers.parameters import active_parameters, parameter_count
 
     count = parameter_count(job.model).total
     gpu = plain(job.gpu)
@@ -146,7 +146,7 @@ def _stage(stage: StageMemory) -> dict[str, Any]:
 
 
 def _explain(candidate: Candidate) -> dict[str, Any]:
-    from advisor.explain import memory_lines, time_lines
+    from advisor.search.explain import memory_lines, time_lines
 
     lines = memory_lines(candidate.evaluation)
     memory = [{**plain(line), "num_bytes": line.num_bytes} for line in lines]

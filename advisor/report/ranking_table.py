@@ -10,12 +10,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from advisor.answer import Candidate
-from advisor.models.attention import CpCommType
+from advisor.answer.advice import Candidate
+from advisor.base.units import signed_percent
+from advisor.models.attention_kinds import CpCommType
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, table
 from advisor.report.wording import gib, percent, seconds
-from advisor.units import signed_percent
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from advisor.answer import LIKELY, Advice, Candidate, Evaluation, Remedy
-from advisor.recompute import recomputes
-from advisor.units import GIB, signed_percent
+from advisor.answer.advice import LIKELY, Advice, Candidate, Evaluation, Remedy
+from advisor.base.units import GIB, signed_percent
+from advisor.plan.recompute_plan import recomputes
 
 _NEAREST = 3
 

@@ -1,0 +1,1 @@
+"""What runs a training step: native torch, Megatron Core, or any command."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any, Final
 
-from advisor.cost.calibration import Calibration, Provenance
+from advisor.hardware.calibration import Calibration, Provenance
 from harness.calibrate.bench.cases import ATTENTION, Kind, Sample
-from harness.calibrate.document import CalibrationDocument, hardware_path
+from harness.calibrate.calibration_file import CalibrationDocument, hardware_path
 from harness.calibrate.efficiencies import (
     RESOURCES,
     Ramp,
@@ -23,8 +23,8 @@ from harness.calibrate.efficiencies import (
 )
 from harness.calibrate.reference import DeviceFacts, Reference, reference
 from harness.calibrate.remarks import ATTENTION_WORDS, remarks
-from harness.files import write_atomic
-from harness.signals import Stop
+from harness.run.signals import Stop
+from harness.trial.files import write_atomic
 
 _MEASURED: Final = "measured"
 _LEAST_BAND: Final = 0.10

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from advisor.cost.calibration import Calibration, Provenance
+from advisor.hardware.calibration import Calibration, Provenance
 from harness.calibrate.targets import Target, predict, relative_error
 
 TIME_SIGMA = 0.04

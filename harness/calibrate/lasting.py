@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from harness.calibrate.bench.cases import Case, Kind, Sample
 from harness.measure.trust import HARMLESS_REASONS
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

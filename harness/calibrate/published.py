@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from advisor.configuration import packaged_configs
-from advisor.cost.calibration import Calibration
+from advisor.base.configuration import packaged_configs
+from advisor.hardware.calibration import Calibration
 from harness.calibrate.fit import PRIORS, Fit, fit, left_out, rounded
 from harness.calibrate.tables import PUBLISHED, a100_targets, b200_targets, h100_targets
 from harness.calibrate.targets import Target, relative_error

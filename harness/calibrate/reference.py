@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from advisor.configuration import Group, load_config
-from advisor.cost.calibration import Calibration, load_calibration
-from advisor.cost.gpus import Datasheet, load_gpu, resolve_gpu
-from advisor.cost.hardware import Gpu
-from advisor.errors import UserError
-from advisor.reader import read_dataclass
-from advisor.units import GIB
+from advisor.base.configuration import Group, load_config
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.base.units import GIB
+from advisor.hardware.calibration import Calibration, load_calibration
+from advisor.hardware.catalogue import Datasheet, load_gpu, resolve_gpu
+from advisor.hardware.gpu import Gpu
 from harness.calibrate.bench.cases import BANDWIDTH, Kind, Sample
-from harness.calibrate.document import HardwareRecord
+from harness.calibrate.calibration_file import HardwareRecord
 
 _GIGA: Final = 10**9
 _TERA: Final = 10**12

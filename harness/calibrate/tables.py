@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.cost.gpus import load_gpu
-from advisor.dtypes import DType, Precision
-from advisor.experiments import load_experiment
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, TransformerImpl
+from advisor.request.experiments import load_experiment
 from harness.calibrate.targets import Quantity, Target
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"

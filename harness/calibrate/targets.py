@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from advisor.cost.calibration import Calibration
-from advisor.cost.roofline import forward_seconds
-from advisor.cost.step_time import layer_times, replay_seconds
-from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job import Job
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
 from advisor.layers.transformer import transformer_layer
+from advisor.search.evaluate import Evaluator
+from advisor.time.roofline import forward_seconds
+from advisor.time.step_time import layer_times, replay_seconds
 
 
 class Quantity(StrEnum):

@@ -1,0 +1,1 @@
+"""The most valuable measurements first, within a time budget."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from advisor.reader import read_dataclass
+from advisor.base.fields import read_dataclass
 
 SOME_FAILED: Final = 4
 """Exit code of a command of which a trial failed, or nothing was measured."""

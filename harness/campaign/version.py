@@ -6,7 +6,7 @@ from pathlib import Path
 
 import advisor
 import harness
-from advisor.configuration import Group, packaged_configs
+from advisor.base.configuration import Group, packaged_configs
 
 
 def program_version() -> str:

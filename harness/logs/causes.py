@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from advisor.diagnose import Severity, diagnose
-from harness.failures import Failure, of_log, one_line
-from harness.result import TrialStatus
+from harness.trial.failures import Failure, of_log, one_line
+from harness.trial.result import TrialStatus
 
 _KEPT_LINES: Final = 400
 _TIME_LIMIT: Final = re.compile(r"\bDUE TO TIME LIMIT\b")

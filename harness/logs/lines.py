@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from advisor.base.errors import UserError
+from advisor.base.fields import show_path
 from advisor.diagnose.scan import clean_line
-from advisor.errors import UserError
-from advisor.reader import show_path
 
 LINE_CHARACTERS: Final = 1 << 14
 """A longer line is no framework's: progress bars, a dump of tensors, garbage."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from harness.failures import Failure
 from harness.logs.causes import ORDER, Causes
 from harness.logs.collect import Collector, together
 from harness.logs.lines import Line, read_lines
 from harness.logs.readers import READERS, reader_of
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
+from harness.trial.failures import Failure
 
 _RANK_FILE: Final = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"(\d+)")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeVar
 
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 T = TypeVar("T")
 

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import torch
 
-from harness.backends.base import TrainingStep
+from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
-from harness.measure.timeline import Timeline, sampled
 from harness.measure.timing import slowest_rank, stopwatch
+from harness.measure.training_step import TrainingStep
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
-from harness.result import Concern, GpuLoad, MemoryPeak, Phase, StepTimes, TimelinePoint
-from harness.trial import Device, MeasurementPlan
+from harness.trial.result import Concern, GpuLoad, MemoryPeak, Phase, StepTimes, TimelinePoint
+from harness.trial.trial import Device, MeasurementPlan
 
 _READING_SECONDS: Final = 0.25
 

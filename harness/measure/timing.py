@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from harness.trial import Device
+from harness.trial.trial import Device
 
 HOST: Final = "host"
 CUDA_EVENT: Final = "cuda_event"

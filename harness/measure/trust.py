@@ -8,8 +8,8 @@ from typing import Final
 
 from harness.measure.nvml import GpuReading
 from harness.measure.warmup import settled
-from harness.result import Concern
-from harness.trial import Device, MeasurementPlan
+from harness.trial.result import Concern
+from harness.trial.trial import Device, MeasurementPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

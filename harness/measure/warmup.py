@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from harness.trial import MeasurementPlan
+from harness.trial.trial import MeasurementPlan
 
 _AGREEING_STEPS: Final = 3
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from harness.backends.base import Recorder, StepFactory
 from harness.backends.megatron_core.uncompiled import nothing_compiled
-from harness.rehearsal.predicted import explained
-from harness.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
-from harness.store import TrialFolder
-from harness.trial import Device, MeasurementPlan, Trial
-from harness.worker import Tools, main, prepare_process
+from harness.measure.training_step import Recorder, StepFactory
+from harness.rehearsal.prediction import explained
+from harness.run.worker import Tools, main, prepare_process
+from harness.trial.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
+from harness.trial.store import TrialFolder
+from harness.trial.trial import Device, MeasurementPlan, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class StageByStage:
         predicted = {one.stage: one for one in prediction.stages} if prediction else {}
         if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
             return ""
-        module = importlib.import_module("harness.rehearsal.suspects")
+        module = importlib.import_module("harness.rehearsal.storage_differences")
         return str(module.suspects(self._trial.workload, self._case))
 
     def found(self) -> Rehearsal:
@@ -136,7 +136,7 @@ def tools_for(trial: Trial) -> Tools:
             step.run(_Silent())
         return steps[0].found()
 
-    environment = importlib.import_module("harness.measure.environment")
+    environment = importlib.import_module("harness.measure.fingerprint")
     return Tools(
         build=lambda backend: cast(StepFactory, build),
         measure=measure,

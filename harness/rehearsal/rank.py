@@ -9,13 +9,13 @@ from typing import Any, Final
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from advisor.schedule import moments
-from harness.backends.megatron_core.attention import SdpaAttention
+from advisor.plan.schedule import moments
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.local_attention import SdpaAttention
+from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import fake_batch, transformer_config
 from harness.backends.megatron_core.step import device_patches
-from harness.backends.megatron_core.tokens import Microbatches
-from harness.backends.megatron_core.training import (
+from harness.backends.megatron_core.trainer import (
     MegatronTraining,
     NextBatch,
     announced_phases,
@@ -23,14 +23,14 @@ from harness.backends.megatron_core.training import (
 from harness.backends.megatron_core.world import fake_world, torch_device
 from harness.measure.memory import StorageMeter
 from harness.measure.timing import stopwatch
+from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import megatron_without_gpu
-from harness.rehearsal.fake.graph import ModulePaths
-from harness.rehearsal.fake.kernels import FlashLikeAttention
+from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
 from harness.rehearsal.fake.meter import LiveBytes
-from harness.rehearsal.gauges import CudaGauge, MeterGauge, PhasePeaks
+from harness.rehearsal.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
 from harness.rehearsal.received import own_part, received_noise
-from harness.result import Phase, StagePeaks
-from harness.trial import Device, MeasurementPlan
+from harness.trial.result import Phase, StagePeaks
+from harness.trial.trial import Device, MeasurementPlan
 
 _WARMUP_STEPS: Final = 2
 
@@ -48,7 +48,7 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
 
     They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
     flight in each, and what the schedule holds beside them: those that no other exceeds are the
-    same as for all microbatches, by Megatron's order of passes (advisor.schedule). So is the peak.
+    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the peak.
     """
     pp, chunks = case.pipeline_model_parallel_size, case.num_model_chunks
 

@@ -13,21 +13,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.errors import UserError
-from advisor.evaluate import Evaluator
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from advisor.reader import read_dataclass
+from advisor.search.evaluate import Evaluator
 from harness.backends.megatron_core.installed import missing, under_installed
 from harness.backends.megatron_core.translate import megatron_case
 from harness.backends.megatron_core.uncompiled import nothing_compiled
-from harness.forecast import as_run, differences
-from harness.rehearsal.planned import check_legal, workload_of
-from harness.rehearsal.predicted import explained, predicted_stages
-from harness.trial import Backend, Device
+from harness.planner.forecast import as_run, differences
+from harness.rehearsal.prediction import explained, predicted_stages
+from harness.rehearsal.trials import check_legal, workload_of
+from harness.trial.trial import Backend, Device
 
 _WHERE = "verification"
 
@@ -74,7 +74,7 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
         return {"stage": stage, "refused": " ".join(str(error).split())}
     explanation, words = explained(predicted, rehearsed), differences(job, run, Backend.REHEARSAL)
     if explanation:
-        module = importlib.import_module("harness.rehearsal.suspects")
+        module = importlib.import_module("harness.rehearsal.storage_differences")
         words += (f"{spec}, stage {stage}: {module.suspects(workload, case)}",)
     return {
         "stage": stage,

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.units import human_bytes
+from advisor.base.units import human_bytes
 from harness.report.document import Picture, Section, Table
 from harness.report.facts import Facts
 from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
-from harness.result import MemoryPeak, TrialResult
-from harness.runner import MEASURED
+from harness.run.runner import MEASURED
+from harness.trial.result import MemoryPeak, TrialResult
 
 _DASH: Final = "—"
 _FOUR: Final = (

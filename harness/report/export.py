@@ -6,13 +6,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from harness.baselines.identity import workload_label
-from harness.baselines.series import metric_names, samples
-from harness.gate.metrics import LOSS, find_metric, process_of
-from harness.gate.resample import quantile
+from harness.judge.goldens.series import metric_names, samples
+from harness.judge.identity import workload_label
+from harness.judge.metrics import LOSS, find_metric, process_of
+from harness.judge.resample import quantile
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of
-from harness.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult, TrialStatus
 
 
 def trial_rows(facts: Facts) -> list[dict[str, Any]]:

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.cost.gpus import load_gpu
-from advisor.cost.hardware import Gpu
-from advisor.errors import UserError
-from advisor.reader import read_dataclass
-from harness.baselines.golden import Golden
-from harness.baselines.identity import Place, place_of
-from harness.baselines.results import Loaded, load_results
-from harness.compare import Comparison, compare
-from harness.gate.measured import Options
-from harness.gate.reproduce import again
-from harness.plan import PlannedSetting, RunPlan
-from harness.predicted import SettingOutcome, outcomes
-from harness.result import TrialResult
-from harness.store import RunFolder
-from harness.trial import Device, Trial
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.hardware.catalogue import load_gpu
+from advisor.hardware.gpu import Gpu
+from harness.judge.comparison import Comparison, compare
+from harness.judge.goldens.golden import Golden
+from harness.judge.identity import Place, place_of
+from harness.judge.predicted import SettingOutcome, outcomes
+from harness.judge.reproduce import again
+from harness.judge.results import Loaded, load_results
+from harness.judge.trial_rows import Options
+from harness.trial.result import TrialResult
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Device, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.report.anatomy import paint_timeline, paint_waterfall, steps, waterfall
 from harness.report.document import Picture
 from harness.report.facts import Facts
 from harness.report.scatter import (
@@ -16,6 +15,7 @@ from harness.report.scatter import (
     panels,
     points,
 )
+from harness.report.setting_figures import paint_timeline, paint_waterfall, steps, waterfall
 from harness.report.style import draw
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Final
 from xml.etree import ElementTree
 
-from harness.compare import Comparison
-from harness.gate.render import noted_rows, row_line
-from harness.gate.verdict import Verdict
+from harness.judge.comparison import Comparison
+from harness.judge.render import noted_rows, row_line
+from harness.judge.verdict import Verdict
 
 _TAGS: Final = {
     Verdict.REGRESSION: "failure",

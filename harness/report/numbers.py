@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
-from advisor.cost.hardware import Gpu
-from advisor.dtypes import Precision
-from harness.baselines.identity import world_size
-from harness.gate.resample import iqr
-from harness.result import MemoryPeak, TrialResult
+from advisor.base.dtypes import Precision
+from advisor.hardware.gpu import Gpu
+from harness.judge.identity import world_size
+from harness.judge.resample import iqr
+from harness.trial.result import MemoryPeak, TrialResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from advisor.configuration import Group, load_config
-from advisor.cost.calibration import Calibration
-from advisor.errors import UserError
-from advisor.reader import read_dataclass
+from advisor.base.configuration import Group, load_config
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.hardware.calibration import Calibration
 from harness.report.document import Section, Table
 from harness.report.facts import Facts
 

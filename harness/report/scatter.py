@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from advisor.units import unit_of
-from harness.gate.metrics import ALLOCATED, METRICS
-from harness.predicted import Pair
+from advisor.base.units import unit_of
+from harness.judge.metrics import ALLOCATED, METRICS
+from harness.judge.predicted import Pair
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of, over_repeats
 from harness.report.origin import calibration_names, find_calibration
 from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften
-from harness.result import TrialStatus
+from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

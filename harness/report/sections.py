@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from advisor.base.units import human_bytes, milliseconds
 from advisor.report.wording import percent as probability
-from advisor.units import human_bytes, milliseconds
-from harness.gate.render import WORDS, environment_lines, noted_rows, row_line, summary_line
-from harness.gate.verdict import Verdict
-from harness.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
+from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
+from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
+from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
 from harness.report.evidence import failures, flops, memory, trust
 from harness.report.facts import Facts
@@ -21,8 +21,8 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
-from harness.result import TrialStatus
-from harness.runner import MEASURED
+from harness.run.runner import MEASURED
+from harness.trial.result import TrialStatus
 
 DASH: Final = "—"
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)

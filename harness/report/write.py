@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness.files import write_atomic
 from harness.report.export import bmf, write_tables
 from harness.report.facts import Facts
 from harness.report.figures import draw_all
@@ -14,6 +13,7 @@ from harness.report.html import html
 from harness.report.junit import junit
 from harness.report.markdown import SUMMARY_BYTES, markdown, summary
 from harness.report.sections import make_document
+from harness.trial.files import write_atomic
 
 FOLDER: Final = "report"
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"

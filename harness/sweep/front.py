@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from advisor.base.units import human_bytes
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from advisor.units import human_bytes
-from harness.progress import reason
-from harness.result import TrialResult, TrialStatus
-from harness.runner import FAILED, MEASURED
+from harness.run.progress import reason
+from harness.run.runner import FAILED, MEASURED
 from harness.sweep.space import Point, Space
+from harness.trial.result import TrialResult, TrialStatus
 
 _DASH: Final = "—"
 

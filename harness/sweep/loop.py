@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from advisor.errors import UserError
-from harness.files import Lock
-from harness.plan import PlannedSetting, RunPlan
-from harness.progress import Progress
-from harness.result import TrialResult, TrialStatus
-from harness.runner import Runner
-from harness.store import RunFolder
+from advisor.base.errors import UserError
+from harness.planner.sweep_options import SweepOptions
+from harness.run.progress import Progress
+from harness.run.runner import Runner
 from harness.sweep.front import Outcome, outcome_of
-from harness.sweep.options import SweepOptions
 from harness.sweep.space import Point, Space
 from harness.sweep.study import Study
+from harness.trial.files import Lock
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder
 
 _LOCK: Final = "sweep.lock"
 

@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from advisor.answer import Evaluation
-from advisor.errors import UserError
-from advisor.evaluate import Evaluator
+from advisor.answer.advice import Evaluation
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
-from advisor.job import Job
-from advisor.layout import ParallelLayout
-from advisor.layouts import layouts
-from advisor.ranking import order
-from advisor.resolve import Resolution
-from harness.config import RunConfig
-from harness.device import Machine
-from harness.forecast import as_run, predict
-from harness.plan import PlannedSetting
-from harness.planning import BACKENDS_OWN, Target, bare_trial, find_target
-from harness.sweep.options import SweepOptions
-from harness.trial import Device, Workload
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.request.resolve import Resolution
+from advisor.search.evaluate import Evaluator
+from advisor.search.layouts import layouts
+from advisor.search.ranking import order
+from harness.planner.device import Machine
+from harness.planner.forecast import as_run, predict
+from harness.planner.planning import BACKENDS_OWN, Target, bare_trial, find_target
+from harness.planner.run_request import RunConfig
+from harness.planner.sweep_options import SweepOptions
+from harness.trial.run_plan import PlannedSetting
+from harness.trial.trial import Device, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
+from harness.planner.sweep_options import Sampler, SweepOptions
 from harness.sweep.front import Outcome
-from harness.sweep.options import Sampler, SweepOptions
 from harness.sweep.space import Point, Space
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer import (
+from advisor.answer.advice import (
     Advice,
     CalibrationNote,
     Candidate,
@@ -22,14 +22,14 @@ from advisor.answer import (
     TimeBreakdown,
     TimeLine,
 )
-from advisor.cost.calibration import Calibration, Provenance
-from advisor.cost.hardware import Gpu
+from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.hardware.calibration import Calibration, Provenance
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import ModelSpec
-from advisor.units import GIB
 
 BUDGET = 77 * GIB
 CALIBRATION = Calibration(

@@ -5,28 +5,28 @@ from typing import Any
 
 import pytest
 
-from advisor.advise import advise
-from advisor.cost.calibration import load_calibration
-from advisor.cost.flops import model_flops
-from advisor.cost.gpus import load_gpu
-from advisor.cost.groups import network, parameter_groups
-from advisor.cost.machine import all_to_all_link, link
-from advisor.errors import UserError
-from advisor.evaluate import Evaluator, rank_shape
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.expert_flags import expert_flags, expert_overrides
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job import Job, JobConfig
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
-from advisor.layout import ParallelLayout, check_model_fits_layout
-from advisor.layouts import layouts
-from advisor.models.experts import TokenDispatcher
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.presets import load_model
 from advisor.models.spec import TransformerImpl
-from advisor.request import Request
-from advisor.resolve import resolve
+from advisor.plan.flops import model_flops
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
+from advisor.search.advise import advise
+from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.search.layouts import layouts
+from advisor.time.groups import network, parameter_groups
+from advisor.time.machine import all_to_all_link, link
 
 H100 = load_gpu("H100")
 CALIBRATION = load_calibration(H100)

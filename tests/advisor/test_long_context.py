@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from advisor.advise import advise
-from advisor.answer import Advice, Evaluation
-from advisor.errors import UserError
-from advisor.job import Framework, JobConfig
+from advisor.answer.advice import Advice, Evaluation
+from advisor.base.errors import UserError
+from advisor.job.job import Framework, JobConfig
 from advisor.models.layer_kind import DENSE
-from advisor.request import Request, SearchScope
+from advisor.request.request import Request, SearchScope
+from advisor.search.advise import advise
 
 NO_MASK = "job.create_attention_mask=false"
 LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
+from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.experts import RouterDType, TokenDispatcher
+from advisor.models.expert_options import RouterDType, TokenDispatcher
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import (
     Activation,
@@ -18,7 +19,6 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
-from advisor.pipeline import ModelChunk
 
 LLAMA = ModelSpec(
     name="toy_llama",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cli import main
+from advisor.cli.main import main
 
 FOLDER = Path(__file__).parent
 REQUESTS = (FOLDER / "requests.txt").read_text().splitlines()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.backends.base import Recorder
 from harness.measure.session import _Silent, _time, measure
-from harness.result import Flops, Phase
-from harness.trial import Device, MeasurementPlan
+from harness.measure.training_step import Recorder
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Device, MeasurementPlan
 
 STEPS = 200
 ROUNDS = 20

@@ -12,7 +12,7 @@ pytest.importorskip("megatron.core")
 COMMAND = (
     sys.executable,
     "-m",
-    "harness.cli",
+    "harness.cli.main",
     "rehearse",
     "model=llama3_70b",
     "layout=tp4_pp4_vpp5",

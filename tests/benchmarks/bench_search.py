@@ -5,15 +5,15 @@ Run by `make bench`; figures are for comparison within one run, nothing asserts 
 
 from typing import Any
 
-from advisor.advise import advise
-from advisor.cost.calibration import load_calibration
-from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.request import Request, SearchScope
-from advisor.resolve import resolve
+from advisor.hardware.calibration import load_calibration
+from advisor.request.request import Request, SearchScope
+from advisor.request.resolve import resolve
+from advisor.search.advise import advise
+from advisor.search.evaluate import Evaluator
 
 
 def test_bench_settings_of_one_job(benchmark: Any) -> None:

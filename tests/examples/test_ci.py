@@ -86,7 +86,11 @@ def programs(tmp_path: Path) -> Path:
     folder.mkdir()
     check = tmp_path / "pip.py"
     check.write_text(PIP.format(pyproject=str(ROOT / "pyproject.toml")))
-    commands = {"advise": "-m advisor.cli", "harness": "-m harness.cli", "pip": str(check)}
+    commands = {
+        "advise": "-m advisor.cli.main",
+        "harness": "-m harness.cli.main",
+        "pip": str(check),
+    }
     for name, arguments in commands.items():
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')

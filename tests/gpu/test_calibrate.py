@@ -8,12 +8,12 @@ import pytest
 import torch
 import yaml
 
-from advisor.cost.calibration import Provenance
+from advisor.hardware.calibration import Provenance
 from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
-from harness.calibrate.bench.kernels import Bench
+from harness.calibrate.bench.kernel_runs import Bench
 from harness.calibrate.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
 from harness.calibrate.bench.timer import time_call
-from harness.trial import Device
+from harness.trial.trial import Device
 
 pytestmark = [
     pytest.mark.gpu,
@@ -123,7 +123,10 @@ def test_a_small_budget_gives_a_calibration(tmp_path: Path) -> None:
     path = tmp_path / "calibration" / "here.yaml"
     command = ["calibrate", "--device", "cuda", "--budget", "20s", "--out", str(path)]
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli", *command], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "harness.cli.main", *command],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "attention: flash attention, as the native backend runs it" in done.stdout

@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
 
-from harness.cli import main  # noqa: E402
+from harness.cli.main import main  # noqa: E402
 
 CAMPAIGN = """
 items:

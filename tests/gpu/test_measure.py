@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from harness.backends.base import Recorder
-from harness.measure.environment import fingerprint
+from harness.measure.fingerprint import fingerprint
 from harness.measure.memory import CudaAllocator
 from harness.measure.nvml import open_current_gpu
 from harness.measure.session import measure
 from harness.measure.timing import CUDA_EVENT, CudaStopwatch
-from harness.result import Flops, Phase
-from harness.trial import Device, MeasurementPlan
+from harness.measure.training_step import Recorder
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Device, MeasurementPlan
 
 pytestmark = [
     pytest.mark.gpu,

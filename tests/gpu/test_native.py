@@ -26,7 +26,7 @@ from harness.backends.native.predict import (  # noqa: E402
     predict_saved_bytes_per_layer,
 )
 from harness.backends.native.step import NativeStep, build_step  # noqa: E402
-from harness.trial import Device, Workload  # noqa: E402
+from harness.trial.trial import Device, Workload  # noqa: E402
 
 LATENT = replace(
     LLAMA,

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from advisor.dtypes import Precision
-from advisor.layout import ParallelLayout
+from advisor.base.dtypes import Precision
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from harness.launchers.local import LocalLauncher
-from harness.plan import PlannedSetting, RunPlan
-from harness.progress import Progress
-from harness.runner import Runner
-from harness.store import RunFolder
-from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from harness.run.launchers.local import LocalLauncher
+from harness.run.progress import Progress
+from harness.run.runner import Runner
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 MODEL = ModelSpec(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.expert_case import Experts
 
 from .prediction import tensor_parallel
 

@@ -16,9 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.job import Job
+from advisor.job.job import Job
 from advisor.models.layer_pattern import LayerPattern
-from harness.result import StagePeaks
+from harness.trial.result import StagePeaks
 
 from .rehearsed import compared, job_of, predictions, rehearse
 

@@ -3,14 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
+from advisor.base.fields import convert, field_types
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
-from advisor.layout import ParallelLayout
 from advisor.memory.activations import activation_peak
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import process_buffers
-from advisor.models.attention import RopeType
+from advisor.models.attention_kinds import RopeType
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -20,8 +22,6 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
-from advisor.pipeline import ModelChunk, pipeline_stages
-from advisor.reader import convert, field_types
 
 from .megatron import Activation as OracleActivation
 from .megatron import CoreAttention, OracleCase

@@ -4,27 +4,27 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.dtypes import DType
-from advisor.evaluate import Evaluator
+from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
+from advisor.search.evaluate import Evaluator
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import transformer_config
-from harness.backends.megatron_core.training import MegatronTraining
+from harness.backends.megatron_core.trainer import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
-from harness.forecast import as_run
+from harness.planner.forecast import as_run
 from harness.rehearsal.fake.environment import megatron_without_gpu
-from harness.rehearsal.fake.kernels import FlashLikeAttention
-from harness.rehearsal.planned import workload_of
-from harness.rehearsal.predicted import predicted_stages
+from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
+from harness.rehearsal.prediction import predicted_stages
 from harness.rehearsal.rank import enough_microbatches, rehearse_fake
-from harness.result import StagePeaks
-from harness.trial import Device
+from harness.rehearsal.trials import workload_of
+from harness.trial.result import StagePeaks
+from harness.trial.trial import Device
 
 from .recorded import measured
 

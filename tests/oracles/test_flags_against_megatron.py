@@ -9,17 +9,17 @@ from typing import Any, get_args
 
 import pytest
 
-from advisor.cost.hardware import Gpu
-from advisor.dtypes import Precision
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags, megatron_lm_flags
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
-from advisor.job import Framework, Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.spec import ModelSpec
-from advisor.pipeline import pipeline_stages
-from advisor.split import split_evenly
+from advisor.plan.split import split_evenly
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 import torch  # noqa: E402
 
-from advisor.models.huggingface import load_huggingface  # noqa: E402
-from advisor.models.parameters import count_parameters  # noqa: E402
+from advisor.layers.parameters import count_parameters  # noqa: E402
+from advisor.models.huggingface.importer import load_huggingface  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
 
 

@@ -22,15 +22,15 @@ from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinea
 from megatron.core.transformer.attention import SelfAttention  # noqa: E402
 from megatron.core.transformer.torch_norm import WrappedTorchNorm  # noqa: E402
 
-from advisor.layers.gated_delta_net import gated_delta_net_operators  # noqa: E402
+from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.static import num_elements  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402
-from advisor.recompute import kept_tensors  # noqa: E402
+from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.megatron_core.model import transformer_config  # noqa: E402
+from harness.rehearsal.fake.autograd_graph import graph_nodes, saved_tensors  # noqa: E402
 from harness.rehearsal.fake.environment import megatron_without_gpu  # noqa: E402
-from harness.rehearsal.fake.graph import graph_nodes, saved_tensors  # noqa: E402
 
 from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
 from .prediction import QWEN3_32B, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402

@@ -8,8 +8,8 @@ pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imp
 pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.frameworks.torch.partitioner.block import AttentionKernel  # noqa: E402
-from advisor.frameworks.torch.partitioner.lowering import aten_graph  # noqa: E402
+from advisor.frameworks.torch.partitioner.aten_layer import aten_graph  # noqa: E402
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel  # noqa: E402
 from advisor.frameworks.torch.partitioner.partition import partition  # noqa: E402
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import budget  # noqa: E402

@@ -12,9 +12,9 @@ from unittest import mock
 
 import pytest
 
-from advisor.layout import ParallelLayout
-from advisor.memory.muon import muon_shares
-from advisor.pipeline import pipeline_stages
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import pipeline_stages
+from advisor.memory.muon_shares import muon_shares
 
 pytest.importorskip("megatron.core")
 
@@ -23,9 +23,9 @@ from megatron.core.optimizer import OptimizerConfig, muon
 
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import transformer_config
-from harness.backends.megatron_core.training import MegatronTraining
+from harness.backends.megatron_core.trainer import MegatronTraining
+from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
-from harness.rehearsal.fake.graph import ModulePaths
 from harness.rehearsal.fake.meter import LiveBytes
 from tests.oracles.moe_cases import MIXTRAL, with_experts
 from tests.oracles.prediction import GPT_22B, rank_shape, tensor_parallel

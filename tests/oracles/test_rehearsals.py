@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.dtypes import DType  # noqa: E402
+from advisor.base.dtypes import DType  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from harness.result import StagePeaks  # noqa: E402
+from harness.trial.result import StagePeaks  # noqa: E402
 
 from .rehearsed import (  # noqa: E402
     compared,

@@ -14,7 +14,7 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
-from advisor.recompute import Checkpoint  # noqa: E402
+from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402
 from .stacks.shapes import MIXTRAL_8X7B, QWEN3_30B_A3B, shape_of  # noqa: E402

@@ -19,8 +19,8 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
-from advisor.layout import DataParallelSharding
-from advisor.recompute import Setting
+from advisor.job.layout import DataParallelSharding
+from advisor.plan.recompute_plan import Setting
 from tests.advisor.frameworks.torch.jobs import stack_job
 
 pytest.importorskip("torch")

@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import parse_setting  # noqa: E402
-from advisor.layers.eager.masked import mask_bytes  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
+from advisor.layers.transformers.core_attention import mask_bytes  # noqa: E402
 from advisor.memory.chunk import AttentionMask, chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.spec import TransformerImpl  # noqa: E402

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from advisor.models.huggingface import load_huggingface  # noqa: E402
-from advisor.models.parameters import count_parameters  # noqa: E402
+from advisor.layers.parameters import count_parameters  # noqa: E402
+from advisor.models.huggingface.importer import load_huggingface  # noqa: E402
 
 SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
 

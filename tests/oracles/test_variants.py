@@ -19,7 +19,7 @@ from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.variants import NormPlacement  # noqa: E402
 from harness.rehearsal.fake import peak, saved  # noqa: E402
-from harness.rehearsal.fake.kernels import FlashLikeAttention  # noqa: E402
+from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
 
 from .megatron import (  # noqa: E402
     Activation,

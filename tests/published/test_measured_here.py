@@ -11,21 +11,21 @@ from statistics import mean
 
 import pytest
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.dtypes import Precision
-from advisor.evaluate import Evaluator
-from advisor.job import Job, JobConfig
+from advisor.base.dtypes import Precision
+from advisor.base.fields import read_dataclass
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
 from advisor.memory.allocator import model_error
-from advisor.reader import read_dataclass
-from harness.accuracy.again import predict_again
-from harness.accuracy.judge import judge
-from harness.accuracy.rows import Half, Row, rows
-from harness.baselines.results import load_results
-from harness.forecast import as_run
-from harness.rehearsal.predicted import predicted_stages
-from harness.result import TrialResult
-from harness.trial import Backend, Device, Trial
+from advisor.search.evaluate import Evaluator
+from harness.judge.accuracy.cells import Half, Row, rows
+from harness.judge.accuracy.judgement import judge
+from harness.judge.accuracy.repredict import predict_again
+from harness.judge.results import load_results
+from harness.planner.forecast import as_run
+from harness.rehearsal.prediction import predicted_stages
+from harness.trial.result import TrialResult
+from harness.trial.trial import Backend, Device, Trial
 
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 GPUS = ("h100", "h200")

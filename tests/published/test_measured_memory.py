@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import NONE
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import CrossEntropyFusion, ModelSpec
+from advisor.search.evaluate import Evaluator
 from tests.published.rows import (
     MegatronGoldenRow,
     PublishedRow,

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer import Evaluation
-from advisor.cost.calibration import Calibration, load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.dtypes import Precision
-from advisor.evaluate import Evaluator
-from advisor.experiments import load_experiment
+from advisor.answer.advice import Evaluation
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, selective
-from advisor.job import Job
+from advisor.hardware.calibration import Calibration, load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job
 from advisor.models.presets import load_model
+from advisor.request.experiments import load_experiment
+from advisor.search.evaluate import Evaluator
 from harness.calibrate.tables import a100_targets, b200_targets, h100_targets
 from harness.calibrate.targets import Quantity, Target, predict, relative_error
 from tests.published.rows import dgxc_benchmarking, korthikanti2022, simumax_b200

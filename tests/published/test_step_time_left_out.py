@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.configuration import packaged_configs
+from advisor.base.configuration import packaged_configs
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from advisor.answer import Advice
-from advisor.units import GIB
+from advisor.answer.advice import Advice
+from advisor.base.units import GIB
 from tests.seeds.walk import (
     advice,
     evaluation,

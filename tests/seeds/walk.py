@@ -2,16 +2,16 @@
 
 from functools import lru_cache
 
-from advisor.advise import advise
-from advisor.answer import Advice, Evaluation
+from advisor.answer.advice import Advice, Evaluation
 from advisor.diagnose import diagnose
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.configuration import Level
 from advisor.lint.target import lint_target
-from advisor.request import Request
+from advisor.request.request import Request
+from advisor.search.advise import advise
 
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "main")
 CORE = resolve_revision(Framework.MEGATRON_LM, "0.16")

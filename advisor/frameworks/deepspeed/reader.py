@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.deepspeed.checks import findings
-from advisor.frameworks.deepspeed.config import STAGES
+from advisor.frameworks.deepspeed.config_file import STAGES
 from advisor.frameworks.deepspeed.keys import AC, ZERO
 from advisor.frameworks.torch.setting import Option
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
 from advisor.lint.keys import Keys, put_mapping, put_tree
 from advisor.lint.python_source import PythonSource
@@ -38,7 +38,7 @@ class DeepSpeedReader:
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""
-        from advisor.frameworks.deepspeed.stack import DeepSpeed
+        from advisor.frameworks.deepspeed.adapter import DeepSpeed
 
         keys: Keys = configuration.settings
         found = sorted(

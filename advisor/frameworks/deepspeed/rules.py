@@ -7,11 +7,11 @@ runtime/zero/config.py, runtime/zero/stage3.py.
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.deepspeed.config import calls_deepspeed
+from advisor.frameworks.deepspeed.config_file import calls_deepspeed
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
-from advisor.job import Job
-from advisor.layout import DataParallelSharding
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
 
 _CHECKPOINTING: Final = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
 _ZERO: Final = "DeepSpeed runtime/zero"

@@ -8,8 +8,8 @@ from advisor.frameworks.huggingface.accelerate_checks import FSDP
 from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
 from advisor.frameworks.huggingface.checks import CHECKPOINTING, checkpointing, findings
 from advisor.frameworks.huggingface.python_arguments import in_python
-from advisor.job import Framework
-from advisor.layout import DataParallelSharding
+from advisor.job.job import Framework
+from advisor.job.layout import DataParallelSharding
 from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
 from advisor.lint.keys import Keys, known, put_mapping, put_tree
 from advisor.lint.model_names import named_model
@@ -55,7 +55,7 @@ class HuggingFaceReader:
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""
-        from advisor.frameworks.huggingface.stack import HuggingFace
+        from advisor.frameworks.huggingface.adapter import HuggingFace
 
         keys: Keys = configuration.settings
         release = HuggingFace().version(version or "")

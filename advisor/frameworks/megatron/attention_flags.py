@@ -7,7 +7,7 @@ Option names: megatron-core wheel 0.19.2 training/arguments.py and argument_util
 
 from collections.abc import Iterator
 
-from advisor.models.attention import SoftmaxType
+from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.spec import ModelSpec
 
 _LATENT = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim", "rope_type")

@@ -9,16 +9,16 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.dtypes import Precision
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.attention_flags import attention_overrides
 from advisor.frameworks.megatron.expert_flags import expert_overrides
 from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job
-from advisor.layout import ParallelLayout
+from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import CrossEntropyFusion
-from advisor.split import EVEN
+from advisor.plan.split import EVEN
 
 _MIXED_PRECISION: Final = {
     Precision.BF16: "bf16_mixed",

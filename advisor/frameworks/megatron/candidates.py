@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
-from advisor.answer import Rejection
+from advisor.answer.advice import Rejection
 from advisor.frameworks.megatron.plan import has_effect
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect
@@ -18,9 +18,9 @@ from advisor.frameworks.megatron.setting import (
     full,
     selective,
 )
-from advisor.job import Job
+from advisor.job.job import Job
+from advisor.job.pipeline_split import most_layers_of_chunk, pipeline_stages
 from advisor.models.spec import ModelSpec
-from advisor.pipeline import most_layers_of_chunk, pipeline_stages
 
 _ORDER: Final = (
     "core_attn",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Final
 
-from advisor.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 _IMPLEMENTATION: Final = (

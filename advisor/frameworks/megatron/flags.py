@@ -8,7 +8,7 @@ but those of CUDA graphs.
 import shlex
 from collections.abc import Iterator
 
-from advisor.dtypes import DType, Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.attention_flags import attention_flags
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.expert_flags import expert_flags
@@ -17,11 +17,11 @@ from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.muon import muon_flags
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job, JobConfig
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import most_layers_of_chunk
+from advisor.models.attention_kinds import CpCommType
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
-from advisor.pipeline import most_layers_of_chunk
 
 __all__ = [
     "bridge_layout_overrides",

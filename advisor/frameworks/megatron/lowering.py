@@ -4,13 +4,13 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from advisor.dtypes import Precision
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
-from advisor.job import CudaGraphImpl, Job, Optimizer
-from advisor.models.attention import CpCommType
-from advisor.models.hybrid import AttentionVariant
+from advisor.job.job import CudaGraphImpl, Job, Optimizer
+from advisor.models.attention_kinds import CpCommType
+from advisor.models.mixers import AttentionVariant
 from advisor.models.spec import ModelSpec
 
 

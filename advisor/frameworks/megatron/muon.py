@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from advisor.dtypes import DType
-from advisor.errors import UserError
-from advisor.frameworks.base import FixedMemory, StaticWords
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.job import Job, JobConfig, Optimizer
+from advisor.frameworks.protocols import FixedMemory, StaticWords
+from advisor.job.job import Job, JobConfig, Optimizer
+from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.memory.muon import fullest_share, muon_shares
+from advisor.memory.muon_shares import fullest_share, muon_shares
 from advisor.memory.resident import NamedBytes, last_inputs, quantized_elements
 from advisor.memory.static import (
     GRADIENT_COPIES,
@@ -23,7 +24,6 @@ from advisor.memory.static import (
     stage_elements,
     static_memory,
 )
-from advisor.pipeline import ModelChunk
 
 FIRST_RELEASE: Final = (0, 16)
 """Of megatron-core, with optimizer/muon.py."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from advisor.frameworks.megatron.bridge import uneven_split
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.job import Job
+from advisor.job.job import Job
 
 
 def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:

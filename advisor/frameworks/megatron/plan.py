@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.layers.moe.layer import MOE_MODULES
-from advisor.layers.moe.shared import SHARED_MODULES
+from advisor.layers.megatron.moe.layer import MOE_MODULES
+from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import RecomputePlan, ReplayRun, Segment, merged
+from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
 
 _MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
 _ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's arguments (attention.py)

@@ -11,8 +11,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from advisor.errors import UserError
-from advisor.job import Framework
+from advisor.base.errors import UserError
+from advisor.job.job import Framework
 
 
 class CheckpointKind(StrEnum):

@@ -1,0 +1,1 @@
+"""What the PyTorch stacks share, and plain FSDP2."""

@@ -2,17 +2,17 @@
 
 from functools import lru_cache
 
-from advisor.dtypes import DType
-from advisor.frameworks.torch.partitioner.block import AttentionKernel
+from advisor.base.dtypes import DType
+from advisor.base.units import human_bytes
+from advisor.frameworks.torch.partitioner.aten_layer import UnknownGraphError, aten_graph
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
-from advisor.frameworks.torch.partitioner.lowering import UnknownGraphError, aten_graph
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.partitioner.partition import Partition, partition
 from advisor.layers.operators import LAYER_INPUT, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
-from advisor.recompute import Checkpoint, ReplayRun
-from advisor.units import human_bytes
+from advisor.plan.recompute_plan import Checkpoint, ReplayRun
 
 
 @lru_cache(maxsize=256)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from advisor.frameworks.torch.budget import budget_run
-from advisor.frameworks.torch.partitioner.block import AttentionKernel
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, Option, TorchSetting
 from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import LayerKind
-from advisor.recompute import (
+from advisor.plan.recompute_plan import (
     ON_DEVICE,
     ON_HOST,
     Checkpoint,

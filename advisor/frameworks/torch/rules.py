@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from advisor.answer import Rejection
-from advisor.dtypes import Precision
-from advisor.errors import UserError
+from advisor.answer.advice import Rejection
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
 from advisor.frameworks.torch.budget import unknown_operator
-from advisor.frameworks.torch.experts import eager_experts
+from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job import Framework, Job, JobConfig
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.layout import DataParallelSharding, ParallelLayout
-from advisor.models.attention import SoftmaxType
+from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
 from advisor.models.variants import variants
 

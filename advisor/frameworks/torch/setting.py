@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from advisor.errors import UserError
-from advisor.units import nearest_names
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
 
 
 class Granularity(StrEnum):

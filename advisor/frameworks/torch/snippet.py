@@ -7,8 +7,8 @@ of torch, torch.utils.checkpoint, torch.distributed.fsdp and checkpoint_wrapper.
 from typing import Final
 
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.job import Job
-from advisor.layout import DataParallelSharding
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
 
 _MATMULS: Final = ("torch.ops.aten.mm.default", "torch.ops.aten.addmm.default")
 _ATTENTION: Final = tuple(

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job import Job
-from advisor.layout import DataParallelSharding
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
 
 Sections = dict[str, dict[str, str | int | float | bool]]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.torchtitan.checks import AC, MODES, findings
-from advisor.job import Framework
-from advisor.layout import DataParallelSharding
+from advisor.job.job import Framework
+from advisor.job.layout import DataParallelSharding
 from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
 from advisor.lint.keys import Keys, put_tree
 from advisor.lint.options import options
@@ -53,7 +53,7 @@ class TorchTitanReader:
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses."""
-        from advisor.frameworks.torchtitan.stack import TorchTitan
+        from advisor.frameworks.torchtitan.adapter import TorchTitan
 
         keys: Keys = configuration.settings
         release = TorchTitan().version(version or configuration.version)

@@ -1,0 +1,1 @@
+"""What layers in eager torch have in common."""

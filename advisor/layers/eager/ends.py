@@ -6,9 +6,7 @@ modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
 
 from dataclasses import replace
 
-from advisor.dtypes import DType
-from advisor.layers.eager.norms import norm as transformers_norm
-from advisor.layers.eager.parallel import gather_sequence, scatter_sequence, whole_hidden
+from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (
     activation,
     dropout,
@@ -22,6 +20,8 @@ from advisor.layers.eager.parts import (
 from advisor.layers.operators import Module, Operator, Tensor, Weight, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
+from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
+from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.models.spec import PositionEmbedding, TransformerImpl
 
 

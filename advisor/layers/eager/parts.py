@@ -7,7 +7,7 @@ reduce-scatter of the whole layer).
 
 from dataclasses import replace
 
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
 from advisor.models.spec import Activation, Normalization

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import lcm
 
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.expert_case import Experts
 
 
 class Activation(StrEnum):

@@ -7,9 +7,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, resolve_revision
-from advisor.job import Framework, Job
+from advisor.job.job import Framework, Job
 
 _EXTRA: Final = "pip install 'recompute-advisor[megatron]'"
 _OLDEST: Final = (0, 13)

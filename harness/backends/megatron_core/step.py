@@ -7,19 +7,19 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from advisor.cost.flops import model_flops
-from advisor.errors import UserError
-from harness.backends.base import Recorder
-from harness.backends.megatron_core.attention import SdpaAttention
+from advisor.base.errors import UserError
+from advisor.plan.flops import model_flops
 from harness.backends.megatron_core.cpu import local_patches, megatron_on_cpu
 from harness.backends.megatron_core.fused_gradient import without_apex
+from harness.backends.megatron_core.local_attention import SdpaAttention
+from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import transformer_config
-from harness.backends.megatron_core.tokens import Microbatches
-from harness.backends.megatron_core.training import MegatronTraining, announced_phases
+from harness.backends.megatron_core.trainer import MegatronTraining, announced_phases
 from harness.backends.megatron_core.translate import megatron_case
 from harness.backends.megatron_core.world import real_world, torch_device
-from harness.result import Flops, Phase
-from harness.trial import Device, Workload
+from harness.measure.training_step import Recorder
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Device, Workload
 
 
 def build_step(workload: Workload, seed: int) -> "MegatronStep":

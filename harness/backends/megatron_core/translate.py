@@ -5,13 +5,13 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any, Final
 
-from advisor.dtypes import DType, Precision
-from advisor.errors import UserError
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting, parse_setting
-from advisor.job import Job, JobConfig
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType, SoftmaxType
-from advisor.models.experts import TokenDispatcher
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.attention_kinds import CpCommType, SoftmaxType
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.spec import (
     AttentionBackend,
@@ -21,9 +21,9 @@ from advisor.models.spec import (
 )
 from advisor.models.variants import variants
 from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.expert_case import Experts
 from harness.backends.megatron_core.installed import has_transformer_engine
-from harness.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Device, Workload
 
 _CASE_FIELDS: Final = {field.name for field in fields(MegatronCase)}
 

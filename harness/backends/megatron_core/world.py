@@ -12,7 +12,7 @@ from megatron.core.pipeline_parallel import p2p_communication
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.backends.megatron_core.case import MegatronCase
-from harness.trial import Device
+from harness.trial.trial import Device
 
 P2P: Final[Any] = getattr(p2p_communication, "P2PCommunicator", p2p_communication)
 """What has `_communicate`, through which pipeline stages send: the module itself in 0.13."""

@@ -6,10 +6,10 @@ and replays (loads none). modules/ holds the model, named as Megatron's.
 
 from typing import TYPE_CHECKING
 
-from harness.trial import Workload
+from harness.trial.trial import Workload
 
 if TYPE_CHECKING:
-    from harness.backends.base import TrainingStep
+    from harness.measure.training_step import TrainingStep
 
 
 def build(workload: Workload, seed: int) -> "TrainingStep":

@@ -2,16 +2,16 @@
 
 from typing import Final
 
-from advisor.dtypes import Precision
-from advisor.errors import UserError
-from advisor.layout import check_model_fits_layout
-from advisor.models.attention import SoftmaxType
-from advisor.models.experts import LoadBalancing, RouterDType
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.job.layout import check_model_fits_layout
+from advisor.job.pipeline_split import pipeline_stages
+from advisor.models.attention_kinds import SoftmaxType
+from advisor.models.expert_options import LoadBalancing, RouterDType
 from advisor.models.spec import Activation, AttentionBackend, ModelSpec, PositionEmbedding
 from advisor.models.variants import variants
-from advisor.pipeline import pipeline_stages
 from harness.backends.native.setting import NativeSetting, parse_native_setting
-from harness.trial import Device, Workload
+from harness.trial.trial import Device, Workload
 
 
 def check(workload: Workload, *, transformer_engine: bool) -> None:

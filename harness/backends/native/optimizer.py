@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from harness.backends.native.parallel import Groups
+from harness.backends.native.process_groups import Groups
 
 _BUCKET_ELEMENTS: Final = 2**28
 _LEARNING_RATE: Final = 1e-3

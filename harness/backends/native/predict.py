@@ -1,6 +1,6 @@
 """What the advisor expects of the native model: kept bytes and replayed FLOPs of a layer.
 
-Everything comes from advisor.layers and advisor.recompute; torch is not loaded.
+Everything comes from advisor.layers and advisor.plan.recompute_plan; torch is not loaded.
 """
 
 from dataclasses import replace
@@ -8,26 +8,26 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Final
 
-from advisor.cost.flops import replayed_flops
-from advisor.cost.step_time import optimizer_traffic
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.job.pipeline_split import pipeline_stages
 from advisor.layers.operators import Module, Operator, Tensor, total_bytes
+from advisor.layers.parameters import count_parameters
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.experts import TokenDispatcher
-from advisor.models.parameters import count_parameters
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.spec import (
     AttentionBackend,
     CrossEntropyFusion,
     ModelSpec,
     TransformerImpl,
 )
-from advisor.pipeline import pipeline_stages
-from advisor.recompute import RecomputePlan, Segment, kept_tensors, replayed_operators
+from advisor.plan.flops import replayed_flops
+from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
+from advisor.time.step_time import optimizer_traffic
 from harness.backends.native.limits import check, is_fully_sharded
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
-from harness.trial import Device, Workload
+from harness.trial.trial import Device, Workload
 
 
 def runs_transformer_engine(workload: Workload) -> bool:

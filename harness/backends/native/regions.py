@@ -20,9 +20,9 @@ from torch.utils.checkpoint import (
 )
 
 from advisor.layers.operators import Module
-from advisor.recompute import ReplayRun
+from advisor.plan.recompute_plan import ReplayRun
+from harness.backends.native.host_memory import HostOffload
 from harness.backends.native.modules.attention import ATTENTION_FORWARD
-from harness.backends.native.offload import HostOffload
 from harness.backends.native.setting import OpPolicy
 
 Function = Callable[..., Any]

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module
-from advisor.units import nearest_names
 
 _POLICY: Final = "op:"
 

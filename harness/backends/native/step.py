@@ -8,8 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from advisor.cost.flops import model_flops
-from harness.backends.base import Recorder
+from advisor.plan.flops import model_flops
 from harness.backends.native import probe
 from harness.backends.native.limits import check, is_fully_sharded
 from harness.backends.native.modules.layer import TransformerLayer
@@ -17,16 +16,17 @@ from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.modules.model import GptModel, LayerMaker, initialise
 from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.optimizer import Optimizer
-from harness.backends.native.parallel import Groups, make_groups
-from harness.backends.native.pipeline import Pipeline
+from harness.backends.native.pipelining import Pipeline
 from harness.backends.native.predict import (
     native_model,
     native_plan,
     runs_transformer_engine,
 )
+from harness.backends.native.process_groups import Groups, make_groups
 from harness.backends.native.setting import parse_native_setting
-from harness.result import Flops, Phase
-from harness.trial import Device, Workload
+from harness.measure.training_step import Recorder
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Device, Workload
 
 _SEED_STRIDE = 1_000_003  # between the random states of two data-parallel ranks
 
@@ -82,7 +82,7 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
 def _layer_maker(workload: Workload) -> LayerMaker:
     if not runs_transformer_engine(workload):
         return TransformerLayer
-    from harness.backends.native.modules.engine import engine_layers
+    from harness.backends.native.modules.transformer_engine import engine_layers
 
     return engine_layers(workload.precision)
 

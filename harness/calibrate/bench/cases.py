@@ -4,9 +4,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from advisor.dtypes import DType
-from advisor.errors import UserError
-from harness.result import GpuLoad
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
+from harness.trial.result import GpuLoad
 
 
 class Kind(StrEnum):

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import torch
 
+from harness.calibrate.bench.case_order import ordered
 from harness.calibrate.bench.cases import Case, Kind, Sample
-from harness.calibrate.bench.schedule import ordered
 from harness.calibrate.bench.timer import Call
 from harness.measure.timing import slowest_rank, stopwatch
 from harness.measure.trust import spread
-from harness.trial import Device
+from harness.trial.trial import Device
 
 _WARM_CALLS: Final = 3
 _RUNS: Final = 11

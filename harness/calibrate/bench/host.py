@@ -11,12 +11,12 @@ import torch
 
 from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.models.spec import ModelSpec
-from advisor.recompute import Segment
+from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.settings import LayerSettings
 from harness.calibrate.bench.cases import Case, Kind
 from harness.calibrate.bench.timer import Call
-from harness.trial import Device
+from harness.trial.trial import Device
 
 CALLS: Final = {Kind.HOST_LAUNCH: 500, Kind.HOST_LAYER: 10}
 """Queued without waiting: launches fewer than the thousand that a GPU's queue holds."""

@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from advisor.errors import UserError
-from advisor.layers.ends import head_operators
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout, check_model_fits_layout
+from advisor.layers.megatron.ends import head_operators
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.layout import ParallelLayout, check_model_fits_layout
 from advisor.models.presets import load_model, model_names
 from advisor.models.spec import AttentionBackend, ModelSpec
 from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind

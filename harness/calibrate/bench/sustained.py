@@ -15,8 +15,8 @@ from harness.calibrate.bench.timer import Call, Timing, time_call
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of
 from harness.measure.timing import stopwatch
 from harness.measure.trust import spread
-from harness.result import GpuLoad
-from harness.trial import Device
+from harness.trial.result import GpuLoad
+from harness.trial.trial import Device
 
 _BATCH_SECONDS: Final = 0.05
 _LEAST_BATCHES: Final = 4

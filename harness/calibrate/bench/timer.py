@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 
 from harness.measure.trust import spread
-from harness.trial import Device
+from harness.trial.trial import Device
 
 Call = Callable[[int], object]
 """One call of a kernel on input set number i, counted without end."""

@@ -31,7 +31,7 @@ from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.cpu import CudaToCpu, KernelScope
 from harness.backends.megatron_core.model import build_chunks, transformer_config
 from harness.backends.megatron_core.world import fake_world
-from harness.rehearsal.fake.kernels import FlashLikeAttention, dropout, layer_norm, rms_norm
+from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention, dropout, layer_norm, rms_norm
 from harness.rehearsal.fake.routing import routing_patches
 
 META = torch.device("meta")

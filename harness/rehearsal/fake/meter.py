@@ -13,9 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.rehearsal.fake.graph import ModulePaths, graph_nodes, saved_tensors
-from harness.rehearsal.fake.results import Results
-from harness.rehearsal.fake.timeline import Event, PeakTrace, StorageRecord
+from harness.rehearsal.fake.autograd_graph import ModulePaths, graph_nodes, saved_tensors
+from harness.rehearsal.fake.inferred_results import Results
+from harness.rehearsal.fake.storage_lives import Event, PeakTrace, StorageRecord
 
 MEGATRON = os.path.join("megatron", "core") + os.sep
 # frames that only say "somewhere in the backward pass"

@@ -14,10 +14,10 @@ from megatron.core.utils import GlobalMemoryBuffer
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch, fake_batch
 from harness.backends.megatron_core.world import P2P
+from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import fake_chunks, megatron_without_gpu
-from harness.rehearsal.fake.graph import ModulePaths
 from harness.rehearsal.fake.meter import LiveBytes
-from harness.rehearsal.fake.timeline import PeakTrace
+from harness.rehearsal.fake.storage_lives import PeakTrace
 
 # places outside modules that allocate, by the name they get in a listing
 SCOPES = (

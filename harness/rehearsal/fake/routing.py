@@ -13,7 +13,7 @@ import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.expert_case import Experts
 
 
 class _Sizes(list[int]):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.cli import main
+from advisor.cli.main import main
 
 
 @pytest.mark.parametrize(

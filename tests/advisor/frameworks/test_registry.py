@@ -2,12 +2,12 @@
 
 import pytest
 
-from advisor.advise import advise
 from advisor.frameworks.registry import stack_of
-from advisor.job import Framework
-from advisor.recompute import recomputes
-from advisor.report.flags import LABELS, all_flags, flags_report
-from advisor.request import Request
+from advisor.job.job import Framework
+from advisor.plan.recompute_plan import recomputes
+from advisor.report.setting_flags import LABELS, all_flags, flags_report
+from advisor.request.request import Request
+from advisor.search.advise import advise
 
 
 @pytest.mark.parametrize("framework", Framework)

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from advisor.cost.roofline import bound_by
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import selective
-from advisor.layers.gated_delta_net import gated_delta_net_operators
-from advisor.layers.mamba import mamba_operators
+from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
+from advisor.layers.megatron.mamba import mamba_operators
 from advisor.layers.operators import Group, Module, Operator, find
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -22,7 +21,8 @@ from advisor.memory.liveness import footprint
 from advisor.memory.static import num_elements
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
 from advisor.models.presets import load_model
-from advisor.recompute import kept_tensors
+from advisor.plan.recompute_plan import kept_tensors
+from advisor.time.roofline import bound_by
 
 QWEN, NEMOTRON = load_model("qwen3_next_80b_a3b"), load_model("nemotron3_nano_30b_a3b")
 

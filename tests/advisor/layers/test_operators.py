@@ -1,4 +1,4 @@
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 from advisor.layers.operators import (
     ComputeUnit,
     Gemm,

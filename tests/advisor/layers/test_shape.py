@@ -1,6 +1,6 @@
 import pytest
 
-from advisor.dtypes import DType, Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import CollectiveKind
 from tests.advisor.toys import GPT, HIDDEN, SHARD, toy_shape
 

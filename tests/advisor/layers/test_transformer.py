@@ -11,7 +11,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.recompute import kept_tensors
+from advisor.plan.recompute_plan import kept_tensors
 from tests.advisor.toys import GPT, HIDDEN, saved_bytes, toy_shape
 
 

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from advisor.cost.flops import replayed_flops
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import selective
-from advisor.layers.eager.masked import mask_bytes
-from advisor.layers.ends import embedding_operators, head_operators
+from advisor.layers.megatron.ends import embedding_operators, head_operators
 from advisor.layers.operators import Module, Operator
 from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformers.core_attention import mask_bytes
 from advisor.models.layer_kind import DENSE, LayerKind, Mixer
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import AttentionBackend, TransformerImpl
 from advisor.models.variants import NormPlacement, of_providers
+from advisor.plan.flops import replayed_flops
 from tests.advisor.toys import KEY, LLAMA, LSE, QUERY, RSTD, SHARD, saved_bytes, toy_shape
 
 POST = replace(LLAMA, norm_placement=NormPlacement.PRE_AND_POST)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.cost.flops import model_flops
-from advisor.errors import UserError
-from advisor.layers.core_attention import attended_keys
+from advisor.base.errors import UserError
+from advisor.layers.megatron.core_attention import attended_keys
 from advisor.layers.transformer import transformer_layer
-from advisor.models.attention import SoftmaxType
+from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import DENSE, Mixer
 from advisor.models.layer_pattern import LayerPattern
+from advisor.plan.flops import model_flops
 from tests.advisor.toys import LLAMA, saved_bytes, toy_shape
 
 WINDOW = DENSE._replace(mixer=Mixer.SLIDING_WINDOW)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.lint.python_source import read_python
 from advisor.lint.text import Place, word
 from advisor.lint.tree import Tree, read_tree

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor import cli
-from advisor.errors import UserError
+from advisor.base.errors import UserError
+from advisor.cli import main as cli
 from advisor.lint.request_from import read_job
 
 CORRECT = Path(__file__).parent / "configurations" / "correct"

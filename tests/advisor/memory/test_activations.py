@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from advisor.memory.activations import activation_peak
 from advisor.memory.arena import Peak
 from advisor.memory.chunk import ChunkFootprint
-from advisor.schedule import held_tensors, passes
+from advisor.plan.schedule import held_tensors, passes
 from tests.advisor.toys import SHARD, toy_shape
 
 SHAPE = toy_shape()

@@ -2,10 +2,10 @@
 
 import pytest
 
-from advisor.dtypes import Precision
-from advisor.layout import ParallelLayout
+from advisor.base.dtypes import Precision
+from advisor.base.units import GIB, MIB
+from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import model_error, reserved_memory
-from advisor.units import GIB, MIB
 
 ALONE = ParallelLayout()
 

@@ -1,4 +1,4 @@
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
 from advisor.memory.arena import Arena, Gradients, Peak
 from tests.advisor.toys import A, B, C, D, operator

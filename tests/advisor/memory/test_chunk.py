@@ -4,7 +4,7 @@ import pytest
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, full, parse_setting, selective
-from advisor.layers.ends import embedding_operators, head_operators
+from advisor.layers.megatron.ends import embedding_operators, head_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.dtypes import DType
-from advisor.job import JobConfig
+from advisor.base.dtypes import DType
+from advisor.job.job import JobConfig
 from advisor.memory.activations import ActivationPeak
 from advisor.memory.static import gradient_copies, static_memory
 

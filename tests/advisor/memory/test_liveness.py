@@ -4,7 +4,7 @@ from advisor.layers.operators import Module, Operator
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.arena import Peak
 from advisor.memory.liveness import footprint, walk_forward
-from advisor.recompute import ReplayRun, kept_tensors
+from advisor.plan.recompute_plan import ReplayRun, kept_tensors
 from tests.advisor.toys import GPT, A, B, C, D, operator, toy_shape
 
 FIRST, SECOND, THIRD = Module.INPUT_LAYERNORM, Module.LINEAR_FC1, Module.LINEAR_FC2

@@ -1,5 +1,6 @@
 import pytest
 
+from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import (
     dummy_weight_gradients,
@@ -9,7 +10,6 @@ from advisor.memory.resident import (
     stage_buffers,
 )
 from advisor.models.layer_kind import DENSE
-from advisor.pipeline import ModelChunk
 from tests.advisor.toys import GPT, HIDDEN, SHARD, held, toy_shape
 
 MIB = 2**20

@@ -1,9 +1,9 @@
 import pytest
 
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
+from advisor.layers.parameters import count_parameters
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.static import layer_elements, num_elements, stage_elements, static_memory
-from advisor.models.parameters import count_parameters
 from advisor.models.spec import ModelSpec
 from tests.advisor.toys import GPT, LLAMA, held, toy_shape
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.dtypes import DType
+from advisor.base.dtypes import DType
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import RecomputePlan, Segment
+from advisor.plan.recompute_plan import RecomputePlan, Segment
 
 TOY = ModelSpec(
     name="toy",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.models.layer_pattern import LayerPattern
 
 WHERE = "model.moe_layer_freq"

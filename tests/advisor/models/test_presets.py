@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.models.presets import load_model, load_preset, model_names
 from advisor.models.spec import Activation, ModelSpec, Normalization, PositionEmbedding
 

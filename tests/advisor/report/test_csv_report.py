@@ -4,12 +4,12 @@ import csv
 import io
 from dataclasses import replace
 
-from advisor.answer import Advice
-from advisor.job import Framework
+from advisor.answer.advice import Advice
+from advisor.base.units import GIB
+from advisor.job.job import Framework
 from advisor.report.csv_report import csv_report
-from advisor.report.flags import all_flags, flags_report, framework_layout_flags
 from advisor.report.header import framework_words
-from advisor.units import GIB
+from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags
 
 
 def rows(advice: Advice, top: int | None = None) -> list[dict[str, str]]:

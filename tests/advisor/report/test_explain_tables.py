@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer import Advice
-from advisor.report.explain import explanation, memory_table, stage_table, time_table
+from advisor.answer.advice import Advice
+from advisor.report.explain_page import explanation, memory_table, stage_table, time_table
 from advisor.report.text import plain_lines
 
 

@@ -9,9 +9,9 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from advisor.answer import Advice
-from advisor.errors import UserError
-from advisor.report.explain import COMPONENTS
+from advisor.answer.advice import Advice
+from advisor.base.errors import UserError
+from advisor.report.explain_page import COMPONENTS
 from advisor.report.figures import draw_components, draw_pareto, write_figure
 
 

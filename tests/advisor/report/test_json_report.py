@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from advisor.answer import Advice
-from advisor.layout import ParallelLayout
+from advisor.answer.advice import Advice
+from advisor.base.units import GIB
+from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
 from advisor.models.spec import ModelSpec
 from advisor.report.json_report import json_report
-from advisor.units import GIB
 
 TOP = {"schema_version", "job", "evaluated", "calibration", "candidates", "rejected", "remedies"}
 JOB = {
@@ -194,10 +194,10 @@ def test_top_and_an_answer_without_candidates(tight: Advice) -> None:
 
 
 def test_explain(tight: Advice, explained: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ModuleType("advisor.explain")
+    lines = ModuleType("advisor.search.explain")
     lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
     lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "advisor.explain", lines)
+    monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
     assert "explain" not in loaded(tight)
     explain = loaded(tight, explained=1)["explain"]
     assert explain["rank"] == 1

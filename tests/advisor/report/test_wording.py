@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer import Advice, Remedy
+from advisor.answer.advice import Advice, Remedy
+from advisor.base.units import GIB
 from advisor.report.wording import (
     chosen,
     missing_bytes,
@@ -15,7 +16,6 @@ from advisor.report.wording import (
     verdict,
     way_out,
 )
-from advisor.units import GIB
 
 
 @pytest.mark.parametrize(

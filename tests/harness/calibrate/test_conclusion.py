@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from advisor.cost.calibration import Provenance, load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.errors import UserError
+from advisor.base.errors import UserError
+from advisor.hardware.calibration import Provenance, load_calibration
+from advisor.hardware.catalogue import load_gpu
 from harness.calibrate.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
 from harness.calibrate.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
+from harness.calibrate.calibration_file import CalibrationDocument, flattened, hardware_path
 from harness.calibrate.conclusion import band, conclude
-from harness.calibrate.document import CalibrationDocument, flattened, hardware_path
 from harness.calibrate.reference import DeviceFacts, reference
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 ENVIRONMENT: Mapping[str, Any] = {
     "software": {"torch": "2.9.0", "nccl": None},

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 
-from advisor.cost.calibration import EFFICIENCIES, Calibration
+from advisor.hardware.calibration import EFFICIENCIES, Calibration
 from harness.calibrate.fit import PRIORS, calibration_at, fit, left_out, rounded
 from harness.calibrate.published import SUBJECTS, Report, report, yaml_text
 from harness.calibrate.tables import a100_targets, b200_targets, h100_targets

@@ -5,7 +5,7 @@ import pytest
 from harness.calibrate.bench.cases import Sample
 from harness.calibrate.bench.shapes import BURST, SUSTAINED
 from harness.calibrate.lasting import Lasting, lasting
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 FAST = Sample(case=BURST, seconds=2.7e-3)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from harness.calibrate.bench.cases import Case, Kind, Sample, sample_values
 from harness.calibrate.refit import refit
-from harness.cli import main
+from harness.cli.main import main
 
 MACHINE = {"device": "NVIDIA H200", "torch": "2.11.0", "cuda": "13.0", "ranks": "1"}
 SAMPLES = [

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
 from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
-from harness.calibrate.document import HardwareRecord
+from harness.calibrate.calibration_file import HardwareRecord
 from harness.calibrate.efficiencies import fit
 from harness.calibrate.reference import DeviceFacts, Reference, reference
 from harness.calibrate.remarks import remarks

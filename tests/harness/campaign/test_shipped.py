@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cost.gpus import load_gpu
+from advisor.hardware.catalogue import load_gpu
 from harness.backends.native.limits import check
-from harness.campaign.plan import Item, load_campaign
-from harness.cli import MODULES
-from harness.commands import calibrate, run
-from harness.config import compose
-from harness.device import Machine, find_machine
-from harness.plan import RunPlan
-from harness.planning import make_plan
-from harness.rehearsal.asked import parse_asked
-from harness.rehearsal.planned import plan_rehearsal
-from harness.trial import Device
+from harness.campaign.items import Item, load_campaign
+from harness.cli import calibrate, run
+from harness.cli.main import MODULES
+from harness.planner.device import Machine, find_machine
+from harness.planner.planning import make_plan
+from harness.planner.rehearsal_request import parse_asked
+from harness.planner.run_request import compose
+from harness.rehearsal.trials import plan_rehearsal
+from harness.trial.run_plan import RunPlan
+from harness.trial.trial import Device
 
 GPUS = {
     "h100": ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),

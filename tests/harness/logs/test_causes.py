@@ -3,7 +3,7 @@
 import pytest
 
 from harness.logs.causes import Causes
-from harness.result import TrialStatus
+from harness.trial.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
 

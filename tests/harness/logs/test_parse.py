@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from harness.logs.lines import LINE_CHARACTERS
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
-from harness.result import TrialStatus
+from harness.trial.result import TrialStatus
 from tests.harness.logs import lines
 from tests.harness.logs.conftest import Parse
 

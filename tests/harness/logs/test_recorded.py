@@ -7,9 +7,9 @@ import pytest
 
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, Peak, WholeRun
-from harness.logs.result import Question, result_of
-from harness.result import TrialResult, TrialStatus
-from harness.trial import Device, MeasurementPlan
+from harness.logs.trial_result import Question, result_of
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Device, MeasurementPlan
 from tests.harness.logs.conftest import Parse
 
 RECORDED = Path(__file__).with_name("recorded")

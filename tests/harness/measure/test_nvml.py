@@ -9,7 +9,7 @@ import torch
 
 from harness.measure.nvml import GpuIdentity, GpuReading, load_of, open_current_gpu, open_gpu
 from harness.measure.nvml import throttle_reasons as names
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 
 class NVMLError(Exception):

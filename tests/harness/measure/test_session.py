@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from harness.backends.base import Recorder
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
-from harness.result import Flops, Phase
-from harness.trial import Device, MeasurementPlan
+from harness.measure.training_step import Recorder
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Device, MeasurementPlan
 
 PLAN = MeasurementPlan(steps=6, min_warmup_steps=2, max_warmup_steps=4)
 PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)

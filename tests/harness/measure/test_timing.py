@@ -7,7 +7,7 @@ from harness.measure.timing import (
     slowest_rank,
     stopwatch,
 )
-from harness.trial import Device
+from harness.trial.trial import Device
 
 
 def test_laps_are_the_distances_of_marks() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from harness.measure.nvml import GpuReading
 from harness.measure.trust import Evidence, concerns, drift, spread
-from harness.result import Concern
-from harness.trial import Device, MeasurementPlan
+from harness.trial.result import Concern
+from harness.trial.trial import Device, MeasurementPlan
 
 PLAN = MeasurementPlan()
 CALM = (1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 1.01, 0.99, 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from harness.measure.warmup import is_warm, settled
-from harness.trial import MeasurementPlan
+from harness.trial.trial import MeasurementPlan
 
 PLAN = MeasurementPlan(min_warmup_steps=3, max_warmup_steps=6, warmup_tolerance=0.05)
 

@@ -10,9 +10,9 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from harness.rehearsal.__main__ import _cap_memory, run  # noqa: E402
-from harness.result import Phase, TrialStatus  # noqa: E402
-from harness.store import TrialFolder  # noqa: E402
-from harness.trial import Device  # noqa: E402
+from harness.trial.result import Phase, TrialStatus  # noqa: E402
+from harness.trial.store import TrialFolder  # noqa: E402
+from harness.trial.trial import Device  # noqa: E402
 from tests.harness.rehearsal.toys import PEAKS, TRIAL, prediction  # noqa: E402
 
 

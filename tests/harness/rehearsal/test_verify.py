@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from advisor.dtypes import Precision
+from advisor.base.dtypes import Precision
 from harness.rehearsal import verify
-from tests.harness.rehearsal.test_predicted import JOB
+from tests.harness.rehearsal.test_prediction import JOB
 
 
 def candidate(recompute: str = "none", **changes: Any) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from advisor.layout import ParallelLayout
-from harness.codec import plain
-from harness.plan import PlannedSetting, RunPlan
-from harness.result import StagePeaks, TrialResult, TrialStatus
-from harness.trial import Backend, Device, MeasurementPlan, Prediction, Trial
+from advisor.job.layout import ParallelLayout
+from harness.trial.codec import plain
+from harness.trial.result import StagePeaks, TrialResult, TrialStatus
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial
 from tests.harness.backends.megatron_core.workloads import LLAMA, workload
 
 GIB = 2**30

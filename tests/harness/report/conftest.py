@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.codec import plain
-from harness.config import compose
-from harness.device import Machine
-from harness.plan import PlannedSetting, RunPlan
-from harness.planning import make_plan as plan_of
+from harness.planner.device import Machine
+from harness.planner.planning import make_plan as plan_of
+from harness.planner.run_request import compose
 from harness.report.facts import Facts, load_facts
-from harness.result import (
+from harness.trial.codec import plain
+from harness.trial.result import (
     Concern,
     Evidence,
     Flops,
@@ -24,8 +23,9 @@ from harness.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.store import RunFolder
-from harness.trial import Device, Trial
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Device, Trial
 
 GIB = 2**30
 ENVIRONMENT = {

@@ -9,7 +9,7 @@ import pytest
 
 from harness.report.export import bmf, trial_rows, write_tables
 from harness.report.facts import Facts
-from harness.result import TrialStatus
+from harness.trial.result import TrialStatus
 
 
 def test_one_row_a_trial(gpu_facts: Facts) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
-from harness.golden import load_goldens
-from harness.plan import RunPlan
+from advisor.base.errors import UserError
+from harness.judge.update import load_goldens
 from harness.report.facts import Facts, load_facts
-from harness.result import TrialStatus
-from harness.store import RunFolder
+from harness.trial.result import TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder
 
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"

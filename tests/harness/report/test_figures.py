@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from advisor.units import unit_of
-from harness.report.anatomy import steps, waterfall
+from advisor.base.units import unit_of
 from harness.report.facts import Facts
 from harness.report.scatter import Point, front, panels, points
+from harness.report.setting_figures import steps, waterfall
 from harness.report.style import INK, embedded
-from harness.result import Phase
+from harness.trial.result import Phase
 
 pytest.importorskip("matplotlib")
 

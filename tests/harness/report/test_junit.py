@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.compare import Comparison, compare
-from harness.gate.render import row_line
-from harness.gate.rows import Row
-from harness.gate.verdict import Verdict
-from harness.golden import load_goldens
+from harness.judge.comparison import Comparison, compare
+from harness.judge.render import row_line
+from harness.judge.rows import Row
+from harness.judge.update import load_goldens
+from harness.judge.verdict import Verdict
 from harness.report.facts import load_facts
 from harness.report.junit import junit
 

@@ -6,7 +6,7 @@ import pytest
 
 from harness.report.facts import Facts
 from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
-from harness.result import MemoryPeak
+from harness.trial.result import MemoryPeak
 
 
 def test_throughput_is_of_the_median_step(gpu_facts: Facts) -> None:

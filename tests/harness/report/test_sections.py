@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.commands.compare import render
-from harness.gate.render import row_line
-from harness.golden import golden_of
+from harness.cli.compare import render
+from harness.judge.render import row_line
+from harness.judge.update import golden_of
 from harness.report.document import Document, Section
 from harness.report.facts import Facts, load_facts
 from harness.report.origin import find_calibration
 from harness.report.sections import make_document
-from harness.result import TrialStatus
+from harness.trial.result import TrialStatus
 
 pytest.importorskip("numpy")
 

@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("hydra")
 pytest.importorskip("optuna")
 
-from harness.config import compose_sweep
-from harness.device import Machine
-from harness.result import TrialStatus
+from harness.planner.device import Machine
+from harness.planner.run_request import compose_sweep
+from harness.planner.sweep_options import SweepOptions
 from harness.sweep.front import Outcome
-from harness.sweep.options import SweepOptions
 from harness.sweep.space import Point, Space, make_space
-from harness.trial import Device
+from harness.trial.result import TrialStatus
+from harness.trial.trial import Device
 
 MakeSpace = Callable[..., tuple[Space, SweepOptions]]
 

@@ -1,8 +1,8 @@
 """The front and its page."""
 
-from harness.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from harness.sweep.front import Outcome, outcome_of, page, pareto_front
 from harness.sweep.space import Point
+from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 from tests.harness.sweep.conftest import MakeSpace, measured
 
 

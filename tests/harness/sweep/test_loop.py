@@ -13,9 +13,9 @@ from typing import Any
 import optuna
 import pytest
 
-from harness.cli import main
-from harness.result import TrialStatus
-from harness.store import RunFolder
+from harness.cli.main import main
+from harness.trial.result import TrialStatus
+from harness.trial.store import RunFolder
 
 DRIVE = [sys.executable, str(Path(__file__).with_name("drive.py"))]
 ROOT = Path(__file__).parents[3]
@@ -149,7 +149,7 @@ def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path: Pat
 
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
-    from harness.files import Lock
+    from harness.trial.files import Lock
 
     (tmp_path / "runs" / "x").mkdir(parents=True)
     lock = Lock(tmp_path / "runs" / "x" / "sweep.lock")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from advisor.errors import UserError
-from advisor.layout import ParallelLayout
-from harness.config import compose_sweep
-from harness.device import Machine
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from harness.planner.device import Machine
+from harness.planner.run_request import compose_sweep
 from harness.sweep.space import Point, layout_name, make_space
-from harness.trial import Device
+from harness.trial.trial import Device
 from tests.harness.sweep.conftest import MakeSpace
 
 CORNERS = "recompute=corners"

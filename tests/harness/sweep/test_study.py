@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
-from harness.result import TrialStatus
+from advisor.base.errors import UserError
+from harness.planner.sweep_options import Sampler
 from harness.sweep.front import Outcome
-from harness.sweep.options import Sampler
 from harness.sweep.space import Point
 from harness.sweep.study import Study
+from harness.trial.result import TrialStatus
 from tests.harness.sweep.conftest import MakeSpace, measured
 
 SMALL = ("recompute=corners", "sweep.micro_batch_sizes=[1,2]")

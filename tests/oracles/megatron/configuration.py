@@ -13,7 +13,7 @@ import pytest
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import first_refusal
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 BASE: dict[str, Any] = {

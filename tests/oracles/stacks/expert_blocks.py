@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.layers.eager.moe.torchtitan import normalizes
 from advisor.layers.shape import RankShape
+from advisor.layers.torchtitan.moe import normalizes
 from advisor.models.layer_kind import FeedForward
 from advisor.models.spec import ModelSpec
 

@@ -17,7 +17,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import Library
 
-from advisor.frameworks.torch.partitioner.block import AttentionKernel
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.layers.shape import RankShape
 
 from .blocks import block

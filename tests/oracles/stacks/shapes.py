@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.layers.shape import RankShape
-from advisor.models.experts import ScoreFunction
+from advisor.models.expert_options import ScoreFunction
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import (
     Activation,

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import Verdict, find
 from advisor.frameworks.megatron.rules.finding import Finding as RuleFinding
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.configuration import Finding, Level
 from advisor.lint.text import Place
 

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.performance import is_performance_script, put_script_option
 from advisor.frameworks.megatron.lint.settings import Fault, ReadSettings
@@ -11,11 +12,10 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.options import Option, options, program_at
 from advisor.lint.shell import Command
 from advisor.lint.text import Word
-from advisor.units import nearest_names
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _OVERRIDE: Final = re.compile(

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Final, get_args
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 
 class Kind(Enum):

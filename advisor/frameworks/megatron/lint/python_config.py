@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     put_field,
     put_mixed_precision,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.model_names import named_model
 from advisor.lint.python_source import Call, PythonSource, Unknown, Value, Way
 

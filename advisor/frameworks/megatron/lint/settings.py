@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import Given
 from advisor.lint.configuration import ReadValue
 from advisor.lint.model_names import named_model

@@ -9,8 +9,8 @@ from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lowering import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.job import Framework
-from advisor.layout import ParallelLayout
+from advisor.job.job import Framework
+from advisor.job.layout import ParallelLayout
 from advisor.lint.configuration import ReadValue
 from advisor.lint.keys import known, truth, whole
 from advisor.models.presets import load_preset, model_names

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.text import Place
 from advisor.lint.tree import Tree
 

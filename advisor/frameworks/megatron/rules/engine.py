@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from advisor.answer import Rejection
+from advisor.answer.advice import Rejection
 from advisor.frameworks.megatron.lowering import JobFacts, job_facts, lower
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -31,7 +31,7 @@ from advisor.frameworks.megatron.rules import (
 from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.rules.sources import source_of, stated_in
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job import Framework, Job
+from advisor.job.job import Framework, Job
 
 RULES: Final[tuple[Rule, ...]] = (
     *fields.RULES,

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
-from advisor.units import nearest_names
 
 
 def cuda_graph_flags(raw: RawSettings, revision: Revision) -> Problem | None:

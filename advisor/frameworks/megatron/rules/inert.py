@@ -5,7 +5,7 @@ from typing import Final
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 _PROMOTED: Final = ("core_attn",)
 

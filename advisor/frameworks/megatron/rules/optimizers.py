@@ -6,11 +6,11 @@ training/arguments.py (validate_args).
 
 from typing import Final
 
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
-from advisor.units import nearest_names
 
 _ARGUMENTS: Final = "megatron-core 0.17.1 training/arguments.py:1483-1493"
 _NEWER: Final = "megatron-core 0.19.2 training/arguments.py:1669-1682"

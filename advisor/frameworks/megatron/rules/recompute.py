@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
 from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict, names
-from advisor.units import nearest_names
 
 _GRANULARITIES: Final = ("full", "selective")
 _METHODS: Final = ("block", "uniform")

@@ -1,0 +1,1 @@
+"""What torch.compile's partitioner keeps of a layer under a memory budget."""

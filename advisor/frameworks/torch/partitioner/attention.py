@@ -4,9 +4,9 @@ Source: torchtitan 0.2.2 models/llama3 and models/qwen3; transformers 5.23.0 mod
 torch 2.13 _meta_registrations.py (flash and cuDNN attention), utils/flop_counter.py (sdpa_flop).
 """
 
-from advisor.dtypes import DType
-from advisor.frameworks.torch.partitioner.block import WIDE, AttentionKernel, Block
+from advisor.base.dtypes import DType
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
+from advisor.frameworks.torch.partitioner.layer_graph import WIDE, AttentionKernel, Block
 from advisor.layers.operators import Operator, Tensor
 from advisor.models.spec import TransformerImpl
 

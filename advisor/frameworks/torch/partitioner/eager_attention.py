@@ -5,8 +5,8 @@ Source: transformers 5.23.0 modeling_gemma2.py (eager_attention_forward), repeat
 _decomp/decompositions.py (softmax, tanh_backward).
 """
 
-from advisor.frameworks.torch.partitioner.block import Block
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
+from advisor.frameworks.torch.partitioner.layer_graph import Block
 from advisor.layers.operators import Operator, Tensor
 
 

@@ -4,8 +4,8 @@ Source: torch 2.13 _decomp/decompositions.py (_fused_rms_norm, native_layer_norm
 _refs (native_layer_norm) for a GPU; transformers 5.23.0 for norms in Python.
 """
 
-from advisor.frameworks.torch.partitioner.block import WIDE, Block
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
+from advisor.frameworks.torch.partitioner.layer_graph import WIDE, Block
 from advisor.layers.operators import Operator
 from advisor.models.spec import Normalization, TransformerImpl
 

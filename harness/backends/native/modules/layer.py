@@ -5,10 +5,10 @@ from typing import Final
 
 from torch import Tensor, nn
 
-from advisor.layers.moe.layer import MOE_MODULES
+from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import FeedForward, LayerKind
-from advisor.recompute import Segment
+from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.kernels import bias_dropout_add
 from harness.backends.native.modules.latent_attention import LatentAttention
 from harness.backends.native.modules.mlp import Mlp

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import PositionEmbedding
-from advisor.recompute import RecomputePlan, Segment
+from advisor.plan.recompute_plan import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
 from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.linear import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from advisor.cost.hardware import Gpu
-from advisor.dtypes import DType, Precision
-from advisor.job import CudaGraphImpl, Job, JobConfig
-from advisor.layout import ParallelLayout
+from advisor.base.dtypes import DType, Precision
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
 
 GPU = Gpu(

@@ -12,9 +12,9 @@ from advisor.frameworks.megatron.plan import chunk_plan, has_effect
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, without_effect
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.models.layer_kind import DENSE
-from advisor.recipes import load_recipes, recipe_models
+from advisor.request.recipes import load_recipes, recipe_models
 
 LM = Framework.MEGATRON_LM
 V16, V19 = resolve_revision(LM, "0.16"), resolve_revision(LM, "0.19")

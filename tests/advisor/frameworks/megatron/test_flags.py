@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.flags import (
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
-from advisor.job import Framework, Optimizer
+from advisor.job.job import Framework, Optimizer
 from advisor.lint.target import lint_target
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.cli import main
+from advisor.cli.main import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
 from advisor.frameworks.megatron.offload import offloaded_modules
@@ -13,13 +13,13 @@ from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
-from advisor.job import CudaGraphImpl, Framework, Job
+from advisor.job.job import CudaGraphImpl, Framework, Job
 from advisor.layers.operators import Module
 from advisor.lint.target import lint_target
 from advisor.models.presets import load_model
-from advisor.recompute import tallied
-from advisor.request import Request
-from advisor.resolve import resolve
+from advisor.plan.recompute_plan import tallied
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 
 QWEN, NEMOTRON = load_model("qwen3_next_80b_a3b"), load_model("nemotron3_nano_30b_a3b")
 

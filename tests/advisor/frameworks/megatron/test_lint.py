@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import field_of
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.target import LintReport, lint_target
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"

@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from advisor.cost.calibration import load_calibration
-from advisor.dtypes import DType
-from advisor.errors import UserError
-from advisor.evaluate import Evaluator
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import Verdict, find
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.registry import stack_of
-from advisor.job import Framework, Job, Optimizer
-from advisor.memory.muon import fullest_share, muon_shares
+from advisor.hardware.calibration import load_calibration
+from advisor.job.job import Framework, Job, Optimizer
+from advisor.memory.muon_shares import fullest_share, muon_shares
 from advisor.memory.static import stage_elements
 from advisor.report.header import layout_words
-from advisor.request import Request
-from advisor.resolve import resolve
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
+from advisor.search.evaluate import Evaluator
 
 
 def job(*overrides: str, **request: Any) -> Job:

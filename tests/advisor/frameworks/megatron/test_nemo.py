@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))

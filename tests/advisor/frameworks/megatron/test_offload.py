@@ -4,10 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.cost.machine import Link, Machine
-from advisor.cost.roofline import Network
-from advisor.cost.step_time import chunk_times
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import parse_setting
@@ -16,7 +13,10 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE, FeedForward
-from advisor.recompute import offloaded_bytes
+from advisor.plan.recompute_plan import offloaded_bytes
+from advisor.time.machine import Link, Machine
+from advisor.time.roofline import Network
+from advisor.time.step_time import chunk_times
 from tests.advisor.toys import toy_shape
 
 TE = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}

@@ -13,7 +13,7 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import RULES, find, first_refusal
 from advisor.frameworks.megatron.rules.engine import in_force
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 TABLE = Path(__file__).parent / "data" / "transformer_config_probes.csv"
 VERSIONS = (

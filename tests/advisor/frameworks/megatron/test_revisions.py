@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import (
     MEGATRON_BRIDGE,
     MEGATRON_CORE,
@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.revisions import (
     resolve_revision,
     versions_with_recompute_module,
 )
-from advisor.job import Framework
+from advisor.job.job import Framework
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 

@@ -19,8 +19,8 @@ from advisor.frameworks.megatron.rules import (
 )
 from advisor.frameworks.megatron.rules.sources import source_of
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job import Framework
-from advisor.pipeline import most_layers_of_chunk
+from advisor.job.job import Framework
+from advisor.job.pipeline_split import most_layers_of_chunk
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from advisor.frameworks.base import Stack
+from advisor.frameworks.protocols import Stack
 from advisor.frameworks.registry import stack_of
-from advisor.job import Job
-from advisor.request import Request
-from advisor.resolve import resolve
+from advisor.job.job import Job
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 
 
 def stack_job(framework: str, gpus: str = "8xH100", **options: Any) -> tuple[Stack, Job]:

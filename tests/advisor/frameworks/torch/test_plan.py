@@ -4,13 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.cost.machine import Link, machine
-from advisor.cost.roofline import Network
-from advisor.cost.step_time import chunk_times
-from advisor.dtypes import Precision
-from advisor.frameworks.torch.partitioner.block import AttentionKernel
+from advisor.base.dtypes import Precision
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics, chunk_plan, kept_by_policy
 from advisor.frameworks.torch.setting import (
     FULL,
@@ -25,12 +20,14 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import (
+from advisor.plan.recompute_plan import (
     ON_DEVICE,
     ON_HOST,
     Checkpoint,
@@ -38,6 +35,9 @@ from advisor.recompute import (
     kept_tensors,
     replayed_operators,
 )
+from advisor.time.machine import Link, machine
+from advisor.time.roofline import Network
+from advisor.time.step_time import chunk_times
 
 TOY = ModelSpec(
     name="toy",

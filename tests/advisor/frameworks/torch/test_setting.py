@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
@@ -15,7 +15,7 @@ from advisor.frameworks.torch.setting import (
     sequential,
     uniform,
 )
-from advisor.recompute import recomputes
+from advisor.plan.recompute_plan import recomputes
 
 SPELT = {
     "none": NONE,

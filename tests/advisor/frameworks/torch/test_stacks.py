@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from advisor.advise import advise
-from advisor.cost.calibration import load_calibration
-from advisor.errors import UserError
-from advisor.evaluate import Evaluator
+from advisor.base.errors import UserError
 from advisor.frameworks.torch.setting import every, parse_setting, sequential
-from advisor.layout import DataParallelSharding
+from advisor.hardware.calibration import load_calibration
+from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
 from advisor.models.spec import TransformerImpl
-from advisor.recompute import Checkpoint
+from advisor.plan.recompute_plan import Checkpoint
 from advisor.report.json_report import json_report
-from advisor.request import Request
+from advisor.request.request import Request
+from advisor.search.advise import advise
+from advisor.search.evaluate import Evaluator
 
 from .jobs import stack_job
 
@@ -247,7 +247,7 @@ def test_versions_decide_how_a_checkpoint_runs() -> None:
     def kind(framework: str, version: str) -> Checkpoint:
         stack, job = stack_job(framework, framework_version=version)
         shape_layers = job.model.layer_kinds[:1]
-        from advisor.evaluate import rank_shape
+        from advisor.search.evaluate import rank_shape
 
         plan = stack.plan(parse_setting("full"), rank_shape(job), shape_layers, job)
         return plan.segments[0].checkpoint
@@ -287,7 +287,7 @@ def test_advice_from_end_to_end(framework: str) -> None:
 
 
 def test_a_search_ranks_every_sharding() -> None:
-    from advisor.request import SearchScope
+    from advisor.request.request import SearchScope
 
     request = Request(
         model="llama3_8b",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.layers.ends import embedding_operators, head_groups, head_operators
+from advisor.layers.megatron.ends import embedding_operators, head_groups, head_operators
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
@@ -16,7 +16,7 @@ from advisor.models.spec import (
     PositionEmbedding,
     TransformerImpl,
 )
-from advisor.recompute import kept_tensors
+from advisor.plan.recompute_plan import kept_tensors
 
 LLAMA = ModelSpec(
     name="toy",

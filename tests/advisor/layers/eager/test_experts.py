@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from advisor.layers.eager.moe.torchtitan import ALIGNMENT
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
+from advisor.layers.torchtitan.moe import ALIGNMENT
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.static import layer_elements
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.models.spec import ModelSpec, TransformerImpl
-from advisor.recompute import kept_tensors
+from advisor.plan.recompute_plan import kept_tensors
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
 TOY = ModelSpec(

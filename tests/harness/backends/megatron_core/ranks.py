@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from advisor.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout
 from harness.backends.megatron_core import build
-from harness.result import Phase
+from harness.trial.result import Phase
 from tests.harness.backends.megatron_core.workloads import LLAMA, MOE, workload
 
 PIPELINE = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}

@@ -3,10 +3,10 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from advisor.errors import UserError
-from advisor.job import Framework
+from advisor.base.errors import UserError
+from advisor.job.job import Framework
 from harness.backends.megatron_core import installed
-from tests.harness.rehearsal.test_predicted import JOB
+from tests.harness.rehearsal.test_prediction import JOB
 
 
 def found(*names: str) -> object:

@@ -3,24 +3,24 @@ from typing import Any
 
 import pytest
 
-from advisor.cost.gpus import load_gpu
-from advisor.dtypes import DType, Precision
-from advisor.errors import UserError
-from advisor.job import CudaGraphImpl, Job, JobConfig
-from advisor.layout import ParallelLayout
-from advisor.models.attention import CpCommType, SoftmaxType
-from advisor.models.experts import TokenDispatcher
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.attention_kinds import CpCommType, SoftmaxType
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
-from harness.backends.megatron_core.experts import Experts
+from harness.backends.megatron_core.expert_case import Experts
 from harness.backends.megatron_core.translate import (
     as_megatron_runs,
     megatron_case,
     megatron_model,
     runs_transformer_engine,
 )
-from harness.trial import Backend, Device
+from harness.trial.trial import Backend, Device
 from tests.harness.backends.megatron_core.workloads import GPT, LLAMA, workload
 
 HAS_ENGINE = "harness.backends.megatron_core.translate.has_transformer_engine"

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from advisor.dtypes import Precision
-from advisor.layout import ParallelLayout
-from advisor.models.experts import TokenDispatcher
+from advisor.base.dtypes import Precision
+from advisor.job.layout import ParallelLayout
+from advisor.models.expert_options import TokenDispatcher
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -13,7 +13,7 @@ from advisor.models.spec import (
     Normalization,
     PositionEmbedding,
 )
-from harness.trial import Backend, Device, Workload
+from harness.trial.trial import Backend, Device, Workload
 
 LLAMA = ModelSpec(
     name="llama",

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from advisor.dtypes import Precision
-from advisor.layout import ParallelLayout
+from advisor.base.dtypes import Precision
+from advisor.job.layout import ParallelLayout
 from advisor.models.spec import Activation, ModelSpec, Normalization, PositionEmbedding
-from harness.result import Phase
-from harness.trial import Backend, Device, Workload
+from harness.trial.result import Phase
+from harness.trial.trial import Backend, Device, Workload
 
 LLAMA = ModelSpec(
     name="llama",

@@ -17,9 +17,9 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import EXPERTS, GPT, LLAMA, Phases, workload
 
-from advisor.layout import ParallelLayout
+from advisor.job.layout import ParallelLayout
 from harness.backends.native.step import NativeStep, build_step
-from harness.trial import Workload
+from harness.trial.trial import Workload
 
 SEED = 7
 STEPS = 2

@@ -17,7 +17,7 @@ from harness.backends.native.predict import (
     predict_saved_bytes_per_layer,
 )
 from harness.backends.native.step import NativeStep, build_step
-from harness.trial import Workload
+from harness.trial.trial import Workload
 
 SEED = 3
 

@@ -15,17 +15,17 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from advisor.dtypes import Precision  # noqa: E402
-from advisor.errors import UserError  # noqa: E402
+from advisor.base.dtypes import Precision  # noqa: E402
+from advisor.base.errors import UserError  # noqa: E402
 from advisor.frameworks.megatron.setting import parse_setting  # noqa: E402
 from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
-from advisor.recompute import RecomputePlan  # noqa: E402
+from advisor.plan.recompute_plan import RecomputePlan  # noqa: E402
 from harness.backends.native import predict  # noqa: E402
-from harness.backends.native.modules.engine import engine_layers  # noqa: E402
 from harness.backends.native.modules.model import GptModel, initialise  # noqa: E402
 from harness.backends.native.modules.settings import LayerSettings  # noqa: E402
+from harness.backends.native.modules.transformer_engine import engine_layers  # noqa: E402
 from harness.backends.native.setting import parse_native_setting  # noqa: E402
-from harness.trial import Device  # noqa: E402
+from harness.trial.trial import Device  # noqa: E402
 
 NO_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 

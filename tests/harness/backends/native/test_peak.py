@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from cases import EXPERTS, GPT, LLAMA, Phases, workload
 
-from advisor.cost.calibration import load_calibration
-from advisor.cost.gpus import load_gpu
-from advisor.evaluate import Evaluator
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job import Job, JobConfig
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
 from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.search.evaluate import Evaluator
 from harness.backends.native import build
-from harness.forecast import as_run
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
-from harness.trial import Device, MeasurementPlan, Workload
+from harness.planner.forecast import as_run
+from harness.trial.trial import Device, MeasurementPlan, Workload
 
 SIZES = {"num_layers": 4, "vocab_size": 1024, "max_position_embeddings": 256}
 MODELS = {

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from cases import EXPERTS, GPT, LLAMA, workload
 
-from advisor.dtypes import Precision
-from advisor.errors import UserError
-from advisor.layout import ParallelLayout
-from advisor.models.attention import SoftmaxType
-from advisor.models.experts import LoadBalancing, RouterDType
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.layers.parameters import count_parameters
+from advisor.models.attention_kinds import SoftmaxType
+from advisor.models.expert_options import LoadBalancing, RouterDType
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.parameters import count_parameters
 from advisor.models.spec import (
     Activation,
     AttentionBackend,
@@ -30,7 +30,7 @@ from harness.backends.native.predict import (
     unfused_bytes,
 )
 from harness.backends.native.setting import OpPolicy, parse_native_setting
-from harness.trial import Device
+from harness.trial.trial import Device
 
 # The toy by hand: b = 2, s = 32, h = 64, 4 heads of 16 and 2 groups, ffn 96; 16-bit elements.
 TOKENS = 2 * 32

@@ -10,13 +10,12 @@ torch = pytest.importorskip("torch")
 from cases import GPT, LLAMA, Phases, workload  # noqa: E402
 from torch.utils.flop_counter import flop_registry  # noqa: E402
 
-from advisor.cost.flops import model_flops  # noqa: E402
-from advisor.errors import UserError  # noqa: E402
-from advisor.layers.ends import embedding_operators, head_operators  # noqa: E402
-from advisor.layout import ParallelLayout  # noqa: E402
-from advisor.models.parameters import count_parameters  # noqa: E402
-from advisor.recompute import kept_tensors  # noqa: E402
-from harness.backends.base import TrainingStep  # noqa: E402
+from advisor.base.errors import UserError  # noqa: E402
+from advisor.job.layout import ParallelLayout  # noqa: E402
+from advisor.layers.megatron.ends import embedding_operators, head_operators  # noqa: E402
+from advisor.layers.parameters import count_parameters  # noqa: E402
+from advisor.plan.flops import model_flops  # noqa: E402
+from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.native import build  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
     native_shape,
@@ -25,6 +24,7 @@ from harness.backends.native.predict import (  # noqa: E402
 )
 from harness.backends.native.probe import _ATTENTION_FLOPS, SavedMeter  # noqa: E402
 from harness.backends.native.step import build_step  # noqa: E402
+from harness.measure.training_step import TrainingStep  # noqa: E402
 
 
 @pytest.mark.parametrize("model", [LLAMA, GPT], ids=["llama", "gpt"])

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from harness.calibrate.bench.cases import Case, Kind, Sample, read_sample, sample_values
-from harness.result import GpuLoad
+from harness.trial.result import GpuLoad
 
 
 @pytest.mark.parametrize(

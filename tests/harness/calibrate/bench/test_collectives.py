@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from harness.calibrate.bench.collectives import ranks
-from harness.trial import Device
+from harness.trial.trial import Device
 
 SCRIPT = """
 import json, os, sys
 from harness.calibrate.bench.cases import Case, Kind, sample_values
 from harness.calibrate.bench.collectives import measure_collectives, ranks
-from harness.trial import Device
+from harness.trial.trial import Device
 
 kinds = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 cases = [Case(kind=kind, sizes=(size,)) for kind in kinds for size in (4096, 65536, 4098)]

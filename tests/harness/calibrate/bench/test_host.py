@@ -9,7 +9,7 @@ from harness.backends.native.modules.moe.layer import MoeLayer
 from harness.calibrate.bench import host
 from harness.calibrate.bench.cases import Case, Kind
 from harness.calibrate.bench.shapes import HOST_CASES
-from harness.trial import Device
+from harness.trial.trial import Device
 
 
 @pytest.mark.parametrize("made_of", [c.variant for c in HOST_CASES if c.kind is Kind.HOST_LAYER])

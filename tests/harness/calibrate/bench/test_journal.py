@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.errors import UserError
+from advisor.base.errors import UserError
 from harness.calibrate.bench.cases import Case, Kind, Sample
 from harness.calibrate.bench.journal import Journal
 

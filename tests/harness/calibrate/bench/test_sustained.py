@@ -8,8 +8,8 @@ from harness.calibrate.bench import sustained as module
 from harness.calibrate.bench.sustained import time_sustained
 from harness.calibrate.bench.timer import Timing
 from harness.measure.nvml import GpuIdentity, GpuReading
-from harness.result import GpuLoad
-from harness.trial import Device
+from harness.trial.result import GpuLoad
+from harness.trial.trial import Device
 
 
 class Heating:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from advisor.layers.moe.shared import SHARED_MODULES
+from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from harness.backends.native.modules.mlp import Mlp
 from harness.backends.native.modules.moe.experts import GroupedMlp
 from harness.backends.native.modules.moe.router import Router

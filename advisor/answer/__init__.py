@@ -1,0 +1,1 @@
+"""Types of an answer: what an evaluation gave, and what is advised."""

@@ -1,0 +1,1 @@
+"""What everything rests on: units, element types, errors, configuration files and fields."""

@@ -1,0 +1,204 @@
+"""Strict reading of plain values into frozen dataclasses: wrong keys and types are UserErrors."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+_SHOWN_LENGTH = 60
+
+
+def read_dataclass(cls: type[T], values: Mapping[str, object], file: object, prefix: str = "") -> T:
+    """An instance of `cls` from the keys of a file.
+
+    Raises UserError, which names file and key, on an unknown or missing key, a value of another
+    type, and whatever the class itself refuses.
+    """
+    given = read_fields(cls, values, file, prefix)
+    for field in fields(cls):
+        required = field.default is MISSING and field.default_factory is MISSING
+        if required and field.name not in given:
+            raise UserError(
+                f"{file}: {prefix}{field.name}", "(none)", "is missing and has no default"
+            )
+    try:
+        return cls(**given)
+    except UserError as error:
+        raise UserError(
+            f"{file}: {error.field}", error.value, error.relation, error.nearest
+        ) from None
+
+
+def read_fields(
+    cls: "type[DataclassInstance]", values: Mapping[str, object], file: object, prefix: str = ""
+) -> dict[str, Any]:
+    """Values of the keys given, converted to the types of the fields of `cls`."""
+    hints = field_types(cls)
+    converted = {}
+    for key, value in values.items():
+        where = f"{file}: {prefix}{key}"
+        if key not in hints:
+            raise UserError(where, show(value), "is not a known key", nearest_names(key, hints))
+        converted[key] = convert(value, hints[key], file, f"{prefix}{key}")
+    return converted
+
+
+def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
+    """`instance` with fields replaced by the values that a command line spells, all at once: only
+    their sum must be legal. `prefix` is the path of the fields, e.g. ``model.``."""
+    return replace(instance, **parse_all(type(instance), texts, prefix))
+
+
+def parse_all(
+    cls: "type[DataclassInstance]", texts: Mapping[str, str], prefix: str
+) -> dict[str, Any]:
+    """Values of fields of `cls` that a command line spells; `prefix` as in override_all."""
+    hints, values = field_types(cls), {}
+    for key, text in texts.items():
+        if key not in hints:
+            raise UserError(prefix + key, text, "is not a known key", nearest_names(key, hints))
+        values[key] = parse(text, hints[key], prefix + key)
+    return values
+
+
+def parse(text: str, annotation: Any, where: str) -> Any:
+    """The value of type `annotation` that `text` spells; lists are separated by commas."""
+    inner = _optional(annotation)
+    if inner is not None:
+        return None if text.lower() in ("", "none", "null") else parse(text, inner, where)
+    if get_origin(annotation) is tuple:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        return tuple(parse(part, get_args(annotation)[0], where) for part in parts)
+    if annotation is bool:
+        if text.lower() not in _BOOLEANS:
+            raise UserError(where, show(text), "is neither true nor false")
+        return _BOOLEANS[text.lower()]
+    if annotation in (int, float):
+        try:
+            return _number(annotation(text), annotation, where)
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(where, show(text), f"is not {_KINDS[annotation]}") from None
+    return convert(text, annotation, "", where)
+
+
+def convert(value: object, annotation: Any, file: object, path: str) -> Any:
+    """`value` as a YAML or JSON parser gives it, as `annotation`; no type is guessed.
+
+    A type with a method of class `read(value, where)` reads itself.
+    """
+    where = f"{file}: {path}" if file else path
+    inner = _optional(annotation)
+    if inner is not None:
+        return None if value is None else convert(value, inner, file, path)
+    if is_dataclass(annotation) and isinstance(annotation, type):
+        if not isinstance(value, Mapping):
+            raise UserError(where, show(value), "must be a mapping of keys to values")
+        return read_dataclass(annotation, value, file, f"{path}.")
+    if get_origin(annotation) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(where, show(value), "must be a list", f"write [{show(value)}]")
+        return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return _member(value, annotation, where)
+    if hasattr(annotation, "read"):
+        return annotation.read(value, where)
+    return _scalar(value, annotation, where)
+
+
+def show(value: object) -> str:
+    """`value` on one short line, for an error."""
+    text = value if isinstance(value, str) and value.isprintable() and value else repr(value)
+    return text if len(text) <= _SHOWN_LENGTH else text[: _SHOWN_LENGTH - 3] + "..."
+
+
+def show_path(path: object) -> str:
+    """A path on one line, whole."""
+    text = str(path)
+    return text if text.isprintable() and text else repr(text)
+
+
+@cache
+def field_types(cls: "type[DataclassInstance]") -> dict[str, Any]:
+    """Field names of a dataclass, with their types."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls) if field.init}
+
+
+def _optional(annotation: Any) -> Any:
+    """X of `X | None`; None where the annotation is no such union."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return None
+    return next(arg for arg in get_args(annotation) if arg is not type(None))
+
+
+def _member(value: object, enum: type[StrEnum], where: str) -> StrEnum:
+    """The member whose value or name is `value`, case aside (`bf16` is DType.BF16)."""
+    for member in enum:
+        if isinstance(value, str) and value.lower() in (member.value.lower(), member.name.lower()):
+            return member
+    legal = [member.value for member in enum]
+    raise UserError(where, show(value), f"must be one of {', '.join(legal)}", _likely(value, legal))
+
+
+def _likely(value: object, legal: list[str]) -> str:
+    hint = nearest_names(value, legal) if isinstance(value, str) else ""
+    return hint if hint.startswith("did you mean") else ""
+
+
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+
+
+def _scalar(value: object, annotation: Any, where: str) -> Any:
+    if annotation not in _KINDS:
+        raise TypeError(f"no reader for {annotation}")
+    kinds: tuple[type, ...] = (int, float) if annotation is float else (annotation,)
+    wrong_bool = isinstance(value, bool) and annotation is not bool
+    if wrong_bool or not isinstance(value, kinds):
+        raise UserError(
+            where, show(value), f"must be {_KINDS[annotation]}", _hint(value, annotation)
+        )
+    return _number(value, annotation, where) if annotation is float else value
+
+
+def _number(value: Any, annotation: Any, where: str) -> Any:
+    """`value` as the number type `annotation`; infinite and undefined ones are refused."""
+    if not math.isfinite(value):
+        raise UserError(where, value, "must be finite")
+    return annotation(value)
+
+
+def _hint(value: object, annotation: Any) -> str:
+    """What to write where YAML 1.1 reads a number as text (``1e9``) or it carries quotes."""
+    if isinstance(value, str) and annotation in (int, float):
+        try:
+            number = float(value)
+        except ValueError:
+            return ""
+        if math.isfinite(number):
+            return f"write {int(number) if number.is_integer() else number} without quotes"
+    if isinstance(value, float) and annotation is int and value.is_integer():
+        return f"write {int(value)}"
+    return ""

@@ -1,0 +1,109 @@
+"""Formatting and parsing of quantities: the only place where units are printed or read.
+
+GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
+"""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from advisor.base.errors import UserError
+
+GIB: Final = 2**30
+MIB: Final = 2**20
+_BYTE_UNITS: Final = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_MOST_GPUS: Final = 1_000_000
+_QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
+_GPUS: Final = re.compile(r"([0-9]+)\s*[xX*]\s*(\S+)")
+
+
+def parse_bytes(text: str, field: str) -> int:
+    """Bytes of a quantity such as ``76GiB`` or ``80GB``; the unit is required."""
+    match = _QUANTITY.fullmatch(text)
+    scale = _BYTE_UNITS.get(match.group(2).upper()) if match else None
+    if match is None or scale is None:
+        raise UserError(field, text, "is not a quantity of bytes", "write e.g. 76GiB or 80GB")
+    amount = int(float(match.group(1)) * scale)
+    if amount <= 0:
+        raise UserError(field, text, "must be positive", "write e.g. 76GiB")
+    return amount
+
+
+def parse_gpus(text: str) -> tuple[int, str]:
+    """Count and type of ``COUNTxTYPE``, e.g. ``32xH100`` -> ``(32, "H100")``."""
+    match = _GPUS.fullmatch(text.strip())
+    if match is None:
+        raise UserError("--gpus", text, "is not COUNTxTYPE", "write e.g. 32xH100 or 8xA100-40GB")
+    count = int(match.group(1))
+    if count < 1:
+        raise UserError("--gpus", text, "needs at least one GPU", f"write e.g. 8x{match.group(2)}")
+    if count > _MOST_GPUS:
+        raise UserError("--gpus", text, f"is more than {_MOST_GPUS} GPUs", "check the count")
+    return count, match.group(2)
+
+
+def gib(num_bytes: float) -> str:
+    """``12.34`` for 12.34 GiB; the caller's header says GiB."""
+    return f"{num_bytes / GIB:.2f}"
+
+
+def unit_of(sizes: Iterable[float]) -> tuple[int, str]:
+    """GiB where the largest of `sizes` in bytes reaches half of one, else MiB; with its name."""
+    return (GIB, "GiB") if max(sizes, default=0) >= GIB / 2 else (MIB, "MiB")
+
+
+def human_bytes(num_bytes: float) -> str:
+    """Bytes with the binary unit that keeps one to three digits before the point."""
+    sign, size = ("-" if num_bytes < 0 else ""), abs(float(num_bytes))
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{sign}{size:.0f} {unit}" if unit == "B" else f"{sign}{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_count(count: float) -> str:
+    """``70.6 B`` for 70.6e9 parameters, ``1.23 M`` for 1.23e6."""
+    for scale, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """``12.3 ms``."""
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def signed_percent(ratio: float) -> str:
+    """``+12.3 %`` for 0.123; exactly zero prints a dash."""
+    return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"
+
+
+_ALL_SHOWN = 12
+
+
+def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
+    there is none, all of a few, or the nearest of many."""
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in names}
+    begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)
+    close = [lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.4)]
+    if near := begun[: 2 * limit] or close:
+        return f"did you mean {' or '.join(near)}?"
+    if len(names) <= _ALL_SHOWN:
+        return f"one of {', '.join(names)}"
+    far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
+    return f"the nearest of {len(names)}: {', '.join(far)}"

@@ -1,0 +1,293 @@
+"""The command line of `advise` as data: flags, what they accept, and the options they give."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from advisor.base.errors import UserError
+from advisor.request.request import Request, SearchScope
+
+if TYPE_CHECKING:
+    from advisor.lint.configuration import ReadConfiguration
+
+DEFAULT_TOP: Final = 10
+_MAX_DIGITS: Final = 12
+_NEGATIVE: Final = re.compile(r"-\.?\d")
+COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules")
+
+
+class OutputFormat(StrEnum):
+    """`--format`."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    FLAGS = "flags"
+    FILE = "file"
+
+
+class UsageError(Exception):
+    """A command line that cannot be read; the message is one line without the program's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """One `advise` command: the request, and how to show its answer.
+
+    `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank, `verify` the
+    number of candidates to rehearse. `read` is what `--from` took the job from.
+    """
+
+    request: Request
+    output: OutputFormat = OutputFormat.TABLE
+    top: int | None = None
+    show_rejected: bool = False
+    explain: int | None = None
+    verify: int | None = None
+    plot: Path | None = None
+    read: "ReadConfiguration | None" = None
+
+
+INTEGER_FLAGS: Final = {
+    "seq_length": ("--seq-length",),
+    "micro_batch_size": ("--micro-batch-size",),
+    "global_batch_size": ("--global-batch-size",),
+    "tensor_model_parallel_size": ("--tp", "--tensor-model-parallel-size"),
+    "pipeline_model_parallel_size": ("--pp", "--pipeline-model-parallel-size"),
+    "virtual_pipeline_model_parallel_size": (
+        "--vpp",
+        "--virtual-pipeline-model-parallel-size",
+        "--num-virtual-stages-per-pipeline-rank",
+    ),
+    "context_parallel_size": ("--cp", "--context-parallel-size"),
+    "expert_model_parallel_size": ("--ep", "--expert-model-parallel-size"),
+    "expert_tensor_parallel_size": ("--etp", "--expert-tensor-parallel-size"),
+    "top": ("--top",),
+}
+TEXT_FLAGS: Final = {
+    "model": "--model",
+    "gpus": "--gpus",
+    "framework_version": "--framework-version",
+    "memory_budget": "--memory-budget",
+    "config_dir": "--config-dir",
+    "plot": "--plot",
+    "source": "--from",
+}
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Options of a ranking; UsageError or UserError where the line cannot be read."""
+    parser = build_parser()
+    namespace, extras = parser.parse_known_args(list(arguments))
+    values: dict[str, Any] = vars(namespace)
+    overrides = (*values.pop("overrides", ()), *_overrides(extras, parser))
+    source = values.pop("source", None)
+    for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
+        if values.get(field) is None and source is None:
+            raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
+    wanted = {field.name for field in fields(Request)}
+    request = {k: v for k, v in values.items() if k in wanted and v is not None}
+    request["recompute"] = tuple(request.get("recompute", ()))
+    request["overrides"] = overrides
+    shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
+    if source is None:
+        return Options(request=Request(**request), **shown)
+    from advisor.lint.request_from import read_job
+
+    job = read_job(source, request)
+    return Options(request=job.request, read=job.configuration, **shown)
+
+
+def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
+    """`--config-dir` of a command that lists names; UsageError for anything else."""
+    parser = _Parser(prog=f"advise {command}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", action=_Text)
+    namespace, extras = parser.parse_known_args(list(arguments))
+    if extras:
+        raise UsageError(f"{command}: {extras[0]}: only --config-dir DIR is taken")
+    folder: Path | None = namespace.config_dir
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesOptions:
+    """`advise rules`: whose rules, of which release, and a word that they must have."""
+
+    framework: str | None = None
+    framework_version: str | None = None
+    word: str = ""
+
+
+def parse_rules(arguments: Sequence[str]) -> RulesOptions:
+    """Options of `advise rules`; UsageError or UserError where the line cannot be read."""
+    parser = _Parser(prog="advise rules", add_help=False, allow_abbrev=False)
+    parser.add_argument("--framework", action=_Choice)
+    parser.add_argument("--framework-version", action=_Text)
+    namespace, words = parser.parse_known_args(list(arguments))
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        raise UsageError(f"rules: {words[-1]}: takes --framework, --framework-version and a WORD")
+    return RulesOptions(**vars(namespace), word="".join(words))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Every flag of a ranking, under the names of Request and Options."""
+    parser = _Parser(prog="advise", add_help=False, allow_abbrev=False)
+    for field, names in INTEGER_FLAGS.items():
+        parser.add_argument(*names, dest=field, action=_Integer)
+    for field, name in TEXT_FLAGS.items():
+        parser.add_argument(name, dest=field, action=_Text)
+    parser.add_argument("--recompute", action=_Repeated)
+    parser.add_argument("--precision", action=_Choice)
+    parser.add_argument("--framework", action=_Choice)
+    parser.add_argument("--search", action=_Choice)
+    parser.add_argument("--format", dest="output", action=_Choice)
+    parser.add_argument("--explain", nargs="?", action=_OptionalNumber, default_value=1)
+    parser.add_argument("--verify", nargs="?", action=_OptionalNumber, default_value=3)
+    parser.add_argument("--show-rejected", action="store_true")
+    parser.add_argument(
+        "--sp", "--sequence-parallel", dest="sequence_parallel", action="store_true", default=None
+    )
+    parser.add_argument(
+        "--no-sp",
+        "--no-sequence-parallel",
+        dest="sequence_parallel",
+        action="store_false",
+        default=None,
+    )
+    return parser
+
+
+def known_flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Every spelling of every flag."""
+    own = [name for action in parser._actions for name in action.option_strings]
+    return [*own, "--help", "--version"]
+
+
+def _overrides(extras: Sequence[str], parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    """What is left is KEY=VALUE, or a flag or a word that is not known."""
+    for extra in extras:
+        if extra.startswith("-"):
+            name = extra.partition("=")[0]
+            near = _nearest(name, known_flags(parser))
+            hint = f"did you mean {near}?" if near else "advise --help lists them"
+            raise UsageError(f"{name}: not a flag; {hint}")
+        if "=" not in extra:
+            near = _nearest(extra, COMMANDS)
+            hint = f"; did you mean {near}?" if near else ", e.g. model.num_layers=12"
+            raise UsageError(f"{extra}: neither a command nor KEY=VALUE{hint}")
+    return tuple(extras)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, known, 1, 0.6)), None)
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with one-line errors: no usage, no exit. What begins like a negative number is a
+    value (``--memory-budget -3GiB``), and told to be a wrong one."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._negative_number_matcher = _NEGATIVE
+
+    def error(self, message: str) -> NoReturn:
+        # "argument --tp/--tensor-model-parallel-size: expected one argument"
+        names, found, rest = message.removeprefix("argument ").partition(": ")
+        if not found:
+            raise UsageError(message)
+        if rest == "expected one argument":
+            rest = "needs a value"
+        elif rest.startswith("ignored explicit argument"):
+            rest = "takes no value"
+        raise UsageError(f"{names.partition('/')[0]}: {rest}")
+
+
+class _Text(argparse.Action):
+    """A value that is not empty; paths become Path."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        if not values.strip():
+            raise UserError(option or self.dest, repr(values), "is empty")
+        is_path = self.dest in ("config_dir", "plot")
+        setattr(namespace, self.dest, Path(values) if is_path else values)
+
+
+class _Repeated(_Text):
+    """A flag that may be given again; all values are kept."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        earlier = getattr(namespace, self.dest) or ()
+        super().__call__(parser, namespace, values, option)
+        setattr(namespace, self.dest, (*earlier, values))
+
+
+class _Integer(argparse.Action):
+    """A whole number of at least one."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        setattr(namespace, self.dest, positive(option or self.dest, values))
+
+
+class _OptionalNumber(argparse.Action):
+    """A number, the default where none is given; a KEY=VALUE behind it is left an override."""
+
+    def __init__(self, *args: Any, default_value: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._default_value = default_value
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        if values is not None and "=" in values:
+            namespace.overrides = (*getattr(namespace, "overrides", ()), values)
+            values = None
+        number = self._default_value if values is None else positive(f"--{self.dest}", values)
+        setattr(namespace, self.dest, number)
+
+
+class _Choice(argparse.Action):
+    """One of an enum's strings, upper or lower case; the enum is imported when it is needed."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        names = [str(name) for name in _choices(self.dest)]
+        value = values.lower()
+        if value not in names:
+            raise _not_a_choice(option or self.dest, values, names)
+        enum = {"output": OutputFormat, "search": SearchScope}.get(self.dest, str)
+        setattr(namespace, self.dest, enum(value))
+
+
+def _not_a_choice(option: str, value: str, names: Sequence[str]) -> UserError:
+    from advisor.base.units import nearest_names
+
+    return UserError(option, value, "is not known here", nearest_names(value, names))
+
+
+def _choices(field: str) -> list[Any]:
+    if field == "output":
+        return list(OutputFormat)
+    if field == "search":
+        return list(SearchScope)
+    if field == "precision":
+        from advisor.base.dtypes import Precision
+
+        return list(Precision)
+    from advisor.job.job import Framework
+
+    return list(Framework)
+
+
+def positive(flag: str, text: str) -> int:
+    """The number that `text` writes; UserError unless it is a whole one of at least 1."""
+    digits = text.removeprefix("-").removeprefix("+")
+    if not (digits.isascii() and digits.isdigit()):
+        raise UserError(flag, text, "is not a whole number", f"write e.g. {flag} 1")
+    if len(digits) > _MAX_DIGITS:
+        raise UserError(flag, text, "is too large")
+    if int(text) < 1:
+        raise UserError(flag, text, "must be at least 1")
+    return int(text)

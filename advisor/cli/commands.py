@@ -1,0 +1,170 @@
+"""What each command of `advise` does: from arguments to text and exit code; nothing is printed."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from advisor.base.errors import UserError
+from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
+from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from advisor.answer.advice import Advice, Candidate
+
+_RESHAPING = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+    "search",
+)
+
+
+def run(arguments: Sequence[str]) -> Outcome:
+    """Run one command; UserError and UsageError where the request is wrong."""
+    if not arguments:
+        from advisor.cli.help import SHORT
+
+        return Outcome(text="", exit_code=WRONG, talk=(SHORT,))
+    if arguments[0] in COMMANDS:
+        from advisor.cli import subcommands
+
+        return subcommands.run(arguments[0], arguments[1:])
+    if "--help" in arguments or "-h" in arguments:
+        from advisor.cli.help import LONG
+
+        return Outcome(text=LONG)
+    if "--version" in arguments:
+        return Outcome(text=f"advise {_version()}\n")
+    return rank(parse(arguments))
+
+
+def rank(options: Options) -> Outcome:
+    """`advise --model … --gpus …`: the ranked settings in the wanted format."""
+    _check(options)
+    from advisor.search.advise import advise
+
+    advice = advise(options.request)
+    _check_rank(advice, options)
+    if options.verify:
+        from advisor.search.verification import verify
+
+        advice = verify(advice, options.verify, options.request.config_dir)
+    talk: tuple[str, ...] = ()
+    if options.plot:
+        from advisor.report.figures import write_figure
+
+        write_figure(advice, options.plot, top=options.top)
+        talk = (f"advise: wrote {options.plot}",)
+    if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not advice.fits:
+        from advisor.report.wording import verdict
+
+        talk = (*talk, f"advise: {verdict(advice)}")
+    exit_code = FITS if advice.fits else NOTHING_FITS
+    return Outcome(text=_render(advice, options), exit_code=exit_code, talk=talk)
+
+
+def _check(options: Options) -> None:
+    """Refuse before the search what would fail after it."""
+    for flag, value in (("--explain", options.explain), ("--verify", options.verify)):
+        if value and options.output in (OutputFormat.CSV, OutputFormat.FLAGS, OutputFormat.FILE):
+            raise UserError(
+                flag,
+                value,
+                f"does not go with --format {options.output}",
+                "use --format table or json",
+            )
+    if options.plot:
+        from advisor.report.figures import check_figure
+
+        check_figure(options.plot)
+
+
+def _check_rank(advice: "Advice", options: Options) -> None:
+    if options.explain and options.explain > len(advice.candidates):
+        raise UserError(
+            "--explain",
+            options.explain,
+            f"there are {len(advice.candidates)} rows",
+            f"nearest: {len(advice.candidates)}" if advice.candidates else "",
+        )
+
+
+def _render(advice: "Advice", options: Options) -> str:
+    """The answer in the wanted format; each module is imported when it is used."""
+    match options.output:
+        case OutputFormat.JSON:
+            from advisor.report.json_report import json_report
+
+            return json_report(advice, top=options.top, explained=options.explain)
+        case OutputFormat.CSV:
+            from advisor.report.csv_report import csv_report
+
+            return csv_report(advice, top=options.top)
+        case OutputFormat.FLAGS:
+            from advisor.report.setting_flags import flags_report
+
+            return flags_report(advice, with_layout=_is_not_the_preset(advice, options))
+        case OutputFormat.FILE:
+            from advisor.report.setting_flags import file_report
+
+            return file_report(advice)
+    return _page(advice, options)
+
+
+def _page(advice: "Advice", options: Options) -> str:
+    from advisor.report.advice_page import page
+    from advisor.report.text import console_on, printed
+    from advisor.request.request import SearchScope
+
+    content = page(
+        advice,
+        top=options.top or DEFAULT_TOP,
+        show_rejected=options.show_rejected,
+        search_layout=options.request.search is SearchScope.LAYOUT,
+        with_layout_flags=_is_not_the_preset(advice, options),
+    )
+    console = console_on(sys.stdout)
+    text = printed(content, console)
+    if options.read is not None:
+        from advisor.report.changes import changes
+
+        text += printed(changes(advice, options.read), console)
+    if options.explain is None:
+        return text
+    wanted = next(c for c in advice.candidates if c.rank == options.explain)
+    return text + printed(_explanation(wanted), console)
+
+
+def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
+    """Whether the job differs from a published one: then its own flags are printed as well."""
+    request = options.request
+    asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
+    published = any(text.startswith("preset ") for text in advice.assumptions)
+    published &= not any(text.startswith("layers split") for text in advice.assumptions)
+    return bool(asked) or not published
+
+
+def _explanation(candidate: "Candidate") -> "RenderableType":
+    from advisor.report.explain_page import explanation
+    from advisor.search.explain import memory_lines, time_lines
+
+    evaluation = candidate.evaluation
+    return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("recompute-advisor")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,73 @@
+"""The command `advise`: reads the command line, prints the answer, maps errors to exit codes.
+
+0: something fits. 1: an answer, and nothing fits. 2: the request is wrong, one line says why.
+"""
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+
+from advisor.cli.outcome import INTERRUPTED, WRONG
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; stdout carries the result, stderr the talk. Returns the exit code."""
+    collects = gc.isenabled()
+    gc.disable()  # a run this short leaves no garbage: looking for it costs up to a tenth
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _run(arguments: list[str]) -> int:
+    from advisor.base.errors import UserError
+    from advisor.cli.arguments import UsageError
+    from advisor.cli.commands import run
+
+    if sys.stdout is None or sys.stderr is None:
+        return WRONG  # closed by the caller: there is nowhere to say so
+    _never_fail_to_encode()
+    try:
+        outcome = run(arguments)
+        for line in outcome.talk:
+            print(line, file=sys.stderr)
+        return _write(outcome.text, outcome.exit_code)
+    except (UserError, UsageError) as error:
+        return _fail(str(error))
+    except OSError as error:
+        return _fail(f"{error.filename or 'system'}: {error.strerror or error}")
+
+
+def _write(text: str, exit_code: int) -> int:
+    """Print the result; a reader that has seen enough (`| head`) is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        # The interpreter flushes again when it ends: give it somewhere to write.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            return _fail(f"stdout: cannot write the answer: {error.strerror}")
+    return exit_code
+
+
+def _fail(message: str) -> int:
+    """One line on stderr, whatever the message was made of."""
+    print("advise:", " ".join(message.split()), file=sys.stderr)
+    return WRONG
+
+
+def _never_fail_to_encode() -> None:
+    """A terminal without UTF-8 shows a question mark instead of a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

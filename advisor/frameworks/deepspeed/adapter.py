@@ -1,0 +1,126 @@
+"""DeepSpeed: ZeRO stages 0 to 3 and its own checkpoint function.
+
+Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runtime/pipe/module.py.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from advisor.base.units import gib
+from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
+from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
+from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
+from advisor.frameworks.huggingface.training_arguments import training_arguments
+from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.job.job import Framework, Job
+from advisor.job.layout import DataParallelSharding
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.parameters import parameter_count
+from advisor.layers.shape import RankShape
+from advisor.plan.recompute_plan import Checkpoint, InputStorage, Setting
+
+_CALLS = (
+    "activation_checkpointing turns nothing on: the model must call "
+    "deepspeed.checkpointing.checkpoint on each block (a Hugging Face model does not)"
+)
+_PIPELINE = "needs a PipelineModule, whose engine owns the checkpoints"
+_TRAINER = (
+    "transformers' layers are checkpointed by torch; DeepSpeed's section does nothing to them"
+)
+_ALONE = (
+    "partition_activations cuts over the model-parallel group, which has one rank here: it saves "
+    "nothing and copies every input"
+)
+_TIMING = "synchronizes at every checkpoint: slower than predicted, and no byte less"
+_DEVICE_ENGINE: Final = "0.19"
+"""cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
+partitioned activations, on that of the kernels, from memory that is not pinned."""
+
+
+class DeepSpeed(TorchStack):
+    """The checkpoint function is reentrant; the pipeline engine's may be either."""
+
+    framework = Framework.DEEPSPEED
+    versions = ("0.17", "0.18", "0.19")
+    label = "DeepSpeed"
+    granularities = (Granularity.NONE, Granularity.FULL, Granularity.UNIFORM)
+    shardings = (
+        DataParallelSharding.FULL,
+        DataParallelSharding.GRADIENTS,
+        DataParallelSharding.OPTIMIZER,
+        DataParallelSharding.NONE,
+    )
+    options = tuple(option for option in Option if option is not Option.OFFLOAD)
+    source = "DeepSpeed runtime/activation_checkpointing/checkpointing.py"
+
+    def semantics(self, job: Job) -> Semantics:
+        """Reentrant by default; its non-reentrant function does not stop early. Of the inputs that
+        go to the host the newest waits on the device, and the one before it until its copy is
+        through (offload_activations.py keep_last_count, max_fwd_stash_count)."""
+        if not calls_deepspeed(job):
+            return Semantics()
+        asynchronous = job.config.framework_version == _DEVICE_ENGINE
+        kept = 2 if asynchronous else 0
+        return Semantics(
+            use_reentrant=True,
+            hooked=Checkpoint.NON_REENTRANT,
+            newest_stay=kept,
+            offload=InputStorage(offloaded=True, overlapped=asynchronous, beside=kept),
+        )
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        yield from offload_problems(job)
+        yield from checkpoint_problems(setting, job)
+        zero = job.layout.data_parallel_sharding
+        piped = setting.granularity is Granularity.UNIFORM
+        if piped and zero in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
+            yield Problem(
+                rule="pipeline.zero_stage",
+                reason="ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism, whose engine "
+                "a PipelineModule gets",
+                fix="layout.data_parallel_sharding=optimizer",
+                source="DeepSpeed runtime/pipe/engine.py",
+            )
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Who turns the checkpoints on, what an option does not do, and what the host must hold."""
+        return tuple(self._notes(as_torch(setting), job))
+
+    def _notes(self, setting: TorchSetting, job: Job) -> Iterator[str]:
+        if setting.granularity is not Granularity.NONE:
+            called = _PIPELINE if setting.granularity is Granularity.UNIFORM else _CALLS
+            yield called if calls_deepspeed(job) else _TRAINER
+        if Option.PARTITION_ACTIVATIONS in setting.options:
+            yield _ALONE
+        if {Option.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Option.PROFILE} & {*setting.options}:
+            yield _TIMING
+        host = host_bytes(job, parameter_count(job.model).total)
+        if host:
+            yield f"ZeRO-Offload takes {gib(host)} GiB of pinned host memory a GPU"
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """See memory.zero_memory."""
+        return zero_memory(job, shape, chunks)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """The whole configuration file: it has no command line. Trainer takes it as an option."""
+        own = as_torch(setting)
+        written = deepspeed_config(own, job)
+        if calls_deepspeed(job):
+            return written
+        explicit = replace(own, use_reentrant=bool(own.use_reentrant))
+        return shlex.join(["--deepspeed", written, *training_arguments(explicit, "4")])
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """The JSON file alone."""
+        return json.dumps(json.loads(deepspeed_config(as_torch(setting), job)), indent=2) + "\n"

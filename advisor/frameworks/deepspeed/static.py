@@ -1,0 +1,148 @@
+"""Weights, gradients, optimizer states and buffers under DeepSpeed's ZeRO with bf16.
+
+Source: DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py, stage3.py, config.py and
+offload_config.py (defaults). Read, not run: no oracle of ZeRO's memory runs without a GPU.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from advisor.base.dtypes import DType
+from advisor.frameworks.protocols import FixedMemory, StaticWords
+from advisor.frameworks.torch.static import torch_buffers
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.resident import NamedBytes
+from advisor.memory.static import StaticMemory, layer_elements, stage_elements
+from advisor.memory.working_set import Beside, WorkingSet
+
+SUB_GROUP_ELEMENTS: Final = 1_000_000_000
+REDUCE_BUCKET_ELEMENTS: Final = 500_000_000
+PREFETCH_BUCKET_ELEMENTS: Final = 50_000_000
+_FP32_STATES: Final = 3  # main parameter and two Adam moments
+_WORDS: Final = StaticWords(
+    weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
+    gradients=("bf16 gradients, whole or a shard (from stage 2)", "DeepSpeed runtime/zero"),
+    optimizer=("fp32 master weights and moments", "12 bytes a parameter, from stage 1 over ranks"),
+)
+
+
+def zero_memory(job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> FixedMemory:
+    """Memory of one rank beside its activations, by ZeRO stage."""
+    sharding = job.layout.data_parallel_sharding
+    elements = stage_elements(shape, chunks)
+    ranks = job.layout.data_parallel_size
+    buffers = (*torch_buffers(job, shape), *_buckets(elements, sharding))
+    static = _static(elements, sharding, ranks)
+    working_set = _working_set(shape, elements, sharding, ranks)
+    if job.config.optimizer_cpu_offload:
+        stays = elements_that_stay(elements, job)
+        static = _without_optimizer(static, stays, sharding)
+        buffers += _accumulation_buffer(shape, sharding)
+        working_set = replace(working_set, step=0)
+    if job.config.param_cpu_offload:
+        static = replace(static, weights=0)
+    return FixedMemory(static=static, words=_WORDS, buffers=buffers, working_set=working_set)
+
+
+def elements_that_stay(elements: int, job: Job) -> int:
+    """Elements of this rank's shard whose optimizer states stay on the device.
+
+    Stage 3 offloads whole groups of sub_group_size: with a ratio r the first int((1 - r) x groups)
+    stay, none of a single one (stage3.py _create_fp32_partitions).
+    """
+    shard = _shard(elements, job.layout.data_parallel_size, cut=True)
+    groups = -(-shard // SUB_GROUP_ELEMENTS)
+    return min(shard, int((1 - job.config.offloaded_fraction) * groups) * SUB_GROUP_ELEMENTS)
+
+
+def host_bytes(job: Job, elements: int) -> int:
+    """Pinned host memory of one rank, of a model of `elements`: states and fp32 gradients of
+    its shard, and its 16-bit parameters (stage 1, 2: a copy on the way back) or gradients."""
+    shard, total = _shard(elements, job.layout.data_parallel_size, cut=True), 0
+    if job.config.optimizer_cpu_offload:
+        total += (shard - elements_that_stay(elements, job)) * (_FP32_STATES + 1) * 4
+        total += shard * DType.BF16.itemsize
+    if job.config.param_cpu_offload:
+        total += shard * DType.BF16.itemsize
+    return total
+
+
+def _without_optimizer(
+    static: StaticMemory, stays: int, sharding: DataParallelSharding | None
+) -> StaticMemory:
+    """What ZeRO-Offload leaves: states and fp32 gradients of the elements that stay, and in stage 1
+    the whole 16-bit gradients; from stage 2 on the shard's gradients go to the host as well."""
+    wide = DType.FP32.itemsize
+    whole = sharding is DataParallelSharding.OPTIMIZER
+    return StaticMemory(
+        weights=static.weights,
+        gradients=(static.gradients if whole else 0) + stays * wide,
+        optimizer=stays * _FP32_STATES * wide,
+    )
+
+
+def _accumulation_buffer(
+    shape: RankShape, sharding: DataParallelSharding | None
+) -> tuple[NamedBytes, ...]:
+    """Stage 1 and 2 accumulate on the device: a buffer for the largest parameter in 16 bit."""
+    if sharding is DataParallelSharding.FULL:
+        return ()
+    ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size
+    kinds = {*shape.model.layer_kinds}
+    weights = (w for kind in kinds for o in transformer_layer(shape, kind) for w in o.weights)
+    largest = max(ends, *(weight.num_elements for weight in weights))
+    return (
+        NamedBytes(
+            "gradient on its way",
+            largest * DType.BF16.itemsize,
+            "DeepSpeed temp_grad_buffer_for_gpu_offload",
+        ),
+    )
+
+
+def _shard(num_bytes: int, ranks: int, *, cut: bool) -> int:
+    return -(-num_bytes // ranks) if cut else num_bytes
+
+
+def _static(elements: int, sharding: DataParallelSharding | None, ranks: int) -> StaticMemory:
+    narrow, wide = DType.BF16.itemsize, DType.FP32.itemsize
+    full = sharding is DataParallelSharding.FULL
+    gradients = full or sharding is DataParallelSharding.GRADIENTS
+    optimizer = gradients or sharding is DataParallelSharding.OPTIMIZER
+    return StaticMemory(
+        weights=_shard(elements * narrow, ranks, cut=full),
+        gradients=_shard(elements * narrow, ranks, cut=gradients),
+        optimizer=_shard(elements * _FP32_STATES * wide, ranks, cut=optimizer),
+    )
+
+
+def _buckets(elements: int, sharding: DataParallelSharding | None) -> tuple[NamedBytes, ...]:
+    """The contiguous gradient bucket: one, or two where communication overlaps (stage 3)."""
+    if sharding is DataParallelSharding.NONE:
+        return ()
+    number = 2 if sharding is DataParallelSharding.FULL else 1
+    bucket = min(elements, REDUCE_BUCKET_ELEMENTS) * DType.BF16.itemsize
+    return (NamedBytes("reduce buckets", number * bucket, "DeepSpeed reduce_bucket_size"),)
+
+
+def _working_set(
+    shape: RankShape, elements: int, sharding: DataParallelSharding | None, ranks: int
+) -> WorkingSet:
+    """Stage 3 gathers a layer and what it prefetches. The step brings the shard's gradients to
+    fp32, all at once (stage 3: sub_group_size parameters at a time, 1e9 by default)."""
+    narrow = DType.BF16.itemsize
+    cut = sharding is not DataParallelSharding.NONE
+    step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
+    if sharding is not DataParallelSharding.FULL:
+        return WorkingSet(step=step)
+    largest = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
+    layer = (largest + PREFETCH_BUCKET_ELEMENTS) * narrow
+    ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size * narrow
+    beside, end = Beside(forward=layer, backward=layer), Beside(forward=ends, backward=ends)
+    return WorkingSet(
+        embedding=end, first_layer=beside, layer=beside, last_layer=beside, head=end, step=step
+    )

@@ -1,0 +1,117 @@
+"""Hugging Face's Trainer with Accelerate's FSDP2: gradient checkpointing of decoder layers.
+
+Source: transformers 4.57.1 and 5.23.0 modeling_layers.py, modeling_utils.py, training_args.py;
+accelerate 1.15.0 utils/fsdp_utils.py.
+"""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+from advisor.base.errors import UserError
+from advisor.frameworks.huggingface.training_arguments import (
+    REDUCE_DTYPE,
+    accelerate_file,
+    job_arguments,
+    training_arguments,
+)
+from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.torch.adapter import TorchStack
+from advisor.frameworks.torch.adapter import as_torch as _own
+from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
+from advisor.frameworks.torch.static import fsdp_memory
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.plan.recompute_plan import Checkpoint, Setting
+
+_FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"
+
+
+class HuggingFace(TorchStack):
+    """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
+
+    framework = Framework.HUGGINGFACE
+    versions = ("4", "5")
+    newest_with_experts = "5"
+    label = "transformers"
+    impl = TransformerImpl.TRANSFORMERS
+    granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
+    options = (Option.OFFLOAD,)
+    source = "transformers modeling_layers.py GradientCheckpointingLayer"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """Gradients are reduced in bf16 (Accelerate)."""
+        model, config = super().configure(model, config, given)
+        return model, replace(config, main_grads_dtype=REDUCE_DTYPE)
+
+    def semantics(self, job: Job) -> Semantics:
+        """Layers 0, n, 2n, ... are checkpointed."""
+        return Semantics(
+            hooked=Checkpoint.EARLY_STOP,
+            use_reentrant=job.config.framework_version == "4",
+            starts_with_first=True,
+        )
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
+            yield Problem(
+                rule="gradient_checkpointing_kwargs.every_n_layers",
+                reason="4.x checkpoints every layer",
+                fix="full, or --framework-version 5",
+                source="transformers 5.23.0 modeling_utils.py",
+            )
+        if job.config.sync_each_batch and job.config.framework_version == "4":
+            yield Problem(
+                rule="accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+                reason="Trainer calls no_sync for all microbatches but the last one",
+                fix="--framework-version 5",
+                source="transformers 5.23.0 trainer.py",
+            )
+        if setting.offloads and job.config.framework_version == "4":
+            yield Problem(
+                rule="gradient_checkpointing_kwargs.offload",
+                reason="4.x hands every keyword on to torch, which has no offload",
+                fix="full, or --framework-version 5",
+                source="transformers 4.57.1, 5.23.0 modeling_utils.py",
+            )
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """What the Trainer warns of."""
+        nothing = _own(setting).granularity is Granularity.NONE or job.num_gpus == 1
+        return () if nothing else (_FSDP_NOTE,)
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """Embedding and head are in the root's group; gradients of a batch's microbatches are
+        reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
+        syncs = job.config.sync_each_batch
+        return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of TrainingArguments."""
+        return shlex.join(training_arguments(_own(setting), job.config.framework_version))
+
+    def layout_flags(self, job: Job) -> str:
+        """Batch, precision, FSDP2."""
+        return shlex.join(job_arguments(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
+        own; a Trainer's checkpointing belongs into its arguments."""
+        own = _own(setting)
+        if own.granularity is Granularity.SELECTIVE or own.use_reentrant:
+            raise UserError(
+                "--recompute",
+                own.spec,
+                "is nothing that Accelerate's file can say",
+                "full or full+offload, or --format flags",
+            )
+        return accelerate_file(own, job)

@@ -1,0 +1,79 @@
+"""TrainingArguments of a setting and its job, as options of a script that parses them.
+
+Source: transformers 4.57.1 and 5.23.0 training_args.py (HfArgumentParser), accelerate 1.15.0.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from advisor.base.dtypes import DType
+from advisor.frameworks.torch.setting import Granularity, TorchSetting
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
+
+_DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
+
+
+def training_arguments(setting: TorchSetting, version: str) -> Iterator[str]:
+    """Options of the checkpointing: 5.x calls it activation_checkpointing."""
+    if setting.granularity is Granularity.NONE:
+        return
+    name = "gradient_checkpointing" if version == "4" else "activation_checkpointing"
+    yield from (f"--{name}", "True")
+    options: dict[str, Any] = {}
+    if setting.use_reentrant is not None:
+        options["use_reentrant"] = setting.use_reentrant
+    if setting.granularity is Granularity.SELECTIVE:
+        options["every_n_layers"] = setting.num_layers
+    if setting.offloads:
+        options["offload"] = True
+    if options:
+        yield from (f"--{name}_kwargs", json.dumps(options))
+
+
+def job_arguments(job: Job) -> Iterator[str]:
+    """Batch, precision and FSDP2."""
+    config = job.config
+    yield from ("--bf16", "True")
+    yield from ("--per_device_train_batch_size", str(config.micro_batch_size))
+    yield from ("--gradient_accumulation_steps", str(job.num_microbatches))
+    if config.sync_each_batch:
+        accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        yield from ("--accelerator_config", json.dumps(accumulation))
+    if job.num_gpus > 1:
+        reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+        fsdp = {
+            "version": 2,
+            "reshard_after_forward": reshards,
+            "auto_wrap_policy": _DECODER_LAYERS,
+        }
+        yield from ("--fsdp", "full_shard auto_wrap", "--fsdp_config", json.dumps(fsdp))
+
+
+def accelerate_file(setting: TorchSetting, job: Job) -> str:
+    """YAML of Accelerate: the processes, bf16, FSDP2 and its checkpoints of wrapped layers."""
+    lines = [
+        "compute_environment: LOCAL_MACHINE",
+        "mixed_precision: bf16",
+        f"num_processes: {job.num_gpus}",
+        "distributed_type: FSDP",
+        "fsdp_config:",
+    ]
+    full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+    values = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": full,
+        "fsdp_auto_wrap_policy": _DECODER_LAYERS,
+        "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
+        "fsdp_activation_checkpointing_offload": setting.offloads,
+    }
+    lines += [
+        f"  {key}: {str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in values.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+REDUCE_DTYPE: Final = DType.BF16
+"""Accelerate's mixed_precision bf16 means param_dtype and reduce_dtype (utils/dataclasses.py)."""

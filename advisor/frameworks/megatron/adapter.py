@@ -1,0 +1,265 @@
+"""Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from advisor.answer.advice import Rejection
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.bridge import (
+    assumed_overrides,
+    bridge_layout_overrides,
+    bridge_overrides,
+)
+from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
+from advisor.frameworks.megatron.flags import (
+    assumed_flags,
+    environment,
+    layout_flags,
+    megatron_lm_flags,
+)
+from advisor.frameworks.megatron.muon import (
+    STATIC_WORDS,
+    check_release,
+    muon_memory,
+    without_narrow_weights,
+)
+from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
+from advisor.frameworks.megatron.setting import (
+    NONE,
+    Granularity,
+    RecomputeSetting,
+    parse_setting,
+)
+from advisor.frameworks.protocols import FixedMemory, no_file
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.resident import last_inputs, stage_buffers
+from advisor.memory.static import (
+    StaticMemory,
+    gradient_copies,
+    stage_elements,
+    stage_expert_elements,
+    static_memory,
+)
+from advisor.models.layer_kind import LayerKind
+from advisor.models.mixers import LINEAR_MIXERS
+from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.variants import of_providers
+from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Megatron:
+    """One of the three; the others' flags are those of their own newest release."""
+
+    framework: Framework
+
+    @property
+    def family(self) -> tuple[Framework, ...]:
+        """All three: they take the same settings."""
+        return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO
+
+    @property
+    def runs_presets(self) -> bool:
+        """They are Megatron's."""
+        return True
+
+    @property
+    def none(self) -> Setting:
+        """No recompute."""
+        return NONE
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """The release that `text` means."""
+        return resolve_revision(self.framework, text).version
+
+    def words(self, job: Job) -> str:
+        """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
+        revision = self._revision(job)
+        core = f"Megatron Core {revision.core}"
+        if not self._is_lm:
+            name = "NeMo" if self.framework is Framework.NEMO else "Megatron Bridge"
+            core = f"{name} {revision.version} ({core})"
+        local = job.model.transformer_impl is TransformerImpl.LOCAL
+        return f"{core} with {'local layers' if local else 'Transformer Engine'}"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """With the Transformer Engine that the release asks for. Megatron has no layers of other
+        frameworks, and its own core attention none of multi-latent attention."""
+        self._check_variants(model)
+        if not model.transformer_impl.is_megatron:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"is none of {self.framework}",
+                "transformer_engine or local",
+            )
+        unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+        local = model.transformer_impl is TransformerImpl.LOCAL
+        if model.multi_latent_attention and local and unfused:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                "has a core attention that takes no head dimensions of latent attention "
+                "(dot_product_attention.py)",
+                "use transformer_engine",
+            )
+        linear = {kind.mixer for kind in model.layer_kinds} & LINEAR_MIXERS
+        if local and linear:
+            raise UserError(
+                "model.transformer_impl",
+                model.transformer_impl,
+                f"has no {' or '.join(sorted(linear))} layers (their specs are Transformer "
+                "Engine's)",
+                "use transformer_engine",
+            )
+        revision = resolve_revision(self.framework, config.framework_version)
+        check_release(config, revision)
+        release = config.transformer_engine_version or revision.transformer_engine
+        return model, replace(
+            config,
+            transformer_engine_version=release,
+            create_attention_mask=config.loads_attention_mask,
+        )
+
+    def _check_variants(self, model: ModelSpec) -> None:
+        """Refuse the blocks that only transformers has, or only Bridge and NeMo."""
+        field = next(of_providers(model), "")
+        foreign = not model.transformer_impl.is_megatron
+        if field and (foreign or self._is_lm):
+            name = "Megatron Core" if foreign else "Megatron-LM's command line"
+            raise UserError(
+                f"model.{field}",
+                getattr(model, field),
+                f"{name} has no such layers",
+                f"use --framework {'huggingface' if foreign else 'megatron_bridge'}",
+            )
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """Degrees decide; a sharding of other frameworks is refused."""
+        if given.get("data_parallel_sharding") is not None:
+            raise UserError(
+                "layout.data_parallel_sharding",
+                given["data_parallel_sharding"],
+                f"{self.framework} shards by use_distributed_optimizer",
+                "leave it out",
+            )
+        return None
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """All degrees."""
+        return None
+
+    def parse(self, text: str) -> Setting:
+        """A SPEC of Megatron."""
+        return parse_setting(text)
+
+    def candidates(self, job: Job) -> tuple[Setting, ...]:
+        """See candidates.enumerate_settings."""
+        return enumerate_settings(job, self._revision(job))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """See candidates.rejected_settings."""
+        return rejected_settings(job, self._revision(job))
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """The rules that refuse it."""
+        return check(_own(setting), job, self._revision(job))
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """The rules that say something of it."""
+        return notes(_own(setting), job, self._revision(job))
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """See plan.chunk_plan; full recompute that a release does not read is none."""
+        own, pattern = _own(setting), shape.model.hybrid_layer_pattern
+        if own.granularity is Granularity.FULL and pattern is not None:
+            own = own if reads_full_recompute(pattern, self._revision(job)) else NONE
+        return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel)
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """16-bit weights, the gradient buffer, the optimizer's shard, Megatron's own buffers."""
+        buffers = stage_buffers(shape, chunks, job.gpu.compute_capability)
+        if job.config.optimizer.is_muon:
+            return muon_memory(job, self._revision(job), shape, chunks, buffers)
+        config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
+        for elements, shards in _gradient_buffers(shape, chunks, job.layout):
+            static += static_memory(
+                elements, shards, config.main_grads_dtype, config.optimizer_bytes
+            )
+        stays = 1 - config.offloaded_fraction
+        static = replace(static, optimizer=int(stays * static.optimizer))
+        static = without_narrow_weights(static, config, shape, chunks)
+        beside = gradient_copies(static, config) + last_inputs(shape, chunks)
+        return FixedMemory(
+            static=static, words=STATIC_WORDS, buffers=buffers, optimizer_step=beside
+        )
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of the command line, or overrides."""
+        write = {
+            Framework.MEGATRON_LM: megatron_lm_flags,
+            Framework.NEMO: nemo_overrides,
+        }.get(self.framework, bridge_overrides)
+        return write(_own(setting), job, self._revision(job))
+
+    def assumed_flags(self, job: Job) -> str:
+        """See flags.assumed_flags, bridge.assumed_overrides; NeMo's recipes have their own."""
+        if self.framework is Framework.NEMO:
+            return ""
+        return assumed_flags(job, self._revision(job)) if self._is_lm else assumed_overrides(job)
+
+    def layout_flags(self, job: Job) -> str:
+        """Degrees and batch, and what else the framework takes from the command line."""
+        write = {
+            Framework.MEGATRON_LM: layout_flags,
+            Framework.NEMO: nemo_layout_overrides,
+        }.get(self.framework, bridge_layout_overrides)
+        return write(job, self._revision(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """It reads none."""
+        raise no_file(job.config.framework)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """See flags.environment."""
+        return environment(_own(setting), job, self._revision(job))
+
+    @property
+    def _is_lm(self) -> bool:
+        return self.framework is Framework.MEGATRON_LM
+
+    def _revision(self, job: Job) -> Revision:
+        """The job's release of its own framework; the newest one of the other framework."""
+        own = job.config.framework is self.framework
+        return resolve_revision(self.framework, job.config.framework_version if own else "")
+
+
+def _gradient_buffers(
+    shape: RankShape, chunks: tuple[ModelChunk, ...], layout: ParallelLayout
+) -> Iterator[tuple[int, int]]:
+    """Parameters of each gradient buffer, and the shards of their optimizer: the routed experts'
+    are apart under expert parallelism."""
+    experts = 0
+    if layout.expert_model_parallel_size > 1:
+        experts = stage_expert_elements(shape, chunks)
+        yield experts, layout.expert_optimizer_shards
+    yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
+
+
+def _own(setting: Setting) -> RecomputeSetting:
+    assert isinstance(setting, RecomputeSetting), f"{setting!r} is no setting of Megatron"
+    return setting

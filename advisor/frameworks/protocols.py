@@ -1,0 +1,154 @@
+"""What the advisor asks of a framework; everything else knows no framework by name."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from advisor.answer.advice import Rejection
+from advisor.base.errors import UserError
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.resident import NamedBytes
+from advisor.memory.static import GRADIENT_COPIES, StaticMemory
+from advisor.memory.working_set import WorkingSet
+from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticWords:
+    """What StaticMemory's three parts are made of, for reports: name and source of each."""
+
+    weights: tuple[str, str]
+    gradients: tuple[str, str]
+    optimizer: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedMemory:
+    """Memory of one stage that no recompute setting changes.
+
+    optimizer_step: bytes that it takes while it runs, of step_words.
+    pools: reserved beside the peak, but not allocated then (caches of other streams).
+    """
+
+    static: StaticMemory
+    words: StaticWords
+    buffers: tuple[NamedBytes, ...]
+    optimizer_step: int = 0
+    step_words: str = GRADIENT_COPIES
+    pools: tuple[NamedBytes, ...] = ()
+    working_set: WorkingSet | None = None
+
+    @property
+    def resident(self) -> int:
+        """Bytes of all buffers."""
+        return sum(term.num_bytes for term in self.buffers)
+
+
+def no_file(framework: Framework) -> UserError:
+    """The answer where a framework is told its settings by options or in Python alone."""
+    return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
+
+
+class Stack(Protocol):
+    """One framework: how its settings are written, what it refuses, what they make it keep.
+
+    family: the frameworks that take the same settings, itself among them. A version is what
+    JobConfig.framework_version holds.
+    """
+
+    @property
+    def family(self) -> tuple[Framework, ...]:
+        """The frameworks that take the same settings."""
+        ...
+
+    @property
+    def runs_presets(self) -> bool:
+        """Whether the published jobs of configs/experiment are its own; else only their batch."""
+        ...
+
+    @property
+    def none(self) -> Setting:
+        """No recompute."""
+        ...
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """The known version that `text` means; empty means the newest, of those that have layers
+        for `model`. UserError otherwise."""
+        ...
+
+    def words(self, job: Job) -> str:
+        """Name, version and kind of layers, for the head of a page."""
+        ...
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """Model and job as the framework runs them, but for the model's fields `given` by the
+        user; UserError where it cannot run them."""
+        ...
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """The layout that `given` fields mean; None: pipeline and tensor degrees decide."""
+        ...
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """Layouts worth searching; None: all pipeline and tensor degrees."""
+        ...
+
+    def parse(self, text: str) -> Setting:
+        """Read a SPEC; UserError on what the framework has no word for."""
+        ...
+
+    def candidates(self, job: Job) -> tuple[Setting, ...]:
+        """Legal settings that differ in what they keep or replay."""
+        ...
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """Settings that a user might try and that come to nothing."""
+        ...
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """Why no training comes of `setting` in `job`; empty for a legal setting."""
+        ...
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """What is to be said of a legal setting."""
+        ...
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """What one model chunk of `layers` keeps and replays."""
+        ...
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """Memory of one stage beside its activations."""
+        ...
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """`setting` in the framework's own spelling; empty where its default is meant."""
+        ...
+
+    def assumed_flags(self, job: Job) -> str:
+        """Without these the job is not the one that was predicted."""
+        ...
+
+    def layout_flags(self, job: Job) -> str:
+        """Layout, batch and precision of the job."""
+        ...
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """Setting and job as the framework's own configuration file; UserError where it reads
+        none."""
+        ...
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """``NAME=value`` of variables without which the flags are refused or mean less."""
+        ...

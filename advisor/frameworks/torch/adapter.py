@@ -1,0 +1,284 @@
+"""What the PyTorch stacks have in common, and plain PyTorch with FSDP2 itself."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from advisor.answer.advice import Rejection
+from advisor.base.errors import UserError
+from advisor.frameworks.protocols import FixedMemory, no_file
+from advisor.frameworks.torch.budget import kernels_note
+from advisor.frameworks.torch.plan import Semantics, chunk_plan
+from advisor.frameworks.torch.rules import (
+    Problem,
+    block_shape,
+    configured,
+    data_parallel_layout,
+    foreign_word,
+    refused_layout,
+    shared_problems,
+)
+from advisor.frameworks.torch.setting import (
+    FULL,
+    NONE,
+    Granularity,
+    OpPolicy,
+    Option,
+    TorchSetting,
+    every,
+    op,
+    parse_setting,
+    sequential,
+    uniform,
+    with_options,
+)
+from advisor.frameworks.torch.snippet import snippet
+from advisor.frameworks.torch.static import fsdp_memory
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.plan.recompute_plan import RecomputePlan, Setting
+
+
+class TorchStack:
+    """A stack that shards by data parallelism alone; subclasses say what differs."""
+
+    framework: ClassVar[Framework]
+    versions: ClassVar[tuple[str, ...]]
+    newest_with_experts: ClassVar[str | None] = None
+    label: ClassVar[str]
+    impl: ClassVar[TransformerImpl] = TransformerImpl.TORCH
+    granularities: ClassVar[tuple[Granularity, ...]]
+    policies: ClassVar[tuple[OpPolicy, ...]] = ()
+    options: ClassVar[tuple[Option, ...]] = ()
+    shardings: ClassVar[tuple[DataParallelSharding, ...]] = (
+        DataParallelSharding.FULL,
+        DataParallelSharding.GRADIENTS,
+    )
+    source: ClassVar[str]
+
+    @property
+    def family(self) -> tuple[Framework, ...]:
+        """Itself alone: no other framework means the same by the same words."""
+        return (self.framework,)
+
+    @property
+    def runs_presets(self) -> bool:
+        """They are Megatron's."""
+        return False
+
+    @property
+    def none(self) -> Setting:
+        """No recompute."""
+        return NONE
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """A known release, by its first two numbers or in full."""
+        newest = self.versions[-1]
+        if model is not None and model.num_moe_experts is not None:
+            newest = self.newest_with_experts or newest
+        wanted = text.strip().lower().removeprefix("v") or newest
+        for version in self.versions:
+            if wanted == version or wanted.startswith(f"{version}."):
+                return version
+        raise UserError(
+            "--framework-version",
+            text,
+            f"is no known version of {self.framework}",
+            f"one of {', '.join(self.versions)}",
+        )
+
+    def words(self, job: Job) -> str:
+        """``torchtitan 0.2 with torch layers``."""
+        layers = f"{job.model.transformer_impl} layers"
+        return f"{self.label} {job.config.framework_version} with {layers}"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """See rules.configured."""
+        known, version = self.newest_with_experts, config.framework_version
+        if model.num_moe_experts is not None and known not in (None, version):
+            raise UserError(
+                "--framework-version",
+                version,
+                "has layers with experts of its own, which are not modelled",
+                f"--framework-version {known}",
+            )
+        return configured(self.framework, model, config, self.impl, given)
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """All GPUs data parallel."""
+        return data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """One of every sharding."""
+        first = data_parallel_layout(self.framework, given, num_gpus, self.shardings)
+        return (replace(first, data_parallel_sharding=sharding) for sharding in self.shardings)
+
+    def parse(self, text: str) -> Setting:
+        """A SPEC of the PyTorch stacks."""
+        return parse_setting(text)
+
+    def candidates(self, job: Job) -> tuple[Setting, ...]:
+        """All settings that are worth a try and legal; a budget is evaluated when it is asked for,
+        as it needs torch.compile."""
+        return tuple(setting for setting in self._tried(job) if not self.check(setting, job))
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """Settings of the other stacks, and own ones that come to nothing, one reason each."""
+        found = (self.check(setting, job) for setting in _every_setting(job))
+        return tuple(reasons[0] for reasons in found if reasons)
+
+    def _tried(self, job: Job) -> Iterator[TorchSetting]:
+        """Settings in the framework's words."""
+        for setting in _every_setting(job):
+            own = setting.granularity in self.granularities
+            own = own and all(option in self.options for option in setting.options)
+            if own and (setting.policy is None or setting.policy in self.policies):
+                yield setting
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """Every rule against it."""
+        own = as_torch(setting)
+        found = [*self._layout_problems(job)] or [*self._problems(own, job)]
+        return tuple(problem.rejection(own) for problem in found)
+
+    def _layout_problems(self, job: Job) -> Iterator[Problem]:
+        yield from refused_layout(job)
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from foreign_word(self.framework, setting, self.granularities, self.source)
+        if setting.policy is not None and setting.policy not in self.policies:
+            yield Problem(
+                rule="op.unknown_policy",
+                reason=f"{self.framework} has no policy {setting.policy}",
+                fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
+                source=self.source,
+            )
+        for option in setting.options:
+            if option not in self.options:
+                yield Problem(
+                    rule="option.unknown_to_framework",
+                    reason=f"{self.framework} has no option {option}",
+                    fix=f"one of {', '.join(self.options)}" if self.options else "leave it out",
+                    source=self.source,
+                )
+        yield from shared_problems(setting, job)
+
+    def semantics(self, job: Job) -> Semantics:
+        """How checkpoints run in the job's version."""
+        return Semantics()
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Remarks: what else a budget may keep."""
+        own = as_torch(setting)
+        if own.budget is None:
+            return ()
+        kind, kernel = job.model.layer_kinds[0], self.semantics(job).attention
+        note = kernels_note(block_shape(job), kind, own.budget, kernel)
+        return (note,) if note else ()
+
+    def plan(
+        self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
+    ) -> RecomputePlan:
+        """See plan.chunk_plan."""
+        return chunk_plan(as_torch(setting), shape, layers, self.semantics(job))
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """FSDP2 with embedding and head in the root's group."""
+        return fsdp_memory(job, shape, chunks, root_holds_ends=True)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """The setting as the framework reads it."""
+        raise NotImplementedError
+
+    def assumed_flags(self, job: Job) -> str:
+        """Nothing beside layout_flags."""
+        return ""
+
+    def layout_flags(self, job: Job) -> str:
+        """Nothing: part of setting_flags."""
+        return ""
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """It reads none."""
+        raise no_file(job.config.framework)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """The allocator's option."""
+        if not job.config.expandable_segments:
+            return ()
+        return ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+
+
+class Fsdp2(TorchStack):
+    """Plain PyTorch: checkpoint_wrapper on blocks, then fully_shard on blocks and model."""
+
+    framework = Framework.FSDP2
+    versions = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13")
+    label = "PyTorch FSDP2"
+    granularities = (
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.SEQUENTIAL,
+        Granularity.OP,
+        Granularity.BUDGET,
+    )
+    policies = (OpPolicy.SAVE_ATTENTION, OpPolicy.SAVE_MATMUL)
+    options = (Option.OFFLOAD,)
+    source = "torch 2.13 utils/checkpoint.py, checkpoint_wrapper.py"
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        if setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1:
+            yield Problem(
+                rule="checkpoint_sequential.with_fsdp2",
+                reason="a segment spans several FSDP groups, whose order of gathering in the "
+                "replay is not modelled",
+                fix="selective or full",
+                source=self.source,
+            )
+        if setting.granularity is Granularity.SEQUENTIAL and setting.options:
+            yield Problem(
+                rule="checkpoint_sequential.offload",
+                reason="offload_wrapper takes a module, checkpoint_sequential functions",
+                fix="full+offload",
+                source="torch 2.13 checkpoint_wrapper.py",
+            )
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Python: `blocks` are the model's transformer blocks."""
+        return snippet(as_torch(setting), job)
+
+
+def as_torch(setting: Setting) -> TorchSetting:
+    """The setting as one of the PyTorch stacks."""
+    assert isinstance(setting, TorchSetting), f"{setting!r} is no setting of a PyTorch stack"
+    return setting
+
+
+def _every_setting(job: Job) -> Iterator[TorchSetting]:
+    """What any of the stacks may be asked for, in the order of what it saves."""
+    layers = job.model.num_layers
+    yield NONE
+    yield FULL
+    for option in (Option.OFFLOAD, Option.CPU_CHECKPOINTING):
+        yield with_options(FULL, option)
+    for number in (2, 3, 4, 6, 8):
+        if number <= layers:
+            yield every(number)
+    yield from (op(policy) for policy in OpPolicy)
+    root = max(2, round(layers**0.5))  # Chen et al., arXiv 1604.06174: sqrt(N) segments
+    for number in dict.fromkeys((2, root, layers)):
+        if 1 < number <= layers:
+            yield sequential(number)
+    for number in (2, root):
+        if number <= layers:
+            yield uniform(number)

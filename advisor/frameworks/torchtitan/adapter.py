@@ -1,0 +1,141 @@
+"""torchtitan: its modes by version, its rules, its FSDP2 groups, its command line.
+
+Source: torchtitan 0.1.0, 0.2.0, 0.2.2, 0.3.0 config/job_config.py,
+distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
+"""
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
+from advisor.frameworks.torch.plan import Semantics
+from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
+from advisor.frameworks.torch.static import fsdp_memory
+from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
+from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
+from advisor.job.job import Framework, Job
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.operators import CollectiveKind
+from advisor.layers.shape import RankShape
+from advisor.plan.recompute_plan import Checkpoint, Setting
+
+_GROUPED_GEMM = 9.0  # compute capability
+_NO_SUCH_MODEL = (
+    "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
+)
+_COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
+
+
+class TorchTitan(TorchStack):
+    """Every block one non-reentrant checkpoint that does not stop early, unless asked to."""
+
+    framework = Framework.TORCHTITAN
+    versions = ("0.1", "0.2", "0.3")
+    newest_with_experts = "0.2"
+    label = "torchtitan"
+    granularities = (
+        Granularity.NONE,
+        Granularity.FULL,
+        Granularity.SELECTIVE,
+        Granularity.OP,
+        Granularity.BUDGET,
+    )
+    policies = (OpPolicy.TORCHTITAN,)
+    source = "torchtitan distributed/activation_checkpoint.py"
+
+    def semantics(self, job: Job) -> Semantics:
+        """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
+        list of operators has aten.addmm from 0.3 on, and communication by model. cuDNN's attention
+        comes first (models/attention.py)."""
+        version = job.config.framework_version
+        hooked = Checkpoint.EARLY_STOP if version == "0.1" else Checkpoint.NON_REENTRANT
+        sent = {CollectiveKind.REDUCE_SCATTER}
+        qwen3 = job.model.qk_layernorm and not job.model.multi_latent_attention
+        if not qwen3:  # whose list has no all-to-all
+            sent.add(CollectiveKind.ALL_TO_ALL)
+        return Semantics(
+            hooked=hooked,
+            counts_addmm=version == "0.3",
+            attention=AttentionKernel.CUDNN,
+            saved_collectives=frozenset(sent),
+        )
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """FSDP, TP and EP."""
+        return titan_layout(given, num_gpus, self.shardings)
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """All of them."""
+        first = titan_layout(given, num_gpus, self.shardings)
+        return titan_layouts(first, num_gpus, self.shardings)
+
+    def _layout_problems(self, job: Job) -> Iterator[Problem]:
+        yield from layout_problems(job)
+
+    def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
+        yield from super()._problems(setting, job)
+        version, granularity = job.config.framework_version, setting.granularity
+        model = job.model
+        checks = model.multi_latent_attention or not model.qk_layernorm
+        if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
+            yield Problem(
+                rule="moe.use_grouped_mm",
+                source="torchtitan models/deepseek_v3/model/args.py",
+                reason="torchtitan runs these experts in a loop before Hopper, which is not "
+                "modelled",
+                fix="a Hopper or newer GPU",
+            )
+        if granularity is Granularity.SELECTIVE and version == "0.3":
+            yield Problem(
+                rule="selective_ac_option.layer_frequency",
+                reason="0.3 has no checkpoint of every n-th layer any more",
+                fix="op:torchtitan, or --framework-version 0.2",
+                source="torchtitan pull request 2357",
+            )
+        if granularity is Granularity.BUDGET and version == "0.1":
+            yield Problem(
+                rule="mode.memory_budget",
+                reason="0.1 has no mode memory_budget",
+                fix="--framework-version 0.2",
+                source="torchtitan 0.1.0 config",
+            )
+        if setting.use_reentrant:
+            yield Problem(
+                rule="checkpoint.reentrant",
+                reason="all checkpoints are non-reentrant",
+                fix="leave +use_reentrant out",
+                source=self.source,
+            )
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """A budget needs torch.compile; Mixtral needs a model of one's own."""
+        said = super().notes(setting, job)
+        model = job.model
+        if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
+            said += (_NO_SUCH_MODEL,)
+        is_budget = as_torch(setting).granularity is Granularity.BUDGET
+        return (*said, _COMPILE_NOTE) if is_budget else said
+
+    def fixed_memory(
+        self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
+    ) -> FixedMemory:
+        """Embedding and head are groups of their own; the head's stays between the passes."""
+        return fsdp_memory(job, shape, chunks, root_holds_ends=False)
+
+    def setting_flags(self, setting: Setting, job: Job) -> str:
+        """Options of the command line by version."""
+        return shlex.join(mode_flags(as_torch(setting), job.config.framework_version))
+
+    def layout_flags(self, job: Job) -> str:
+        """Batch, sequence and FSDP."""
+        return shlex.join(job_flags(job))
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """Sections of a TOML file; from 0.3 on a Python module."""
+        written = python_module if job.config.framework_version == "0.3" else toml
+        return written(as_torch(setting), job)

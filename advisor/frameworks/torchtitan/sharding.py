@@ -1,0 +1,130 @@
+"""How torchtitan spreads a job: FSDP with tensor and expert parallelism.
+
+Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/parallelize.py
+(apply_moe_ep_tp); its pipelines are not modelled.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.frameworks.torch.rules import Problem
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.models.spec import divisors
+
+_TP: Final = "tensor_model_parallel_size"
+_EP: Final = "expert_model_parallel_size"
+_ETP: Final = "expert_tensor_parallel_size"
+_OURS: Final = frozenset(
+    {_TP, _EP, _ETP, "sequence_parallel", "data_parallel_size", "data_parallel_sharding"}
+)
+_ONE: Final = (
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+)
+_SOURCE: Final = "torchtitan distributed/parallel_dims.py"
+
+
+def titan_layout(
+    given: dict[str, Any], num_gpus: int, shardings: tuple[DataParallelSharding, ...]
+) -> ParallelLayout:
+    """FSDP over what TP leaves of the GPUs; experts over EP of them, cut by TP as well where EP is
+    1 (torchtitan then knows no other way) or where ETP says so."""
+    for name in _ONE:
+        if given.get(name, 1) != 1:
+            raise UserError(
+                f"layout.{name}",
+                given[name],
+                "is not modelled for torchtitan: FSDP, TP and EP are",
+                "leave it out, or --framework megatron_lm",
+            )
+    for name, value in given.items():
+        if name not in _OURS and name not in _ONE:
+            known = {field.name for field in fields(ParallelLayout)}
+            words = "is an option of Megatron, not of torchtitan" if name in known else "is unknown"
+            raise UserError(f"layout.{name}", value, words, "leave it out")
+    tp, ep = given.get(_TP, 1), given.get(_EP, 1)
+    if min(tp, ep) < 1:
+        raise UserError(f"layout.{_TP if tp < 1 else _EP}", min(tp, ep), "must be at least 1")
+    if given.get("sequence_parallel", tp > 1) != (tp > 1):
+        raise UserError(
+            "layout.sequence_parallel",
+            given["sequence_parallel"],
+            "torchtitan cuts the sequence wherever it cuts tensors",
+            "leave it out",
+        )
+    if num_gpus % tp:
+        raise UserError(
+            f"layout.{_TP}",
+            tp,
+            f"must divide the number of GPUs = {num_gpus}",
+            f"one of {', '.join(map(str, divisors(num_gpus)))}",
+        )
+    sharding = given.get("data_parallel_sharding") or shardings[0]
+    if sharding not in shardings:
+        raise UserError(
+            "layout.data_parallel_sharding",
+            sharding,
+            "torchtitan has no such sharding",
+            " or ".join(shardings),
+        )
+    return ParallelLayout(
+        tensor_model_parallel_size=tp,
+        sequence_parallel=tp > 1,
+        expert_model_parallel_size=ep,
+        expert_tensor_parallel_size=given.get(_ETP) or (1 if ep > 1 else None),
+        data_parallel_size=given.get("data_parallel_size", num_gpus // tp),
+        data_parallel_sharding=sharding,
+    )
+
+
+def titan_layouts(
+    first: ParallelLayout, num_gpus: int, shardings: tuple[DataParallelSharding, ...]
+) -> Iterator[ParallelLayout]:
+    """TP up to 8, EP over any number of GPUs that TP does not rule out, and every sharding."""
+    for tp in (size for size in (1, 2, 4, 8) if num_gpus % size == 0):
+        for ep in divisors(num_gpus):
+            for sharding in shardings:
+                yield replace(
+                    first,
+                    tensor_model_parallel_size=tp,
+                    sequence_parallel=tp > 1,
+                    expert_model_parallel_size=ep,
+                    expert_tensor_parallel_size=1 if ep > 1 else None,
+                    data_parallel_size=num_gpus // tp,
+                    data_parallel_sharding=sharding,
+                )
+
+
+def layout_problems(job: Job) -> Iterator[Problem]:
+    """What torchtitan asserts or comes to an end with."""
+    layout, model = job.layout, job.model
+    tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
+    if any(getattr(layout, name) != 1 for name in _ONE):
+        yield Problem(
+            rule="layout.not_modelled",
+            reason="pipelines and CP of torchtitan are not modelled",
+            fix="PP 1 and CP 1",
+            source="advisor",
+        )
+    if layout.expert_tensor_degree not in ((1, tp) if ep > 1 else (tp,)):
+        reason = "Currently we only support ETP=TP or ETP=1"
+        if ep == 1:
+            reason = "without EP experts are cut by TP (apply_moe_ep_tp)"
+        yield Problem(
+            rule="parallelism.expert_tensor_parallel_degree",
+            reason=reason,
+            fix=f"--etp {tp}",
+            source=_SOURCE,
+        )
+    if model.num_query_groups % tp:
+        yield Problem(
+            rule="parallelism.tensor_parallel_degree",
+            reason=f"wk and wv of {model.num_query_groups} heads are cut in {tp}: a part of a head "
+            "has no view",
+            fix=f"TP {model.num_query_groups} or less",
+            source="torchtitan models, Attention",
+        )

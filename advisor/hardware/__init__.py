@@ -1,0 +1,1 @@
+"""GPUs and machines: datasheets, and the efficiencies that were fitted on them."""

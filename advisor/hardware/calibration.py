@@ -1,0 +1,117 @@
+"""Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from advisor.base.configuration import Group, load_config
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.hardware.gpu import Gpu
+
+
+class Provenance(StrEnum):
+    """Where a calibration's efficiencies come from."""
+
+    MEASURED = "measured"
+    PUBLISHED = "published"
+    DATASHEET = "datasheet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
+
+    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
+    attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
+        causal half, the backward's replayed scores included; of endlessly many rows.
+    attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
+        reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
+        longest of them is still at work when the others have ended. 0: the same at any number.
+    attention_half_rate_tokens: tokens of a sequence at which it does: a block of rows computes
+        whole blocks of the triangle, and begins and ends. 0: the same at any length.
+    bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
+    optimizer_bandwidth_efficiency: of the optimizer alone, where that was measured; else 0. Its one
+        fused kernel streams better than norms and activations do.
+    nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
+    collective_seconds: fixed cost of one collective.
+    step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
+    step_time_error: relative half-width of the band around a predicted step time.
+    fitted_on: the published or measured rows; empty for a datasheet calibration.
+    fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
+        that a fit did not see; in words.
+    """
+
+    name: str
+    provenance: Provenance
+    gemm_efficiency: float
+    fp8_gemm_efficiency: float
+    attention_forward_efficiency: float
+    attention_backward_efficiency: float
+    bandwidth_efficiency: float
+    nvlink_efficiency: float
+    internode_efficiency: float
+    hidden_fraction: float
+    kernel_seconds: float
+    collective_seconds: float
+    step_seconds: float
+    step_time_error: float
+    optimizer_bandwidth_efficiency: float = 0.0
+    attention_half_rate_rows: float = 0.0
+    attention_half_rate_tokens: float = 0.0
+    fitted_on: tuple[str, ...] = ()
+    fit_error: str = ""
+    left_out_error: str = ""
+
+    def __post_init__(self) -> None:
+        for field in EFFICIENCIES:
+            value = getattr(self, field)
+            if not 0.0 < value <= 1.0:
+                raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
+        if self.optimizer_bandwidth_efficiency > 1.0:
+            raise UserError(
+                "calibration.optimizer_bandwidth_efficiency",
+                self.optimizer_bandwidth_efficiency,
+                "must be at most 1",
+            )
+        for field in NON_NEGATIVE:
+            if getattr(self, field) < 0:
+                raise UserError(
+                    f"calibration.{field}", getattr(self, field), "must not be negative"
+                )
+
+    @property
+    def summary(self) -> str:
+        """What a predicted step time is good for, in a few words."""
+        band = f"step time ±{self.step_time_error * 100:.0f} %"
+        return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
+
+
+EFFICIENCIES = (
+    "gemm_efficiency",
+    "fp8_gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "bandwidth_efficiency",
+    "nvlink_efficiency",
+    "internode_efficiency",
+    "hidden_fraction",
+)
+NON_NEGATIVE = (
+    "kernel_seconds",
+    "collective_seconds",
+    "step_seconds",
+    "step_time_error",
+    "optimizer_bandwidth_efficiency",
+    "attention_half_rate_rows",
+    "attention_half_rate_tokens",
+)
+
+
+def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
+    """The calibration that configs/hardware names for `gpu`, else the datasheet one."""
+    name = gpu.calibration or "datasheet"
+    document = load_config(Group.CALIBRATION, name, config_dir, "calibration")
+    return read_dataclass(Calibration, document.values, document.path)

@@ -1,0 +1,1 @@
+"""One training job: model, layout, batch, precision, and its split over a pipeline."""

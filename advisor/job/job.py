@@ -1,0 +1,370 @@
+"""One training job: model, layout, hardware, batch and precision, checked together."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.hardware.gpu import Gpu
+from advisor.job.layout import ParallelLayout, check_model_fits_layout
+from advisor.job.pipeline_split import pipeline_stages
+from advisor.models.spec import ModelSpec, nearest_divisors
+
+_CAPABILITIES = {
+    Precision.FP8_BLOCKWISE: (9.0, "Hopper"),
+    Precision.MXFP8: (10.0, "Blackwell"),
+    Precision.NVFP4: (10.0, "Blackwell"),
+}
+"""Compute capability from which Transformer Engine runs a recipe (TE pytorch/fp8.py)."""
+
+
+class CudaGraphImpl(StrEnum):
+    """`--cuda-graph-impl` of Megatron."""
+
+    NONE = "none"
+    LOCAL = "local"
+    TRANSFORMER_ENGINE = "transformer_engine"
+    FULL_ITERATION = "full_iteration"
+
+
+class Optimizer(StrEnum):
+    """`--optimizer` of Megatron. Muon orthogonalizes the weights of linear layers, one whole tensor
+    at a time, and leaves the others to Adam; dist_muon deals the tensors to data-parallel ranks."""
+
+    ADAM = "adam"
+    MUON = "muon"
+    DIST_MUON = "dist_muon"
+
+    @property
+    def is_muon(self) -> bool:
+        """Whether tensors stay whole."""
+        return self is not Optimizer.ADAM
+
+
+class Framework(StrEnum):
+    """Whose recompute settings are ranked and whose flags are printed."""
+
+    MEGATRON_LM = "megatron_lm"
+    MEGATRON_BRIDGE = "megatron_bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    FSDP2 = "fsdp2"
+    DEEPSPEED = "deepspeed"
+    HUGGINGFACE = "huggingface"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
+
+    ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
+    grad_reduce_in_fp32 is off), and that of FSDP2's reduce-scatter. The other types of the
+    optimizer's tensors need ``use_precision_aware_optimizer``, as does ``optimizer_cpu_offload``,
+    which moves ``optimizer_offload_fraction`` of the optimizer's states and work to the host
+    (Megatron-LM arguments.py; DeepSpeed's offload_optimizer with its ratio, which needs no such
+    optimizer); ``param_cpu_offload`` is DeepSpeed's offload_param; ``sync_each_batch`` is
+    Accelerate's, which reduces gradients with every microbatch instead of the last alone;
+    ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
+    our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
+    the harness's native step a few at a time. ``optimizer`` is Megatron's; main_params_dtype and
+    the moments' types are Adam's. ``framework_version`` is megatron-core's for Megatron-LM, and the
+    framework's own for Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of
+    Transformer Engine beneath it, by default the newest that the framework's asks for.
+    ``create_attention_mask`` is Megatron-LM's create_attention_mask_in_dataloader, of the same name
+    in NeMo; see loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the
+    busiest expert-parallel rank over the mean; 1, its default, is what
+    moe_router_force_load_balancing aims at. ``expandable_segments`` is that option of
+    PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
+    ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
+    squared lengths over the sum of their lengths.
+    """
+
+    seq_length: int
+    micro_batch_size: int
+    global_batch_size: int
+    precision: Precision = Precision.BF16
+    framework: Framework = Framework.MEGATRON_LM
+    framework_version: str = ""
+    transformer_engine_version: str = ""
+    main_grads_dtype: DType = DType.FP32
+    copies_gradients: bool = True
+    optimizer: Optimizer = Optimizer.ADAM
+    fp8_param_gather: bool = False
+    use_precision_aware_optimizer: bool = False
+    main_params_dtype: DType = DType.FP32
+    exp_avg_dtype: DType = DType.FP32
+    exp_avg_sq_dtype: DType = DType.FP32
+    optimizer_cpu_offload: bool = False
+    optimizer_offload_fraction: float = 1.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
+    param_cpu_offload: bool = False
+    sync_each_batch: bool = False
+    cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
+    cuda_graph_modules: tuple[str, ...] = ()
+    moe_load_imbalance: float = 1.0
+    create_attention_mask: bool | None = None
+    expandable_segments: bool = False
+    memory_budget_bytes: int | None = None
+    mean_packed_length: int | None = None
+
+    @property
+    def transformer_engine(self) -> tuple[int, int]:
+        """Major and minor number of its release."""
+        text = self.transformer_engine_version or _NEWEST_TRANSFORMER_ENGINE
+        major, minor = text.split(".")[:2]
+        return int(major), int(minor)
+
+    @property
+    def loads_attention_mask(self) -> bool:
+        """Whether a boolean mask [b, 1, s, s] comes with each microbatch.
+
+        If it is not said, in Megatron-LM alone and not with packed sequences: Bridge 0.6 leaves it
+        out (training/config.py, skip_getting_attention_mask_from_dataset), NeMo 2 makes none with
+        Transformer Engine (llm/gpt/data/pre_training.py), Megatron-LM's sft_dataset.py none.
+        """
+        if self.create_attention_mask is not None:
+            return self.create_attention_mask
+        return self.framework is Framework.MEGATRON_LM and self.mean_packed_length is None
+
+    @property
+    def offloaded_fraction(self) -> float:
+        """Part of the optimizer that works on the host."""
+        return self.optimizer_offload_fraction if self.optimizer_cpu_offload else 0.0
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of main parameter and Adam moments of one element.
+
+        The precision-aware optimizer keeps of an fp32 main parameter the 16 bits that its bf16
+        weight lacks (store_param_remainders), but not beside 8-bit recipes other than delayed
+        (megatron-core optimizer_config.py, use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+        """
+        main = self.main_params_dtype.itemsize
+        plain = self.precision in (Precision.BF16, Precision.FP8_DELAYED)
+        if self.use_precision_aware_optimizer and plain and self.main_params_dtype is DType.FP32:
+            main -= self.precision.parameter_dtype.itemsize
+        return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
+
+    def __post_init__(self) -> None:
+        for field in _POSITIVE:
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise UserError(f"job.{field}", value, "must be at least 1")
+        version = self.transformer_engine_version
+        if version and not re.fullmatch(r"\d+\.\d+(\.\w+)*", version):
+            raise UserError(
+                "job.transformer_engine_version",
+                version,
+                "is no release",
+                f"write e.g. {_NEWEST_TRANSFORMER_ENGINE}",
+            )
+        if not 1.0 <= self.moe_load_imbalance <= 1000.0:
+            raise UserError(
+                "job.moe_load_imbalance",
+                self.moe_load_imbalance,
+                "must be at least 1: the busiest rank over the mean",
+                "use 1",
+            )
+        if self.main_grads_dtype not in (DType.FP32, DType.BF16):
+            raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
+        for field, allowed in _OPTIMIZER_DTYPES.items():
+            value = getattr(self, field)
+            legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
+            if value not in legal:
+                raise UserError(
+                    f"job.{field}",
+                    value,
+                    f"must be {' or '.join(legal)}",
+                    "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
+                )
+        self._check_muon()
+        self._check_offload()
+        if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
+            raise UserError(
+                "job.optimizer_offload_fraction",
+                self.optimizer_offload_fraction,
+                "must be in [0, 1]",
+            )
+        if self.fp8_param_gather and not self.precision.is_fp8:
+            raise UserError(
+                "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
+            )
+
+    def _check_muon(self) -> None:
+        """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
+        if not self.optimizer.is_muon:
+            return
+        if self.framework not in _WITH_MUON:
+            raise UserError(
+                "job.optimizer",
+                self.optimizer,
+                f"is Megatron's, and not modelled for {self.framework}",
+                "--framework megatron_lm, or job.optimizer=adam",
+            )
+        if self.precision is Precision.FP16:
+            raise UserError("job.optimizer", self.optimizer, "takes no fp16", "--precision bf16")
+        for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
+            if getattr(self, option):
+                raise UserError(
+                    f"job.{option}",
+                    True,
+                    f"is Adam's alone, and job.optimizer is {self.optimizer}",
+                    f"leave it off, or use job.optimizer={Optimizer.ADAM}",
+                )
+
+    def _check_offload(self) -> None:
+        deepspeed = self.framework is Framework.DEEPSPEED
+        if self.optimizer_cpu_offload and self.framework in _NO_HOST_OPTIMIZER:
+            raise UserError(
+                "job.optimizer_cpu_offload",
+                True,
+                f"is not modelled for {self.framework}",
+                "--framework deepspeed",
+            )
+        aware = self.use_precision_aware_optimizer or deepspeed
+        if self.optimizer_cpu_offload and not aware:
+            raise UserError(
+                "job.optimizer_cpu_offload",
+                True,
+                "needs the precision-aware optimizer",
+                "set job.use_precision_aware_optimizer=true",
+            )
+        if self.sync_each_batch and self.framework is not Framework.HUGGINGFACE:
+            raise UserError(
+                "job.sync_each_batch",
+                True,
+                "is an option of Accelerate",
+                "--framework huggingface, or leave it out",
+            )
+        if self.param_cpu_offload and not deepspeed:
+            raise UserError(
+                "job.param_cpu_offload",
+                True,
+                f"is DeepSpeed's offload_param, not an option of {self.framework}",
+                "--framework deepspeed",
+            )
+
+
+_WITH_MUON = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
+
+_NO_HOST_OPTIMIZER = (Framework.TORCHTITAN, Framework.FSDP2, Framework.HUGGINGFACE)
+"""Stacks whose host optimizer is not modelled."""
+
+_OPTIMIZER_DTYPES = {
+    "main_params_dtype": (DType.FP32, DType.FP16),
+    "exp_avg_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
+    "exp_avg_sq_dtype": (DType.FP32, DType.FP16, DType.BF16, DType.FLOAT8),
+}
+"""Megatron-LM arguments.py: choices of --main-params-dtype, --exp-avg-dtype, --exp-avg-sq-dtype."""
+
+
+_NEWEST_TRANSFORMER_ENGINE = "2.20"
+"""The newest release whose sources were read."""
+
+_POSITIVE = ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A complete, legal job; construction raises UserError on a relation that does not hold."""
+
+    model: ModelSpec
+    layout: ParallelLayout
+    config: JobConfig
+    gpu: Gpu
+    num_gpus: int
+
+    def __post_init__(self) -> None:
+        layout, config = self.layout, self.config
+        if layout.world_size != self.num_gpus:
+            model_parallel = layout.world_size // layout.data_parallel_size
+            raise UserError(
+                "layout TP x CP x PP x DP",
+                layout.world_size,
+                f"must be {self.num_gpus} GPUs",
+                f"TP x CP x PP = {model_parallel} must divide {self.num_gpus}: nearest "
+                f"{nearest_divisors(self.num_gpus, model_parallel)}",
+            )
+        if config.optimizer.is_muon and layout.use_distributed_optimizer:
+            raise UserError(
+                "layout.use_distributed_optimizer",
+                True,
+                f"cuts tensors, and job.optimizer={config.optimizer} needs them whole",
+                "layout.use_distributed_optimizer=false; job.optimizer=dist_muon deals them to "
+                "data-parallel ranks",
+            )
+        check_precision(config.precision, self.gpu)
+        check_model_fits_layout(self.model, layout)
+        pipeline_stages(self.model, layout)
+        _check_sequence(config, layout)
+        _check_batch(config, layout)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches of one step on one data-parallel rank."""
+        per_pass = self.config.micro_batch_size * self.layout.data_parallel_size
+        return self.config.global_batch_size // per_pass
+
+
+def check_precision(precision: Precision, gpu: Gpu) -> None:
+    """Raise UserError where the GPU has no tensor cores for `precision`."""
+    if precision.is_quantized and gpu.fp8_flops is None:
+        raise UserError(
+            "job.precision", precision, f"{gpu.name} has no 8-bit tensor cores", "use bf16"
+        )
+    needed, chip = _CAPABILITIES.get(precision, (0.0, ""))
+    if gpu.compute_capability < needed:
+        raise UserError(
+            "job.precision",
+            precision,
+            f"needs {chip}, and {gpu.name} is older",
+            "use fp8_current",
+        )
+
+
+def _check_sequence(config: JobConfig, layout: ParallelLayout) -> None:
+    packed = config.mean_packed_length
+    if packed is not None and packed > config.seq_length:
+        raise UserError(
+            "job.mean_packed_length",
+            packed,
+            f"must not exceed job.seq_length = "
+            f"{config.seq_length}, into which such sequences are packed",
+            f"nearest: {config.seq_length}",
+        )
+    # Context parallelism cuts the sequence into 2 x CP pieces to balance the causal mask.
+    cp = layout.context_parallel_size
+    shards = layout.sequence_shards * (2 * cp if cp > 1 else 1)
+    if config.seq_length % shards:
+        down = config.seq_length // shards * shards
+        raise UserError(
+            "job.seq_length",
+            config.seq_length,
+            f"must be divisible by {shards} (TP with sequence parallelism x 2 CP)",
+            f"nearest: {' or '.join(str(n) for n in (down, down + shards) if n)}",
+        )
+
+
+def _check_batch(config: JobConfig, layout: ParallelLayout) -> None:
+    per_pass = config.micro_batch_size * layout.data_parallel_size
+    if config.global_batch_size % per_pass:
+        down = config.global_batch_size // per_pass * per_pass
+        raise UserError(
+            "job.global_batch_size",
+            config.global_batch_size,
+            f"must be divisible by micro_batch_size x DP = {config.micro_batch_size} x "
+            f"{layout.data_parallel_size}",
+            f"nearest: {' or '.join(str(n) for n in (down, down + per_pass) if n)}",
+        )
+    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    microbatches = config.global_batch_size // per_pass
+    if vpp > 1 and microbatches % pp:
+        down = microbatches // pp * pp
+        raise UserError(
+            "job.global_batch_size",
+            config.global_batch_size,
+            f"gives {microbatches} microbatches, and the interleaved schedule (VPP {vpp}) needs a "
+            f"multiple of PP = {pp}",
+            f"nearest: {' or '.join(str(n * per_pass) for n in (down, down + pp) if n)}",
+        )

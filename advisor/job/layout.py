@@ -1,0 +1,317 @@
+"""How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from math import prod
+
+from advisor.base.errors import UserError
+from advisor.models.attention_kinds import CpCommType
+from advisor.models.expert_options import TokenDispatcher
+from advisor.models.mixers import sharded_heads
+from advisor.models.spec import ModelSpec, TransformerImpl, divisors
+
+
+class DataParallelSharding(StrEnum):
+    """What data-parallel ranks hold a part of: DeepSpeed's stages 0 to 3. FSDP2 shards everything
+    (full), or keeps the parameters gathered between the passes (gradients)."""
+
+    NONE = "no_shard"
+    OPTIMIZER = "optimizer"
+    GRADIENTS = "gradients"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelLayout:
+    """Degrees of parallelism of one job; their product is the number of GPUs.
+
+    ``virtual_pipeline_model_parallel_size`` counts model chunks per pipeline stage; 1 is the plain
+    1F1B schedule. ``use_distributed_optimizer`` shards optimizer states over data and context
+    parallel ranks. Overlap flags follow Megatron's DistributedDataParallelConfig.
+    ``expert_tensor_parallel_size`` None is the tensor-parallel degree, as in Megatron.
+
+    ``cp_comm_type`` is of all layers; ``hierarchical_context_parallel_sizes`` are the two degrees
+    of a2a+p2p: ranks that exchange heads, and such groups in the ring.
+
+    ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
+
+    Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the number of
+    layers of the first and last stage, or embedding and loss counted as layers, or
+    ``pipeline_model_parallel_layout``, the text that spells every chunk ("Ett|(tt|)*6tL").
+    """
+
+    tensor_model_parallel_size: int = 1
+    sequence_parallel: bool = False
+    context_parallel_size: int = 1
+    cp_comm_type: CpCommType = CpCommType.P2P
+    hierarchical_context_parallel_sizes: tuple[int, ...] | None = None
+    pipeline_model_parallel_size: int = 1
+    virtual_pipeline_model_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    expert_tensor_parallel_size: int | None = None
+    data_parallel_size: int = 1
+    use_distributed_optimizer: bool = True
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
+    tp_comm_overlap: bool = False
+    num_layers_in_first_pipeline_stage: int | None = None
+    num_layers_in_last_pipeline_stage: int | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    pipeline_model_parallel_layout: str = ""
+    data_parallel_sharding: DataParallelSharding | None = None
+
+    def __post_init__(self) -> None:
+        for field in (*DEGREES, *_END_STAGES):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise UserError(f"layout.{field}", value, "must be at least 1")
+        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
+            raise UserError(
+                "layout.sequence_parallel",
+                True,
+                "needs tensor_model_parallel_size > 1 (Megatron: ModelParallelConfig)",
+                "leave it off at TP 1",
+            )
+        if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
+            raise UserError(
+                "layout.virtual_pipeline_model_parallel_size",
+                self.virtual_pipeline_model_parallel_size,
+                "needs pipeline_model_parallel_size > 1",
+                "use 1",
+            )
+        _check_hierarchy(self)
+
+    @property
+    def world_size(self) -> int:
+        """Number of GPUs: TP x CP x PP x DP."""
+        return (
+            self.tensor_model_parallel_size
+            * self.context_parallel_size
+            * self.pipeline_model_parallel_size
+            * self.data_parallel_size
+        )
+
+    @property
+    def cp_all_to_all_size(self) -> int:
+        """Context-parallel ranks that exchange heads for positions; the ring joins CP / this."""
+        if self.cp_comm_type is CpCommType.A2A:
+            return self.context_parallel_size
+        if self.cp_comm_type is CpCommType.A2A_P2P:
+            return (self.hierarchical_context_parallel_sizes or (1,))[0]
+        return 1
+
+    @property
+    def sequence_shards(self) -> int:
+        """Into how many parts sequence parallelism cuts the norm and dropout regions."""
+        return self.tensor_model_parallel_size if self.sequence_parallel else 1
+
+    @property
+    def num_model_chunks(self) -> int:
+        """Model chunks in the whole pipeline: PP x VPP."""
+        return self.pipeline_model_parallel_size * self.virtual_pipeline_model_parallel_size
+
+    @property
+    def optimizer_shards(self) -> int:
+        """Ranks over which the distributed optimizer shards: DP x CP; 1 where it is off."""
+        if not self.use_distributed_optimizer:
+            return 1
+        return self.data_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_tensor_degree(self) -> int:
+        """Tensor-parallel degree of the routed experts."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def expert_data_parallel_size(self) -> int:
+        """Ranks with the same routed experts: those of a stage over EP x ETP, and at least 1."""
+        stage = self.world_size // self.pipeline_model_parallel_size
+        return max(1, stage // (self.expert_model_parallel_size * self.expert_tensor_degree))
+
+    @property
+    def expert_optimizer_shards(self) -> int:
+        """As optimizer_shards, of the routed experts, which have a gradient buffer of their own
+        where EP > 1 (megatron-core distributed/distributed_data_parallel.py)."""
+        if not self.use_distributed_optimizer or self.expert_model_parallel_size == 1:
+            return self.optimizer_shards
+        return self.expert_data_parallel_size
+
+    @property
+    def splits_evenly_without_text(self) -> bool:
+        """Whether no field but the layout's text asks for an uneven split."""
+        counted = (
+            self.account_for_embedding_in_pipeline_split or self.account_for_loss_in_pipeline_split
+        )
+        return not counted and all(getattr(self, field) is None for field in _END_STAGES)
+
+    @property
+    def splits_evenly(self) -> bool:
+        """Whether every stage holds as many layers as any other."""
+        return self.splits_evenly_without_text and not self.pipeline_model_parallel_layout
+
+
+DEGREES = (
+    "tensor_model_parallel_size",
+    "context_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "data_parallel_size",
+)
+
+_END_STAGES = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+
+
+def _check_hierarchy(layout: ParallelLayout) -> None:
+    """What Megatron-LM's arguments.py and Transformer Engine's context_parallel.py assert."""
+    sizes, cp = layout.hierarchical_context_parallel_sizes, layout.context_parallel_size
+    where = "layout.hierarchical_context_parallel_sizes"
+    if sizes is None:
+        if layout.cp_comm_type is CpCommType.A2A_P2P:
+            raise UserError(
+                where,
+                "null",
+                "is needed by cp_comm_type a2a+p2p",
+                f"two numbers with the product {cp}",
+            )
+        return
+    if len(sizes) != 2 or min(sizes) < 1 or prod(sizes) != cp:
+        raise UserError(
+            where,
+            ",".join(str(size) for size in sizes),
+            f"must be two numbers with the product context_parallel_size = {cp}",
+            f"e.g. {','.join(str(n) for n in _two_factors(cp))}",
+        )
+
+
+def _two_factors(number: int) -> tuple[int, int]:
+    inner = max(n for n in divisors(number) if n * n <= number)
+    return number // inner, inner
+
+
+def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
+    """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
+    tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
+    _check_experts(model, layout)
+    if cp > 1 and model.attn_logit_softcapping is not None:
+        raise UserError(
+            "layout.context_parallel_size",
+            cp,
+            "capped scores are not computed under it (Megatron Bridge gemma2_provider.py)",
+            "use 1",
+        )
+    _check_exchanged_heads(model, layout)
+    for name, heads in sharded_heads(model):
+        ways = tp * cp
+        if heads % ways:
+            raise UserError(
+                "layout TP x CP",
+                ways,
+                f"must divide {name} = {heads}",
+                f"nearest: {_nearest(divisors(heads), ways)}",
+            )
+    legal = legal_tensor_parallel_sizes(model)
+    if tp not in legal:
+        raise UserError(
+            "layout.tensor_model_parallel_size",
+            tp,
+            f"must divide num_attention_heads = {model.num_attention_heads} and ffn_hidden_size = "
+            f"{model.ffn_hidden_size}, and divide num_query_groups = {model.num_query_groups} or "
+            "be its multiple",
+            f"nearest: {_nearest(legal, tp)}",
+        )
+
+
+def _check_exchanged_heads(model: ModelSpec, layout: ParallelLayout) -> None:
+    """An all-to-all gives every rank whole heads (AttnFuncWithCPAndQKVOA2A)."""
+    tp, ranks = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
+    groups = max(1, model.num_query_groups // tp)
+    if model.num_attention_heads // tp % ranks or groups % ranks:
+        raise UserError(
+            "layout.cp_comm_type",
+            layout.cp_comm_type,
+            f"exchanges heads among {ranks} ranks, and a rank of TP {tp} has "
+            f"{model.num_attention_heads // tp} with {groups} key/value heads",
+            "use p2p or all_gather, or a2a+p2p over fewer ranks",
+        )
+
+
+def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
+    """What Megatron refuses about expert parallelism (parallel_state.py, moe_layer.py)."""
+    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
+    if model.num_moe_experts is None:
+        for field in ("expert_model_parallel_size", "expert_tensor_parallel_size"):
+            if getattr(layout, field) not in (None, 1):
+                raise UserError(
+                    f"layout.{field}", getattr(layout, field), "needs a model with experts", "use 1"
+                )
+        return
+    _check_divides("expert_model_parallel_size", ep, "num_moe_experts", model.num_moe_experts)
+    width = model.expert_ffn_hidden_size
+    _check_divides("expert_tensor_parallel_size", etp, "moe_ffn_hidden_size", width)
+    shared, tp = model.moe_shared_expert_intermediate_size, layout.tensor_model_parallel_size
+    if shared is not None:
+        _check_divides(
+            "tensor_model_parallel_size", tp, "moe_shared_expert_intermediate_size", shared
+        )
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    if stage % (ep * etp):
+        raise UserError(
+            "layout EP x ETP",
+            ep * etp,
+            f"must divide TP x CP x DP = {stage}",
+            f"nearest: {_nearest(divisors(stage), ep * etp)}",
+        )
+    if tp > 1 and not layout.sequence_parallel:
+        raise UserError(
+            "layout.sequence_parallel",
+            False,
+            "experts under tensor parallelism need it (MoELayer.forward)",
+            "use --sp",
+        )
+    if model.moe_token_dispatcher_type is TokenDispatcher.FLEX and ep * etp == 1:
+        raise UserError(
+            "model.moe_token_dispatcher_type", "flex", "needs EP x ETP > 1", "use alltoall"
+        )
+    if model.add_bias_linear and etp > 1:
+        raise UserError(
+            "layout.expert_tensor_parallel_size",
+            etp,
+            "experts with biases are not cut by it",
+            "use 1",
+        )
+
+
+def _check_divides(field: str, degree: int, name: str, number: int) -> None:
+    if number % degree:
+        near = f"nearest: {_nearest(divisors(number), degree)}"
+        raise UserError(f"layout.{field}", degree, f"must divide {name} = {number}", near)
+
+
+def _nearest(legal: tuple[int, ...], wanted: int) -> str:
+    below, above = [n for n in legal if n < wanted][-1:], [n for n in legal if n > wanted][:1]
+    return " or ".join(str(n) for n in below + above)
+
+
+@lru_cache(maxsize=256)
+def legal_tensor_parallel_sizes(model: ModelSpec) -> tuple[int, ...]:
+    """TP degrees that the model's shape allows, ascending (TransformerConfig.__post_init__)."""
+    groups = model.num_query_groups
+    linear = (heads for _, heads in sharded_heads(model))
+    widths = (model.ffn_hidden_size, *linear, *_widths_cut_by_local_mla(model))
+    return tuple(
+        tp
+        for tp in divisors(model.num_attention_heads)
+        if all(width % tp == 0 for width in widths) and (groups % tp == 0 or tp % groups == 0)
+    )
+
+
+def _widths_cut_by_local_mla(model: ModelSpec) -> tuple[int, ...]:
+    """Ranks of multi-latent attention that Megatron's own down-projections cut by TP; Transformer
+    Engine's are whole on every rank (multi_latent_attention.py)."""
+    if not model.multi_latent_attention or model.transformer_impl is not TransformerImpl.LOCAL:
+        return ()
+    return model.q_lora_rank or 0, model.kv_lora_rank + model.qk_pos_emb_head_dim

@@ -1,0 +1,326 @@
+"""Which layers each pipeline stage holds, chunk by chunk.
+
+Source: megatron-core 0.16.1 transformer/transformer_block.py (get_num_layers_to_build) and
+transformer/pipeline_parallel_layer_layout.py.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.models.layer_kind import LayerKind, Role
+from advisor.models.mixers import hybrid_segments
+from advisor.models.spec import ModelSpec, nearest_divisors
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChunk:
+    """Consecutive layers of one virtual pipeline stage, and the ends of the model it holds.
+
+    Behind the layers of the decoder there may be others, by their role (see LayerKind).
+    """
+
+    layers: tuple[LayerKind, ...]
+    embedding: bool = False
+    head: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the decoder."""
+        return sum(kind.role is Role.LAYER for kind in self.layers)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it holds the layers of multi-token prediction."""
+        return any(kind.role is Role.MULTI_TOKEN_PREDICTION for kind in self.layers)
+
+
+Stages = tuple[tuple[ModelChunk, ...], ...]
+"""Chunks by pipeline stage, then by virtual stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one stage holds, as indices into the distinct chunks and layer groups of a Pipeline.
+
+    chunks: its distinct chunks. classes: for every chunk in order, its index into `chunks`.
+    groups: how often it holds each group of layers.
+    """
+
+    chunks: tuple[int, ...]
+    classes: tuple[int, ...]
+    groups: tuple[tuple[int, int], ...]
+
+
+class Pipeline:
+    """The distinct parts of a job's stages: what is alike is evaluated once.
+
+    chunks: all different chunks. groups: the different tuples of layers among them; group_of gives
+    that of each chunk, copies how often the whole pipeline holds each. stages: what each stage
+    holds of both.
+    """
+
+    def __init__(self, stages: Stages) -> None:
+        self.chunks = tuple(dict.fromkeys(chunk for held in stages for chunk in held))
+        self.groups = tuple(dict.fromkeys(chunk.layers for chunk in self.chunks))
+        self.group_of = tuple(self.groups.index(chunk.layers) for chunk in self.chunks)
+        self.stages = tuple(self._stage(held) for held in stages)
+        numbers = Counter(
+            group for held in self.stages for group, n in held.groups for _ in range(n)
+        )
+        self.copies = tuple(numbers[group] for group in range(len(self.groups)))
+
+    def of_each_stage(self, make: Callable[[int], T]) -> list[T]:
+        """What `make` gives for the number of each stage; stages that hold the same share it."""
+        found: dict[Stage, T] = {}
+        for number, stage in enumerate(self.stages):
+            if stage not in found:
+                found[stage] = make(number)
+        return [found[stage] for stage in self.stages]
+
+    def _stage(self, held: tuple[ModelChunk, ...]) -> Stage:
+        numbers = [self.chunks.index(chunk) for chunk in held]
+        distinct = tuple(dict.fromkeys(numbers))
+        groups = Counter(self.group_of[number] for number in numbers)
+        classes = tuple(distinct.index(number) for number in numbers)
+        return Stage(distinct, classes, tuple(groups.items()))
+
+
+@lru_cache(maxsize=4096)
+def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
+    """Chunks of every stage. UserError where the layers cannot be split so.
+
+    Layers go through the first chunk of every stage, then through the second, and so on.
+    """
+    counts = _layers_of_chunks(model, layout)
+    pp, chunks, offset = layout.pipeline_model_parallel_size, [], 0
+    mtp_chunk = _chunk_of_mtp(layout, len(counts))
+    for index, count in enumerate(counts):
+        layers = model.layer_kinds[offset : offset + count]
+        offset += count
+        if model.mtp_num_layers is not None:
+            ends = count and offset == model.num_layers
+            layers += _after_last_layer(model) if ends else ()
+            layers += _mtp_layers(model) if index == mtp_chunk else ()
+        chunks.append(ModelChunk(layers, index == 0, index == len(counts) - 1))
+    return tuple(tuple(chunks[stage::pp]) for stage in range(pp))
+
+
+def _after_last_layer(model: ModelSpec) -> tuple[LayerKind, ...]:
+    """The final norm: with multi-token prediction it stands behind the last layer of the decoder,
+    not before the output layer (transformer_block.py has_final_layernorm_in_this_stage)."""
+    return (LayerKind(role=Role.FINAL_LAYERNORM),)
+
+
+def _mtp_layers(model: ModelSpec) -> tuple[LayerKind, ...]:
+    """One layer a depth, of the kind of the decoder's last layer."""
+    mtp = model.layer_kinds[-1]._replace(role=Role.MULTI_TOKEN_PREDICTION)
+    return (mtp,) * (model.mtp_num_layers or 0)
+
+
+def _chunk_of_mtp(layout: ParallelLayout, chunks: int) -> int:
+    """Index of the chunk with all multi-token-prediction layers: the last one unless the layout's
+    text says otherwise."""
+    text = layout.pipeline_model_parallel_layout
+    if not text:
+        return chunks - 1
+    return next((i for i, chunk in enumerate(chunk_texts(text)) if "m" in chunk), chunks - 1)
+
+
+def most_layers_of_chunk(model: ModelSpec, layout: ParallelLayout) -> int:
+    """Layers of the largest chunk: beyond it, recompute_num_layers changes nothing."""
+    stages = pipeline_stages(model, layout)
+    return max(chunk.num_layers for chunks in stages for chunk in chunks)
+
+
+def _layers_of_chunks(model: ModelSpec, layout: ParallelLayout) -> list[int]:
+    """Layers of every chunk in the order in which they run."""
+    pattern = model.hybrid_layer_pattern
+    if pattern is not None and "|" in pattern:
+        return _from_pattern(pattern, layout)
+    if pattern is not None:
+        _check_even_pattern(layout)
+    if layout.pipeline_model_parallel_layout:
+        return _from_text(model, layout)
+    _check_ways(layout)
+    per_stage = _layers_of_stages(model, layout)
+    vpp = layout.virtual_pipeline_model_parallel_size
+    for count in per_stage:
+        if count % vpp:
+            raise UserError(
+                "layout.virtual_pipeline_model_parallel_size",
+                vpp,
+                f"must divide the {count} layers of a stage{_counted(layout)}",
+                f"nearest: {nearest_divisors(count, vpp)}",
+            )
+    counts = [count // vpp for count in per_stage] * vpp
+    counts[0] -= layout.account_for_embedding_in_pipeline_split
+    counts[-1] -= layout.account_for_loss_in_pipeline_split
+    return counts
+
+
+def _check_even_pattern(layout: ParallelLayout) -> None:
+    """A hybrid pattern's | alone make virtual stages and layouts (0.19.0 training/arguments.py)."""
+    for field in _NOT_OF_HYBRID:
+        value = getattr(layout, field)
+        if value not in (1, False, None, ""):
+            raise UserError(
+                f"layout.{field}",
+                value,
+                "is no option of a model with hybrid_layer_pattern",
+                "write | into the pattern where a stage ends",
+            )
+
+
+_NOT_OF_HYBRID = (
+    "virtual_pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+)
+
+
+def _from_pattern(pattern: str, layout: ParallelLayout) -> list[int]:
+    """Layers between the | of a hybrid pattern (0.19.0 hybrid_layer_allocation.py)."""
+    segments = hybrid_segments(pattern)
+    if not layout.splits_evenly:
+        raise UserError(
+            "model.hybrid_layer_pattern", pattern, "excludes every other way of an uneven split"
+        )
+    if len(segments) != layout.num_model_chunks:
+        raise UserError(
+            "model.hybrid_layer_pattern",
+            pattern,
+            f"has {len(segments)} segments, and PP x VPP is {layout.num_model_chunks}",
+        )
+    return [len(segment) for segment in segments]
+
+
+def _layers_of_stages(model: ModelSpec, layout: ParallelLayout) -> list[int]:
+    """Layers of every stage; embedding and loss are counted as layers where the layout says so."""
+    pp = layout.pipeline_model_parallel_size
+    first = layout.num_layers_in_first_pipeline_stage
+    last = layout.num_layers_in_last_pipeline_stage
+    left = model.num_layers - (first or 0) - (last or 0)
+    left += layout.account_for_embedding_in_pipeline_split
+    left += layout.account_for_loss_in_pipeline_split
+    stages = pp - (first is not None) - (last is not None)
+    if stages < 0 or left < 0 or (stages == 0) != (left == 0) or (stages and left % stages):
+        raise _uneven(model, layout, left, stages)
+    each = [left // stages] * stages if stages else []
+    return [*([first] if first else []), *each, *([last] if last else [])]
+
+
+def _uneven(model: ModelSpec, layout: ParallelLayout, left: int, stages: int) -> UserError:
+    vpp = layout.virtual_pipeline_model_parallel_size
+    if layout.splits_evenly and vpp > 1:
+        text = "" if stages * vpp > model.num_layers else f", or write the chunks in {_FIELD}"
+        return UserError(
+            "layout.virtual_pipeline_model_parallel_size",
+            vpp,
+            f"with PP = {stages} makes {stages * vpp} chunks, which must divide num_layers = "
+            f"{model.num_layers}",
+            f"leave VPP out for a balanced split over the stages alone{text}",
+        )
+    if layout.splits_evenly:
+        return UserError(
+            "layout.pipeline_model_parallel_size",
+            stages,
+            f"must divide num_layers = {model.num_layers}",
+            f"nearest: {nearest_divisors(model.num_layers, stages)}",
+        )
+    return UserError(
+        "layout.pipeline_model_parallel_size",
+        layout.pipeline_model_parallel_size,
+        f"leaves {left} layers{_counted(layout)} for {stages} stages, which does not divide",
+        f"nearest: {nearest_divisors(left, stages)} stages" if left > 0 < stages else "",
+    )
+
+
+def _counted(layout: ParallelLayout) -> str:
+    embedding = layout.account_for_embedding_in_pipeline_split
+    loss = layout.account_for_loss_in_pipeline_split
+    named = [name for name, counts in (("embedding", embedding), ("loss", loss)) if counts]
+    return f" ({' and '.join(named)} counted)" if named else ""
+
+
+def _check_ways(layout: ParallelLayout) -> None:
+    """Megatron takes one way of splitting (transformer_config.py)."""
+    counted = (
+        layout.account_for_embedding_in_pipeline_split or layout.account_for_loss_in_pipeline_split
+    )
+    if not counted:
+        return
+    for field in ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"):
+        if getattr(layout, field) is not None:
+            raise UserError(
+                f"layout.{field}",
+                getattr(layout, field),
+                "excludes account_for_embedding_in_pipeline_split and "
+                "account_for_loss_in_pipeline_split",
+                "use one or the other",
+            )
+
+
+_GROUP = re.compile(r"\(([^)]+)\)\*(\d+)")
+_SINGLE = re.compile(r"(.)\*(\d+)")
+_FIELD = "layout.pipeline_model_parallel_layout"
+
+
+def chunk_texts(text: str) -> list[str]:
+    """Chunks of a pipeline_model_parallel_layout, e.g. "Ettt|(tt|)*29,m|L", repeats written out.
+
+    E is the embedding, t a transformer layer, m a multi-token-prediction layer, L the loss.
+    """
+    text = text.replace(",", "")
+    for pattern in (_GROUP, _SINGLE):
+        text = pattern.sub(lambda found: found[1] * int(found[2]), text)
+    unknown = sorted(set(text) - set("EtmL|"))
+    if unknown:
+        raise UserError(_FIELD, text, f"has {unknown[0]!r}", "use E, t, m, L, | and (...)*n")
+    return text.split("|")
+
+
+def _from_text(model: ModelSpec, layout: ParallelLayout) -> list[int]:
+    text = layout.pipeline_model_parallel_layout
+    chunks = chunk_texts(text)
+    if not layout.splits_evenly_without_text:
+        raise UserError(_FIELD, text, "excludes every other way of an uneven split")
+    if len(chunks) != layout.num_model_chunks:
+        raise UserError(
+            _FIELD, text, f"has {len(chunks)} chunks, and PP x VPP is {layout.num_model_chunks}"
+        )
+    flat = "".join(chunks)
+    if not flat.startswith("E") or not flat.endswith("L") or flat.count("E") + flat.count("L") != 2:
+        raise UserError(_FIELD, text, "must begin with its only E and end with its only L")
+    _check_mtp(model, layout, chunks)
+    if flat.count("t") != model.num_layers:
+        raise UserError(
+            _FIELD, text, f"has {flat.count('t')} layers, and the model {model.num_layers}"
+        )
+    return [chunk.count("t") for chunk in chunks]
+
+
+def _check_mtp(model: ModelSpec, layout: ParallelLayout, chunks: list[str]) -> None:
+    """All multi-token-prediction layers stand in one chunk behind the last layer, in the last
+    virtual stage (pipeline_parallel_layer_layout.py validate_layer_layout)."""
+    text, wanted = layout.pipeline_model_parallel_layout, model.mtp_num_layers or 0
+    flat = "".join(chunks)
+    if flat.count("m") != wanted:
+        relation = f"has {flat.count('m')} m, and mtp_num_layers is {model.mtp_num_layers}"
+        raise UserError(_FIELD, text, relation)
+    first = next((index for index, chunk in enumerate(chunks) if "m" in chunk), None)
+    if first is None:
+        return
+    early = first < len(chunks) - layout.pipeline_model_parallel_size
+    apart = chunks[first].count("m") != wanted or "t" in flat[flat.index("m") :]
+    if early or apart:
+        relation = "must have all m in one chunk of the last virtual stage, behind every t"
+        raise UserError(_FIELD, text, relation)

@@ -1,0 +1,134 @@
+"""What torchtitan's and transformers' experts have in common: a linear router, tokens sorted by
+expert, one grouped GEMM over all experts of a rank (torch._grouped_mm)."""
+
+from dataclasses import replace
+
+from advisor.base.dtypes import DType
+from advisor.layers.eager.parts import nonlinearity, pointwise, with_weight_gradients
+from advisor.layers.expert_tokens import moe_tokens
+from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+
+
+def gate(shape: RankShape, source: Tensor) -> Operator:
+    """Logits [tokens, num_moe_experts] in the type of the activations; whole on every TP rank."""
+    tokens, experts = shape.tokens, shape.model.num_moe_experts or 1
+    return with_weight_gradients(
+        Operator(
+            name="router.gate",
+            module=Module.ROUTER,
+            unit=ComputeUnit.GEMM,
+            inputs=(source,),
+            outputs=(Tensor("router_logits", (tokens, experts), shape.dtype),),
+            saved=(source,),
+            weights=(Weight("router.gate.weight", (experts, shape.model.hidden_size)),),
+            gemm=Gemm(tokens, experts, shape.model.hidden_size),
+        )
+    )
+
+
+def all_scores(logits: Tensor) -> Operator:
+    """Softmax or sigmoid of an fp32 copy of the logits, in fp32: keeps its result."""
+    scores = Tensor("router_scores", logits.shape, DType.FP32)
+    return pointwise(
+        "router.scores",
+        Module.ROUTER,
+        (logits,),
+        scores,
+        saved=(scores,),
+        forward_workspace=scores.num_bytes,
+        backward_workspace=scores.num_bytes,
+    )
+
+
+def per_choice(shape: RankShape, name: str, dtype: DType = DType.FP32) -> Tensor:
+    """[tokens, moe_router_topk]."""
+    return Tensor(name, (shape.tokens, shape.model.moe_router_topk), dtype)
+
+
+def choice(shape: RankShape, scores: Tensor, chosen: Tensor, workspace: int) -> Operator:
+    """The scores of the experts with most: keeps their indices. Going back, zeros of all experts
+    are made, and written into a copy."""
+    indices = per_choice(shape, "chosen_experts", DType.INT64)
+    operator = pointwise(
+        "router.choice",
+        Module.ROUTER,
+        (scores,),
+        chosen,
+        saved=(indices,),
+        forward_workspace=workspace,
+        backward_workspace=scores.num_bytes,
+    )
+    return replace(operator, outputs=(chosen, indices))
+
+
+def normalized(shape: RankShape, chosen: Tensor, weights: Tensor) -> Operator:
+    """Chosen scores over their sum: keeps both."""
+    total = Tensor("score_sum", (shape.tokens, 1), DType.FP32)
+    return pointwise(
+        "router.normalize",
+        Module.ROUTER,
+        (chosen,),
+        weights,
+        saved=(chosen, total),
+        backward_workspace=3 * chosen.num_bytes,
+    )
+
+
+def gather_tokens(source: Tensor, taken: Tensor, indices: Tensor) -> Operator:
+    """Rows of `source` by `indices`, which it keeps; their gradient is added into zeros, out of
+    place."""
+    return pointwise(
+        f"{taken.name}.gather",
+        Module.DISPATCH,
+        (source,),
+        taken,
+        saved=(indices,),
+        backward_workspace=source.num_bytes,
+    )
+
+
+def grouped_linear(
+    shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor
+) -> Operator:
+    """torch._grouped_mm over [rows, width]: keeps its input and where each expert's rows end."""
+    (rows, depth), width = source.shape, output.shape[-1]
+    experts = moe_tokens(shape).local_experts
+    weight = Weight(
+        f"experts.{name}.weight",
+        (width, depth),
+        shape.expert_tensor_parallel_size > 1,
+        in_linear=True,
+        expert=True,
+        copies=experts,
+    )
+    operator = Operator(
+        name=f"experts.{name}",
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=(source, Tensor("expert_ends", (experts,), DType.INT32)),
+        weights=(weight,),
+        gemm=Gemm(rows, width, depth),
+    )
+    return with_weight_gradients(operator)
+
+
+def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operator]:
+    """Activation of `gate`, and its product with `up`: keep what they read."""
+    activated, product = (
+        Tensor(f"experts.{name}", gate.shape, gate.dtype) for name in ("activation_out", "product")
+    )
+    (operator,) = nonlinearity(shape.model.activation, gate, activated)
+    multiply = pointwise(
+        "experts.multiply",
+        Module.EXPERT_ACTIVATION,
+        (activated, up),
+        product,
+        saved=(activated, up),
+    )
+    return (
+        replace(operator, name="experts.activation", module=Module.EXPERT_ACTIVATION),
+        multiply,
+    )

@@ -1,1 +1,0 @@
-"""Experts of eager torch: torchtitan's and transformers'."""

@@ -1,0 +1,274 @@
+"""Core attention: flash and cuDNN kernels, and Megatron's unfused DotProductAttention."""
+
+from dataclasses import replace
+
+from advisor.base.dtypes import DType, Precision
+from advisor.layers.megatron.context_parallel import over_context_ranks
+from advisor.layers.operators import (
+    ComputeUnit,
+    Module,
+    Operator,
+    Tensor,
+    Weight,
+)
+from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
+from advisor.models.attention_kinds import SoftmaxType
+from advisor.models.layer_kind import Mixer
+from advisor.models.spec import AttentionBackend
+
+MIXED_QKV = "mixed_qkv"
+"""Name of linear_qkv's output, of which q, k and v may be views."""
+
+
+def heads_tensor(shape: RankShape, name: str, heads: int, channels: int | None = None) -> Tensor:
+    """[seq_length / cp, micro_batch_size, heads, channels]; by default, kv_channels."""
+    return shape.activation(name, heads, channels or shape.model.kv_channels)
+
+
+def _output(shape: RankShape, name: str) -> Tensor:
+    return heads_tensor(shape, name, shape.local_heads, shape.model.v_channels)
+
+
+def copy_operator(
+    shape: RankShape,
+    name: str,
+    module: Module,
+    inputs: tuple[Tensor, ...],
+    outputs: tuple[Tensor, ...],
+) -> Operator:
+    """A copy that the backward needs nothing for."""
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs
+    )
+
+
+def core_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer = Mixer.FULL
+) -> tuple[Operator, ...]:
+    """Core attention; Transformer Engine first makes k and v contiguous where q is no view.
+
+    Its layout detection knows q, k, v as views of one buffer, or as three tensors
+    (TE attention/dot_product_attention/utils.py, get_qkv_layout); under context parallelism all
+    three are made contiguous (backends.py). The copies are made inside the module: a checkpoint
+    around it keeps the views, and with them the whole mixed_qkv.
+    """
+    if shape.model.attention_backend is AttentionBackend.UNFUSED:
+        return _unfused_attention(shape, query, key, value, mixer)
+    copies: list[Operator] = []
+    if not shape.is_local and (query.base is None or shape.context_parallel_size > 1):
+        query, key, value = (_contiguous(shape, source, copies) for source in (query, key, value))
+    return (*copies, *_flash_attention(shape, query, key, value, mixer))
+
+
+def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Tensor:
+    """`source` itself, or its copy where it is a view."""
+    if source.base is None:
+        return source
+    copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
+    copies.append(copy_operator(shape, copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
+    return copy
+
+
+def _matmul_flops(shape: RankShape, channels: int, keys: int) -> int:
+    """One matmul of all heads: 2 x b x s / cp x keys of a query x heads x channels."""
+    return 2 * shape.tokens * keys * shape.local_heads * channels
+
+
+def attended_keys(shape: RankShape, mixer: Mixer) -> int:
+    """Twice the keys that a query attends to on average: the sequence under a causal mask; with a
+    window w < s, s^2 - (s - w)^2 pairs of s^2 are left of it."""
+    length, window = shape.attended_length, shape.model.window_size
+    if mixer is not Mixer.SLIDING_WINDOW or window is None or window >= length:
+        return length
+    return window * (2 * length - window) // length
+
+
+def _sinks(shape: RankShape) -> tuple[Weight, ...]:
+    """One learnt logit a head in the softmax's denominator (dot_product_attention.py)."""
+    if shape.model.softmax_type is not SoftmaxType.LEARNABLE:
+        return ()
+    return (Weight("core_attention.softmax_offset", (shape.local_heads,), True),)
+
+
+def _flash_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer
+) -> tuple[Operator, ...]:
+    """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
+
+    K and V are not expanded to the query heads. The flash-attn package works batch first: with
+    several sequences Transformer Engine hands a transposed copy of the output on, while cuDNN's
+    fused attention needs none.
+    """
+    model, output = shape.model, _output(shape, "core_attn_out")
+    lse = Tensor(
+        "softmax_lse", (shape.micro_batch_size, shape.local_heads, shape.local_seq), DType.FP32
+    )
+    sources = (query, key, value)
+    operator = Operator(
+        name="core_attention",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.ATTENTION,
+        inputs=sources,
+        outputs=(output,),
+        saved=(*_kept_by_attention(shape, sources, output), lse),
+        weights=_sinks(shape),
+        attention_flops=_matmul_flops(
+            shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
+        )
+        // 2,
+        attention_rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
+        attention_tokens=shape.attended_length,
+        backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
+    )
+    if shape.context_parallel_size > 1:
+        operator = over_context_ranks(shape, operator)
+    batch_first = model.attention_backend is AttentionBackend.FLASH and not shape.is_local
+    if not batch_first or shape.micro_batch_size == 1:
+        return (operator,)
+    transposed = _output(shape, "core_attn_out_transposed")
+    return operator, copy_operator(
+        shape, "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
+    )
+
+
+def _kept_by_attention(
+    shape: RankShape, sources: tuple[Tensor, ...], output: Tensor
+) -> tuple[Tensor, ...]:
+    """q, k, v and the output; with fp8_dot_product_attention in 8 bits, the output under delayed
+    scaling alone (TE attention/dot_product_attention/backends.py, FusedAttnFunc)."""
+    if not (shape.quantizes and shape.model.fp8_dot_product_attention):
+        return (*sources, output)
+    narrow = tuple(
+        Tensor(f"{tensor.name}_fp8", tensor.shape, DType.FLOAT8) for tensor in (*sources, output)
+    )
+    return narrow if shape.precision is Precision.FP8_DELAYED else (*narrow[:-1], output)
+
+
+def _unfused_attention(
+    shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer
+) -> tuple[Operator, ...]:
+    """Scores, softmax, dropout and context as Megatron's DotProductAttention runs them.
+
+    Scores live in a buffer of the process and are not kept. Softmax keeps its output: fp32 where
+    attention_softmax_in_fp32 and no fused kernel (then a copy in the compute type feeds the second
+    matmul), else the compute type. Dropout keeps a 1-byte mask; its output feeds the matmul. K and
+    V of grouped attention are expanded to all query heads. Capped scores keep a tanh of their size.
+    """
+    model, heads = shape.model, shape.local_heads
+    scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
+    expand = heads > shape.local_groups
+    operators: list[Operator] = []
+    if expand:
+        expanded_key, expanded_value = (
+            heads_tensor(shape, "key_all", heads),
+            heads_tensor(shape, "value_all", heads),
+        )
+        operators.append(
+            copy_operator(
+                shape,
+                "expand_kv",
+                Module.CORE_ATTENTION,
+                (key, value),
+                (expanded_key, expanded_value),
+            )
+        )
+        key, value = expanded_key, expanded_value
+    scores = Tensor("attention_scores", scores_shape, shape.dtype)
+    operators.append(
+        Operator(
+            name="attention_scores",
+            module=Module.CORE_ATTENTION,
+            weights=_sinks(shape),
+            unit=ComputeUnit.ATTENTION,
+            inputs=(query, key),
+            outputs=(scores,),
+            saved=(query, key),
+            attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
+        )
+    )
+    if model.attn_logit_softcapping is not None:
+        operators += soft_cap(scores, Module.CORE_ATTENTION, held=True)
+        (scores,) = operators[-1].outputs
+    probs, softmax = _softmax(shape, scores, scores_shape)
+    operators.append(_masked_by_window(shape, softmax, mixer))
+    if model.attention_dropout > 0:
+        dropped = Tensor("attention_probs_dropped", scores_shape, shape.dtype)
+        mask = Tensor("attention_dropout_mask", scores_shape, DType.BOOL)
+        operators.append(
+            Operator(
+                name="attention_dropout",
+                module=Module.CORE_ATTENTION,
+                unit=ComputeUnit.BANDWIDTH,
+                inputs=(probs,),
+                outputs=(dropped,),
+                saved=(mask,),
+            )
+        )
+        probs = dropped
+    context = _output(shape, "core_attn_out")
+    operators.append(
+        Operator(
+            name="attention_context",
+            module=Module.CORE_ATTENTION,
+            unit=ComputeUnit.ATTENTION,
+            inputs=(probs, value),
+            outputs=(context,),
+            saved=(probs, value),
+            attention_flops=_matmul_flops(shape, model.v_channels, shape.seq_length),
+            forward_holds=(scores, query, key),
+            forward_workspace=context.num_bytes,  # a copy puts the sequence first
+        )
+    )
+    return tuple(operators)
+
+
+def _masked_by_window(shape: RankShape, softmax: Operator, mixer: Mixer) -> Operator:
+    """Under capped scores every layer with a window makes its own mask, which masking keeps unless
+    the fused kernel takes no mask at all (Megatron Bridge 0.3.1 gemma2_provider.py get_swa)."""
+    capped = shape.model.attn_logit_softcapping is not None
+    if not capped or mixer is not Mixer.SLIDING_WINDOW or _has_fused_softmax(shape):
+        return softmax
+    mask = Tensor("sliding_window_mask", (shape.local_seq, shape.seq_length), DType.BOOL)
+    return replace(softmax, saved=(*softmax.saved, mask))
+
+
+def _softmax(
+    shape: RankShape, scores: Tensor, scores_shape: tuple[int, ...]
+) -> tuple[Tensor, Operator]:
+    """Softmax over the scores and the tensor it hands on (fusions/fused_softmax.py).
+
+    Without the fused kernel the mask is applied in place: to a view of the scores in the compute
+    type, whose backward holds four score-sized tensors, or to their fp32 copy, with three. The walk
+    counts kept, incoming and outgoing ones by itself.
+    """
+    probs = Tensor("attention_probs", scores_shape, shape.dtype)
+    fused = _has_fused_softmax(shape)
+    kept, copy, alive = probs, 0, 4
+    if shape.model.attention_softmax_in_fp32 and not fused:
+        kept, alive = Tensor("softmax_fp32", scores_shape, DType.FP32), 3
+        copy = kept.num_bytes
+    counted = kept.num_bytes + probs.num_bytes + scores.num_bytes
+    return probs, Operator(
+        name="softmax",
+        module=Module.CORE_ATTENTION,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(scores,),
+        outputs=(probs,),
+        saved=(kept,),
+        forward_workspace=copy,
+        backward_workspace=0 if fused else alive * kept.num_bytes - counted,
+    )
+
+
+def _has_fused_softmax(shape: RankShape) -> bool:
+    """Megatron's is_kernel_available: 16-bit input, 16 < keys <= 4096, multiples of four."""
+    keys, queries = shape.seq_length, shape.local_seq
+    batches = shape.micro_batch_size * shape.local_heads
+    return (
+        shape.model.masked_softmax_fusion
+        and 16 < keys <= 4096
+        and queries % 4 == 0
+        and keys % 4 == 0
+        and batches % 4 == 0
+    )

@@ -1,0 +1,296 @@
+"""Before the first layer and after the last: embeddings, final norm, output layer, loss.
+
+Source: megatron-core 0.16.1 models/gpt/gpt_model.py, models/common/embeddings,
+tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
+"""
+
+from dataclasses import replace
+
+from advisor.base.dtypes import DType
+from advisor.layers.megatron.norms import norm_operator
+from advisor.layers.operators import (
+    ComputeUnit,
+    Gemm,
+    Module,
+    Operator,
+    Tensor,
+    Weight,
+    cached_operators,
+)
+from advisor.layers.shape import RankShape
+from advisor.layers.softcap import soft_cap
+from advisor.models.spec import CrossEntropyFusion, PositionEmbedding
+
+
+def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
+    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut."""
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
+    if model.position_embedding_type is PositionEmbedding.LEARNED:
+        rows = model.max_position_embeddings
+        weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
+    return tuple(weights)
+
+
+def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
+    """Final norm, and the output layer unless it is the embedding of the same rank.
+
+    Under multi-token prediction the norm is a member of the chunk with the last layer.
+    """
+    model = shape.model
+    weights: list[Weight] = []
+    if model.mtp_num_layers is None:
+        weights += final_layernorm(shape)[0].weights
+    if not (model.share_embeddings_and_output_weights and holds_embedding):
+        weights.append(_output_weight(shape))
+    return tuple(weights)
+
+
+def _output_weight(shape: RankShape) -> Weight:
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
+
+
+def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """Embedding lookup, and its dropout where hidden_dropout > 0."""
+    if shape.model.transformer_impl.is_megatron:
+        return _megatron_embedding(shape)
+    from advisor.layers.eager.ends import embedding_layer
+
+    return embedding_layer(shape, embedding_weights(shape))
+
+
+@cached_operators
+def _megatron_embedding(shape: RankShape) -> tuple[Operator, ...]:
+    """Megatron's vocabulary-parallel embedding.
+
+    A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
+    Gemma scales what it looked up (Megatron Bridge 0.3.1 models/gemma/modules.py).
+    """
+    output = shape.hidden("embedding_output")
+    lookup = embedding_lookup(shape, output)
+    if not shape.model.apply_embedding_scaling:
+        return (lookup,)
+    return lookup, scaled_embedding(output)
+
+
+def scaled_embedding(source: Tensor) -> Operator:
+    """Embeddings times the root of hidden_size; keeps nothing of their size."""
+    output = Tensor("embedding_scaled", source.shape, source.dtype)
+    return Operator(
+        name="embedding_scale",
+        module=Module.EMBEDDING,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(source,),
+        outputs=(output,),
+    )
+
+
+def embedding_lookup(shape: RankShape, output: Tensor) -> Operator:
+    """One lookup of the tokens of a microbatch, with its weights."""
+    weights = embedding_weights(shape)
+    dropout = shape.model.hidden_dropout > 0
+    mask = Tensor("embedding_dropout_mask", output.shape, DType.BOOL)
+    gradients = [weight.num_elements * shape.dtype.itemsize for weight in weights]
+    saved = [
+        Tensor("masked_input", (shape.micro_batch_size, shape.local_seq), DType.INT64),
+        Tensor("input_mask", (shape.micro_batch_size, shape.local_seq), DType.BOOL),
+    ]
+    if shape.tp == 1:
+        saved = []
+    if dropout:
+        saved.append(mask)
+    return Operator(
+        name="embedding",
+        module=Module.EMBEDDING,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(),
+        outputs=(output,),
+        saved=tuple(saved),
+        weights=weights,
+        forward_collectives=shape.row_parallel_forward(),
+        backward_collectives=shape.row_parallel_backward(),
+        gathers_gradient=shape.sequence_parallel,
+        forward_workspace=shape.row_parallel_workspace,
+        backward_workspace=_embedding_backward_workspace(
+            shape, gradients, sum(t.num_bytes for t in saved if t.dtype is DType.BOOL)
+        ),
+        extra_backward_bytes=2 * sum(gradients),
+    )
+
+
+def _embedding_backward_workspace(shape: RankShape, gradients: list[int], masks: int) -> int:
+    """Bytes beside the saved ids and the output's gradient at the end of a backward.
+
+    The gradient has been gathered under SP, and the masks have been used. A clone of it zeroes
+    foreign tokens, then comes the word embeddings' gradient: a dense tensor in the compute type, as
+    no GEMM makes it. That of learned positions was accumulated before.
+    """
+    words, *positions = gradients
+    clone = shape.gathered_hidden_bytes if shape.tp > 1 else 0
+    return shape.row_parallel_workspace - masks + max(words, clone, *positions, 0)
+
+
+@cached_operators
+def final_layernorm(shape: RankShape) -> tuple[Operator, ...]:
+    """The norm after the last layer."""
+    hidden, normed = shape.hidden("decoder_output"), shape.hidden("final_layernorm_out")
+    return (norm_operator(shape, Module.FINAL_LAYERNORM, hidden, normed),)
+
+
+def head_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """Final norm, output layer and cross entropy of the last stage."""
+    return tuple(operator for _, operators in head_groups(shape) for operator in operators)
+
+
+def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
+    """The same by what runs as one: eager torch computes the loss outside the model."""
+    if shape.model.transformer_impl.is_megatron:
+        return (("head", _megatron_head(shape)),)
+    from advisor.layers.eager.ends import cross_entropy, output_head
+
+    weight = _output_weight(shape)
+    return (
+        ("head", output_head(shape, weight)),
+        ("loss", cross_entropy(shape, weight.shape[0])),
+    )
+
+
+@cached_operators
+def _megatron_head(shape: RankShape) -> tuple[Operator, ...]:
+    if shape.model.mtp_num_layers is not None:
+        return _heads_of_every_depth(shape, shape.model.mtp_num_layers)
+    norm = final_layernorm(shape)
+    output = _output_layer(shape, norm[0].outputs[0])
+    logits = output.outputs[0]
+    capped: tuple[Operator, ...] = ()
+    if shape.model.final_logit_softcapping is not None:
+        capped = soft_cap(logits, Module.OUTPUT_LAYER, held=True)
+        (logits,) = capped[-1].outputs
+    return (*norm, output, *capped, _cross_entropy(shape, logits))
+
+
+def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]:
+    """Output layer and loss of every depth of multi-token prediction, then those of the model.
+
+    They read parts of one tensor [(1 + depths) x seq_length / cp (/ tp), b, hidden_size]. The
+    variables of a depth (logits, labels, losses) live until the next one's replace them, those of
+    the last until the forward ends (models/gpt/gpt_model.py, _postprocess).
+    """
+    hidden = shape.hidden("")
+    merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
+    parts = tuple(merged.view(f"mtp_hidden_{depth}", hidden.shape) for depth in range(depths + 1))
+    split = Operator(
+        name="split_depths",
+        module=Module.MTP_LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(merged,),
+        outputs=parts,
+    )
+    operators = [split]
+    variables: tuple[Tensor, ...] = ()
+    for depth in range(1, depths + 1):
+        output = replace(_output_layer(shape, parts[depth], depth), forward_holds=variables)
+        entropy = _cross_entropy(shape, output.outputs[0], f"_{depth}")
+        losses = _depth_loss(shape, entropy.outputs[0])
+        variables = (*output.outputs, *losses.outputs)
+        operators += [output, entropy, losses]
+    output = _output_layer(shape, parts[0])
+    entropy = replace(_cross_entropy(shape, output.outputs[0]), forward_holds=variables)
+    return (*operators, output, entropy)
+
+
+def _depth_loss(shape: RankShape, loss: Tensor) -> Operator:
+    """Masked and scaled losses [micro_batch_size, seq_length / cp] of one depth, in fp32; keeps the
+    shifted loss mask and what it returns."""
+    mask, masked, scaled = (
+        Tensor(f"{loss.name}_{name}", loss.shape, DType.FP32)
+        for name in ("mask", "masked", "scaled")
+    )
+    labels = Tensor(f"{loss.name}_labels", loss.shape, DType.INT64)
+    return Operator(
+        name=f"mtp_{loss.name}",
+        module=Module.MTP_LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(loss,),
+        outputs=(scaled, masked, labels),
+        saved=(mask, scaled),
+    )
+
+
+def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
+    """Logits of `source`. In the backward the weight's gradient from the model's own logits waits
+    for that of a depth; their sum is a third tensor, made when the logits' gradient is gone, and
+    after the last of them what they read."""
+    weight = _output_weight(shape)
+    rows = weight.shape[0]
+    logits = shape.activation(f"logits_{depth}" if depth else "logits", rows)
+    gradient = shape.weight_gradient_bytes(weight.num_elements)
+    workspace = shape.row_parallel_workspace + gradient
+    if depth:
+        total = weight.num_elements * shape.dtype.itemsize
+        gone = logits.num_bytes + (source.storage.num_bytes if depth == 1 else 0)
+        workspace = gradient + max(workspace, gradient + total - gone)
+    return Operator(
+        name=f"output_layer_{depth}" if depth else "output_layer",
+        module=Module.OUTPUT_LAYER,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(logits,),
+        saved=(source,),
+        weights=(weight,),
+        gemm=Gemm(shape.tokens, rows, shape.model.hidden_size),
+        forward_collectives=shape.column_parallel_forward(),
+        backward_collectives=shape.column_parallel_backward(),
+        backward_workspace=workspace,
+    )
+
+
+def _cross_entropy(shape: RankShape, logits: Tensor, suffix: str = "") -> Operator:
+    """Vocabulary-parallel cross entropy: what it keeps of the logits [s / cp, b, vocabulary / tp].
+
+    Unfused and native: softmax in fp32, beside the 16-bit logits in the forward and their 16-bit
+    gradient in the backward; native adds one fp32 temporary in the backward. Transformer Engine
+    writes the gradient into the logits during the forward.
+    """
+    fusion = shape.model.cross_entropy_fusion
+    softmax = Tensor(f"softmax{suffix}", logits.shape, DType.FP32)
+    in_place = fusion is CrossEntropyFusion.TE
+    targets = Tensor(
+        f"masked_target{suffix}", (shape.micro_batch_size * shape.local_seq,), DType.INT64
+    )
+    target_mask = Tensor(f"target_mask{suffix}", targets.shape, DType.BOOL)
+    loss = Tensor(f"loss{suffix}", (shape.micro_batch_size, shape.local_seq), DType.FP32)
+    native = fusion is CrossEntropyFusion.NATIVE
+    elements = logits.num_bytes // logits.dtype.itemsize
+    # the rows' numbers, the largest logits, the predicted ones before they are copied, and the
+    # labels with the sequence first, which is a copy of several sequences
+    labels = DType.INT64.itemsize if shape.micro_batch_size > 1 else 0
+    rows = shape.tokens * (labels + DType.INT64.itemsize + 2 * DType.FP32.itemsize)
+    return Operator(
+        name=f"cross_entropy{suffix}",
+        module=Module.LOSS,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(logits,),
+        outputs=(loss,),
+        saved=(logits,) if in_place else (softmax, targets, target_mask),
+        gradient_in_saved=in_place,
+        forward_workspace=0 if in_place else rows,
+        backward_workspace=softmax.num_bytes if native else 0,
+        extra_forward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][0] * elements,
+        extra_backward_bytes=_CROSS_ENTROPY_TRAFFIC[fusion][1] * elements,
+    )
+
+
+_CROSS_ENTROPY_TRAFFIC = {
+    CrossEntropyFusion.NONE: (32, 8),
+    CrossEntropyFusion.NATIVE: (20, 0),
+    CrossEntropyFusion.TE: (4, 0),
+}
+"""Memory traffic per logit, forward and backward, beyond one pass over what is read and kept.
+
+Passes over fp32 copies, 4 bytes each. Unfused: the copy, maximum (1), subtraction, exponential and
+division in place (2 each), sum (1); back: scaling in place and a 16-bit copy (2). Native fuses
+subtraction, exponential and their copies. Transformer Engine reads the logits twice."""

@@ -1,0 +1,101 @@
+"""Linear layers: cut by TP in columns or rows, or whole on every rank.
+
+Source: megatron-core 0.16.1 tensor_parallel/layers.py; TE module/linear.py.
+"""
+
+from math import prod
+
+from advisor.layers.megatron.quantization import gradient_copies, saved_input
+from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+
+
+def column_parallel_linear(
+    shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor, *, bias: bool
+) -> Operator:
+    """`output` [.., n / tp] = `source` [.., k] x weight [n / tp, k].
+
+    Saves its input; under SP that is the shard, which forward and backward gather: Megatron's own
+    layer into a buffer of the process (see resident buffers). The data gradient of the whole
+    sequence lives until its reduce-scatter.
+    """
+    width, inner = output.shape[-1], source.shape[-1]
+    gathered = shape.tokens * inner * shape.dtype.itemsize
+    workspace = gathered if shape.sequence_parallel else 0
+    return Operator(
+        name=name,
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=saved_input(shape, source),
+        weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=True),
+        gemm=shape.gemm(shape.tokens, width, inner),
+        forward_collectives=shape.column_parallel_forward(gathered),
+        backward_collectives=shape.column_parallel_backward(gathered),
+        forward_workspace=0 if shape.is_local else workspace,
+        backward_workspace=(1 if shape.is_local else 2) * workspace
+        + gradient_copies(shape, output)
+        + shape.weight_gradient_bytes(width * inner),
+    )
+
+
+def row_parallel_linear(
+    shape: RankShape,
+    name: str,
+    module: Module,
+    source: Tensor,
+    output: Tensor,
+    *,
+    bias: bool,
+    saved: tuple[Tensor, ...] | None = None,
+    forward_holds: tuple[Tensor, ...] = (),
+) -> Operator:
+    """`output` [.., hidden_size] = `source` [.., k / tp] x weight [hidden_size, k / tp]; saves its
+    input, or `saved`. TP ranks add their parts up."""
+    width, inner = output.shape[-1], prod(source.shape[2:])
+    return Operator(
+        name=name,
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=saved_input(shape, source) if saved is None else saved,
+        forward_holds=forward_holds,
+        weights=_weights(name, width, inner, bias=bias, cut=True, bias_cut=False),
+        gemm=shape.gemm(shape.tokens, width, inner),
+        forward_collectives=shape.row_parallel_forward(),
+        backward_collectives=shape.row_parallel_backward(),
+        forward_workspace=shape.row_parallel_workspace,
+        gathers_gradient=shape.gathers_gradient,
+        backward_workspace=shape.row_parallel_workspace
+        + gradient_copies(shape, output)
+        + shape.weight_gradient_bytes(width * inner),
+    )
+
+
+def duplicated_linear(
+    shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor
+) -> Operator:
+    """The whole weight on every TP rank, each with its own tokens under SP (TELinear, parallel
+    mode "duplicated"). Saves its input."""
+    width, inner = output.shape[-1], source.shape[-1]
+    return Operator(
+        name=name,
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=saved_input(shape, source),
+        weights=_weights(name, width, inner, bias=False, cut=False, bias_cut=False),
+        gemm=shape.gemm(prod(source.shape[:2]), width, inner),
+        backward_workspace=gradient_copies(shape, output)
+        + shape.weight_gradient_bytes(width * inner),
+    )
+
+
+def _weights(
+    name: str, width: int, inner: int, *, bias: bool, cut: bool, bias_cut: bool
+) -> tuple[Weight, ...]:
+    weight = Weight(f"{name}.weight", (width, inner), cut, True)
+    return (weight, Weight(f"{name}.bias", (width,), bias_cut)) if bias else (weight,)

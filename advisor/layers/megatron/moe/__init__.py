@@ -1,0 +1,1 @@
+"""Mixture of experts: router, token dispatch, experts, combine (megatron-core 0.16.1)."""

@@ -1,0 +1,328 @@
+"""Bringing tokens to the ranks of their experts and their results back.
+
+Source: megatron-core 0.16.1 transformer/moe/token_dispatcher.py and moe_utils.py; alltoall and
+allgather are run in tests/oracles. Read, not run: the flex dispatcher (fused_a2a.py, DeepEP), and
+moe_permute_fusion (Transformer Engine 2.20.2 pytorch/permutation.py, triton/permutation.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.base.dtypes import DType
+from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Group,
+    Module,
+    Operator,
+    Tensor,
+)
+from advisor.layers.shape import RankShape
+from advisor.models.expert_options import TokenDispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """Tokens [rows, hidden_size] sorted by expert with their probabilities [rows], the operators
+    that made them, and tensors that variables hold until the layer has run forward."""
+
+    tokens: Tensor
+    probs: Tensor
+    operators: tuple[Operator, ...]
+    variables: tuple[Tensor, ...]
+
+
+def dispatch(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
+    """Permute, communicate, sort by local expert."""
+    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
+        return _all_gather(shape, source, probs, routing_map)
+    if shape.model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
+        return _flex(shape, source, probs, routing_map)
+    return _all_to_all(shape, source, probs, routing_map)
+
+
+def combine(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """The way back, from the experts' output to [tokens, hidden_size]."""
+    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
+        return _combine_all_gather(shape, source)
+    if shape.model.moe_token_dispatcher_type is TokenDispatcher.FLEX:
+        return _combine_flex(shape, source)
+    return _combine_all_to_all(shape, source)
+
+
+def _operator(
+    module: Module, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], **more: Any
+) -> Operator:
+    return Operator(
+        name=name, module=module, unit=ComputeUnit.BANDWIDTH, inputs=inputs, outputs=outputs, **more
+    )
+
+
+def _both_ways(
+    forward: CollectiveKind, group: Group, num_bytes: int
+) -> dict[str, tuple[Collective, ...]]:
+    """Collectives of an operator whose backward does the reverse."""
+    reverse = {
+        CollectiveKind.ALL_GATHER: CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.REDUCE_SCATTER: CollectiveKind.ALL_GATHER,
+    }
+    return {
+        "forward_collectives": (Collective(forward, group, num_bytes),),
+        "backward_collectives": (Collective(reverse.get(forward, forward), group, num_bytes),),
+    }
+
+
+def _hidden_rows(shape: RankShape, name: str, count: int) -> Tensor:
+    return rows(shape, name, count, shape.model.hidden_size)
+
+
+def _permutation(shape: RankShape, tokens: int, experts: int, routed: int) -> Tensor:
+    """How rows are permuted, kept for the backward of both ways: [routed] indices, or the fused
+    kernels' map [tokens, 2 experts + 1]."""
+    if shape.model.moe_permute_fusion:
+        return Tensor("row_id_map", (tokens, 2 * experts + 1), DType.INT32)
+    return Tensor("sorted_indices", (routed,), DType.INT64)
+
+
+def _selected_probs(shape: RankShape, tokens: int, experts: int, routed: int) -> tuple[Tensor, ...]:
+    """Kept to pick the probabilities of the permuted rows: transposed copies of probabilities and
+    map, or with padding to capacity the place of each row. The fused kernel keeps nothing more."""
+    if shape.model.moe_permute_fusion:
+        return ()
+    if shape.model.moe_pad_expert_input_to_capacity:
+        return (Tensor("indices_1d", (routed,), DType.INT64),)
+    return (
+        Tensor("router_probs_t", (experts, tokens), router_dtype(shape)),
+        Tensor("routing_map_t", (experts, tokens), DType.BOOL),
+    )
+
+
+def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
+    """MoEAlltoAllTokenDispatcher: permute, all-to-all over EP, all-gather over ETP, sort."""
+    counts, dtype = moe_tokens(shape), router_dtype(shape)
+    tokens = _hidden_rows(shape, "permuted_tokens", counts.routed)
+    chosen = Tensor("permuted_probs", (counts.routed,), dtype)
+    shape_of = (counts.local, counts.num_experts, counts.routed)
+    operators = [
+        _operator(
+            Module.DISPATCH,
+            "permute",
+            (source, probs, routing_map),
+            (tokens, chosen),
+            saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
+            gradient_free_inputs=frozenset({routing_map.name}),
+        )
+    ]
+    variables = [tokens, chosen]
+    if shape.expert_model_parallel_size > 1:
+        sent, tokens = tokens, _hidden_rows(shape, "received_tokens", counts.received)
+        weights, chosen = chosen, Tensor("received_probs", (counts.received,), dtype)
+        exchange = _both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tokens.num_bytes)
+        operators.append(
+            _operator(
+                Module.DISPATCH,
+                "dispatch_all_to_all",
+                (sent, weights),
+                (tokens, chosen),
+                **exchange,
+            )
+        )
+        variables += [tokens, chosen]
+    if shape.expert_tensor_parallel_size > 1:
+        part, tokens = tokens, _hidden_rows(shape, "gathered_tokens", counts.computed)
+        weights, chosen = chosen, Tensor("gathered_probs", (counts.computed,), dtype)
+        gather = _both_ways(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR, tokens.num_bytes)
+        operators.append(
+            _operator(
+                Module.DISPATCH, "gather_expert_tokens", (part, weights), (tokens, chosen), **gather
+            )
+        )
+    if counts.local_experts > 1:
+        unsorted, tokens = tokens, _hidden_rows(shape, "expert_tokens", counts.computed)
+        weights, chosen = chosen, Tensor("expert_probs", (counts.computed,), dtype)
+        operators.append(
+            _operator(
+                Module.DISPATCH,
+                "sort_by_expert",
+                (unsorted, weights),
+                (tokens, chosen),
+                saved=_sort_map(shape, "sort_map", counts.computed),
+            )
+        )
+    return Dispatched(tokens, chosen, tuple(operators), tuple(variables))
+
+
+def _sort_map(shape: RankShape, name: str, count: int) -> tuple[Tensor, ...]:
+    """Row map that the fused sort keeps; splitting and concatenating keeps nothing."""
+    return (Tensor(name, (count,), DType.INT32),) if shape.model.moe_permute_fusion else ()
+
+
+def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """Unsort, reduce-scatter over ETP in the router's type, all-to-all, unpermute."""
+    counts = moe_tokens(shape)
+    operators, tensor = [], source
+    if counts.local_experts > 1:
+        unsorted = _hidden_rows(shape, "unsorted_out", counts.computed)
+        operators.append(
+            _operator(
+                Module.COMBINE,
+                "unsort_by_expert",
+                (tensor,),
+                (unsorted,),
+                saved=_sort_map(shape, "unsort_map", counts.computed),
+            )
+        )
+        tensor = unsorted
+    if shape.expert_tensor_parallel_size > 1:
+        part = _hidden_rows(shape, "scattered_out", counts.received)
+        operators.append(_reduce_scatter(shape, tensor, part, Group.EXPERT_TENSOR, holds=(source,)))
+        tensor = part
+    if shape.expert_model_parallel_size > 1:
+        returned = _hidden_rows(shape, "returned_out", counts.routed)
+        exchange = _both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tensor.num_bytes)
+        operators.append(
+            _operator(Module.COMBINE, "combine_all_to_all", (tensor,), (returned,), **exchange)
+        )
+        tensor = returned
+    permutation = _permutation(shape, counts.local, counts.num_experts, counts.routed)
+    output = shape.hidden("experts_out")
+    operators.append(
+        _operator(Module.COMBINE, "unpermute", (tensor,), (output,), saved=(permutation,))
+    )
+    return tuple(operators)
+
+
+def _reduce_scatter(
+    shape: RankShape, source: Tensor, output: Tensor, group: Group, holds: tuple[Tensor, ...] = ()
+) -> Operator:
+    """Reduce-scatter in the type of the probabilities: copies in it, where it is another one."""
+    dtype = router_dtype(shape)
+    scale = dtype.itemsize // shape.dtype.itemsize
+    copies = scale * (source.num_bytes + output.num_bytes) if dtype is not shape.dtype else 0
+    return _operator(
+        Module.COMBINE,
+        "reduce_scatter_expert_out",
+        (source,),
+        (output,),
+        forward_holds=holds,
+        forward_workspace=max(0, copies - output.num_bytes),  # which is made last
+        backward_workspace=max(0, copies - source.num_bytes),
+        **_both_ways(CollectiveKind.REDUCE_SCATTER, group, scale * source.num_bytes),
+    )
+
+
+def _all_gather(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
+    """MoEAllGatherTokenDispatcher: every rank gathers all tokens (in the buffer of the process) and
+    picks those of its experts."""
+    counts, dtype = moe_tokens(shape), router_dtype(shape)
+    parallel = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size > 1
+    operators: list[Operator] = []
+    tokens, weights, chosen, gathered_bytes = source, probs, routing_map, 0
+    if parallel:
+        weights = Tensor("gathered_probs", (counts.gathered, counts.num_experts), dtype)
+        chosen = Tensor("gathered_routing_map", weights.shape, DType.BOOL)
+        gathered_bytes = gathered_token_bytes(shape)
+        tokens = _hidden_rows(shape, "gathered_tokens", 0)
+        operators.append(
+            _operator(
+                Module.DISPATCH,
+                "gather_tokens",
+                (source, probs, routing_map),
+                (tokens, weights, chosen),
+                gradient_free_inputs=frozenset({routing_map.name}),
+                backward_workspace=gathered_bytes,
+                **_both_ways(
+                    CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, gathered_bytes
+                ),
+            )
+        )
+    expert_tokens = _hidden_rows(shape, "expert_tokens", counts.computed)
+    expert_probs = Tensor("expert_probs", (counts.computed,), dtype)
+    shape_of = (counts.gathered, counts.local_experts, counts.computed)
+    selected = (
+        Tensor("router_probs_t", (counts.local_experts, counts.gathered), dtype),
+        Tensor("routing_map_t", (counts.local_experts, counts.gathered), DType.BOOL),
+    )
+    operators.append(
+        _operator(
+            Module.DISPATCH,
+            "permute",
+            (tokens, weights, chosen),
+            (expert_tokens, expert_probs),
+            saved=(_permutation(shape, *shape_of), *selected),
+            gradient_free_inputs=frozenset({chosen.name}),
+            backward_workspace=gathered_bytes,
+        )
+    )
+    return Dispatched(expert_tokens, expert_probs, tuple(operators), ())
+
+
+def gathered_token_bytes(shape: RankShape) -> int:
+    """Bytes of [tokens of all ranks of the expert group, hidden_size]: on the way there in the
+    buffer of the process, its gradient on the way back in a tensor of its own."""
+    return moe_tokens(shape).gathered * shape.model.hidden_size * shape.dtype.itemsize
+
+
+def _combine_all_gather(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    """Unpermute into rows of all ranks, then reduce-scatter them."""
+    counts = moe_tokens(shape)
+    permutation = _permutation(shape, counts.gathered, counts.local_experts, counts.computed)
+    output = shape.hidden("experts_out")
+    if counts.gathered == counts.local:
+        return (_operator(Module.COMBINE, "unpermute", (source,), (output,), saved=(permutation,)),)
+    whole = _hidden_rows(shape, "unpermuted_out", counts.gathered)
+    return (
+        _operator(Module.COMBINE, "unpermute", (source,), (whole,), saved=(permutation,)),
+        _reduce_scatter(shape, whole, output, Group.EXPERT_TENSOR_AND_MODEL),
+    )
+
+
+def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) -> Dispatched:
+    """MoEFlexTokenDispatcher with DeepEP: a token travels once to each rank that has any of its
+    experts, with fp32 probabilities [rows, topk]; there it is permuted to the local experts."""
+    counts = moe_tokens(shape)
+    topk = counts.topk * shape.expert_tensor_parallel_size
+    received = _hidden_rows(shape, "received_tokens", counts.received)
+    weights = Tensor("received_probs", (counts.received, topk), DType.FP32)
+    expert_tokens = _hidden_rows(shape, "expert_tokens", counts.computed)
+    expert_probs = Tensor("expert_probs", (counts.computed,), DType.FP32)
+    shape_of = (counts.received, counts.local_experts, counts.computed)
+    exchange = _both_ways(
+        CollectiveKind.ALL_TO_ALL, Group.EXPERT_TENSOR_AND_MODEL, received.num_bytes
+    )
+    operators = (
+        _operator(
+            Module.DISPATCH,
+            "flex_dispatch",
+            (source, probs, routing_map),
+            (received, weights),
+            saved=(Tensor("received_indices", (counts.received, topk), DType.INT64),),
+            gradient_free_inputs=frozenset({routing_map.name}),
+            **exchange,
+        ),
+        _operator(
+            Module.DISPATCH,
+            "permute",
+            (received, weights),
+            (expert_tokens, expert_probs),
+            saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
+        ),
+    )
+    return Dispatched(expert_tokens, expert_probs, operators, (received,))
+
+
+def _combine_flex(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
+    counts = moe_tokens(shape)
+    permutation = _permutation(shape, counts.received, counts.local_experts, counts.computed)
+    restored = _hidden_rows(shape, "unpermuted_out", counts.received)
+    exchange = _both_ways(
+        CollectiveKind.ALL_TO_ALL, Group.EXPERT_TENSOR_AND_MODEL, restored.num_bytes
+    )
+    return (
+        _operator(Module.COMBINE, "unpermute", (source,), (restored,), saved=(permutation,)),
+        _operator(
+            Module.COMBINE, "flex_combine", (restored,), (shape.hidden("experts_out"),), **exchange
+        ),
+    )

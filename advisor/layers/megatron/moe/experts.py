@@ -1,0 +1,186 @@
+"""Routed experts of a rank: one grouped MLP, or one MLP after another.
+
+Source: megatron-core 0.16.1 transformer/moe/experts.py. SequentialMLP is run in tests/oracles;
+TEGroupedMLP is read there and in Transformer Engine 2.20.2 pytorch/module/grouped_linear.py: its
+linear layers keep the rows of all experts, and write one output.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from advisor.layers.expert_tokens import MoeTokens, moe_tokens, rows, runs_grouped
+from advisor.layers.megatron.quantization import gradient_copies, saved_input
+from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+from advisor.models.spec import Activation
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Experts that one MLP computes: rows of its tensors, what ends their names, copies of its
+    weights."""
+
+    count: int
+    suffix: str
+    experts: int
+
+
+def expert_operators(
+    shape: RankShape, tokens: Tensor, probs: Tensor
+) -> tuple[tuple[Operator, ...], Tensor]:
+    """From the sorted tokens [rows, hidden_size] and their probabilities [rows] to the experts'
+    output, with that output."""
+    counts = moe_tokens(shape)
+    applied: tuple[Operator, ...] = ()
+    if shape.model.moe_apply_probs_on_input:
+        tokens, probs, apply = _probs_on_input(shape, tokens, probs)
+        applied = (apply,)
+    if runs_grouped(shape.model) or counts.local_experts == 1:
+        part = _Part(counts.computed, "", counts.local_experts)
+        operators = _mlp(shape, part, tokens, probs)
+        return (*applied, *operators), operators[-1].outputs[0]
+    operators = _one_by_one(shape, counts, tokens, probs)
+    return (*applied, *operators), operators[-1].outputs[0]
+
+
+def _probs_on_input(
+    shape: RankShape, tokens: Tensor, probs: Tensor
+) -> tuple[Tensor, Tensor, Operator]:
+    """Tokens times probabilities; ones take the place of the probabilities behind it."""
+    scaled = rows(shape, "scaled_tokens", *tokens.shape)
+    ones = Tensor("ones", probs.shape, probs.dtype)
+    return (
+        scaled,
+        ones,
+        Operator(
+            name="apply_probs_on_input",
+            module=Module.EXPERT_FC1,
+            unit=ComputeUnit.BANDWIDTH,
+            inputs=(tokens, probs),
+            outputs=(scaled, ones),
+            saved=(tokens, probs),
+        ),
+    )
+
+
+def _one_by_one(
+    shape: RankShape, counts: MoeTokens, tokens: Tensor, probs: Tensor
+) -> tuple[Operator, ...]:
+    """SequentialMLP: tokens are views of their storage, outputs are put together by a copy."""
+    hidden = tokens.shape[-1]
+    operators: list[Operator] = []
+    views, weights, outputs = [], [], []
+    for index in range(counts.local_experts):
+        part = _Part(counts.of_expert(index), f"_{index}", 1)
+        views.append(tokens.view(f"expert_tokens{part.suffix}", (part.count, hidden)))
+        weights.append(probs.view(f"expert_probs{part.suffix}", (part.count,)))
+        operators += _mlp(shape, part, views[-1], weights[-1])
+        outputs.append(operators[-1].outputs[0])
+    split = Operator(
+        name="split_experts",
+        module=Module.EXPERT_FC1,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(tokens, probs),
+        outputs=(*views, *weights),
+    )
+    joined = rows(shape, "expert_out", counts.computed, hidden)
+    concatenate = Operator(
+        name="concatenate_experts",
+        module=Module.EXPERT_FC2,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=tuple(outputs),
+        outputs=(joined,),
+        forward_holds=tuple(outputs),
+        gradient_passed_to=frozenset(tensor.name for tensor in outputs),
+    )
+    return (split, *operators, concatenate)
+
+
+def _mlp(shape: RankShape, part: _Part, tokens: Tensor, probs: Tensor) -> tuple[Operator, ...]:
+    ffn = shape.model.expert_ffn_hidden_size // shape.expert_tensor_parallel_size
+    hidden = tokens.shape[-1]
+    fc1_out = rows(shape, f"expert_fc1_out{part.suffix}", part.count, shape.model.fc1_size_of(ffn))
+    activated = rows(shape, f"expert_activation_out{part.suffix}", part.count, ffn)
+    name = "expert_out" if not part.suffix else f"expert_out{part.suffix}"
+    output = rows(shape, name, part.count, hidden)
+    return (
+        _linear(shape, part, Module.EXPERT_FC1, tokens, fc1_out),
+        _activation(shape, part, fc1_out, activated, probs),
+        _linear(shape, part, Module.EXPERT_FC2, activated, output),
+    )
+
+
+def _linear(
+    shape: RankShape, part: _Part, module: Module, source: Tensor, output: Tensor
+) -> Operator:
+    """A linear layer of the experts; saves its input. No communication: the dispatcher has brought
+    the tokens of all ranks of the expert-tensor-parallel group."""
+    width, depth = output.shape[-1], source.shape[-1]
+    name = f"experts.{module.rpartition('.')[2]}"
+    first = module is Module.EXPERT_FC1
+    sharded = shape.expert_tensor_parallel_size > 1
+    weights = [
+        Weight(
+            f"{name}.weight",
+            (width, depth),
+            sharded,
+            in_linear=True,
+            expert=True,
+            copies=part.experts,
+        )
+    ]
+    if shape.model.add_bias_linear:
+        bias = (width,)
+        weights.append(
+            Weight(f"{name}.bias", bias, sharded and first, expert=True, copies=part.experts)
+        )
+    return Operator(
+        name=f"{name}{part.suffix}",
+        module=module,
+        unit=ComputeUnit.GEMM,
+        inputs=(source,),
+        outputs=(output,),
+        saved=saved_input(shape, source),
+        weights=tuple(weights),
+        gemm=shape.gemm(part.count, width, depth),
+        backward_workspace=gradient_copies(shape, output)
+        + shape.weight_gradient_bytes(weights[0].num_elements),
+    )
+
+
+def _activation(
+    shape: RankShape, part: _Part, source: Tensor, output: Tensor, probs: Tensor
+) -> Operator:
+    """Activation times the tokens' probabilities. Fused (SwiGLU, quick GEGLU), it keeps its input
+    and the probabilities. Unfused, also the activation's parts and its product before the
+    probabilities, which is multiplied in their type.
+    """
+    saved: tuple[Tensor, ...] = (source, probs)
+    wide = 0
+    if not fuses_weighted_activation(shape):
+        if probs.dtype is not shape.dtype:
+            wide = prod(output.shape) * probs.dtype.itemsize
+        names = ["weighted_input"]
+        if shape.model.activation.gated:
+            names += ["expert_glu_gate", "expert_glu_value"]
+        saved += tuple(rows(shape, f"{name}{part.suffix}", *output.shape) for name in names)
+    return Operator(
+        name=f"experts.activation{part.suffix}",
+        module=Module.EXPERT_ACTIVATION,
+        unit=ComputeUnit.BANDWIDTH,
+        inputs=(source, probs),
+        outputs=(output,),
+        saved=saved,
+        forward_workspace=wide,
+        backward_workspace=2 * wide,
+    )
+
+
+_WEIGHTED = (Activation.SWIGLU, Activation.QUICK_GEGLU)
+
+
+def fuses_weighted_activation(shape: RankShape) -> bool:
+    """Whether activation and probabilities are one kernel (fusions/fused_bias_swiglu.py and
+    fused_bias_geglu.py)."""
+    model = shape.model
+    return model.bias_activation_fusion and model.activation in _WEIGHTED

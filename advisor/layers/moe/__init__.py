@@ -1,2 +1,0 @@
-"""Mixture of experts: router, token dispatch, experts, combine (megatron-core 0.16.1
-transformer/moe)."""

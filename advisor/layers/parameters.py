@@ -1,0 +1,85 @@
+"""Parameter counts, as model cards print them: a fold over the operators' weights."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from advisor.layers.megatron.ends import embedding_weights, output_weights
+from advisor.layers.operators import Weight
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
+from advisor.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterCount:
+    """Parameters of a whole model by where they stand; the vocabulary is not padded.
+
+    embedding: word embeddings and learned positions. layers: all transformer layers.
+    output: final norm, and the output layer where it is not the word embedding.
+    multi_token_prediction: its layers and projections, which model cards leave out of the total.
+    """
+
+    embedding: int
+    layers: int
+    output: int
+    multi_token_prediction: int = 0
+
+    @property
+    def total(self) -> int:
+        """Sum of the first three."""
+        return self.embedding + self.layers + self.output
+
+
+@lru_cache(maxsize=256)
+def active_parameters(spec: ModelSpec) -> int:
+    """Parameters that one token goes through: all but the routed experts it is not sent to.
+    Embedding and output layer count; model cards often leave the embedding out."""
+    if spec.num_moe_experts is None:
+        return parameter_count(spec).total
+    moe = sum(kind.feed_forward is FeedForward.MOE for kind in spec.layer_kinds)
+    shape = RankShape(model=spec, seq_length=1, micro_batch_size=1)
+    experts = sum(
+        weight.num_elements
+        for operator in transformer_layer(shape, LayerKind(Mixer.NONE, FeedForward.MOE))
+        for weight in operator.weights
+        if weight.expert
+    )
+    idle = spec.num_moe_experts - spec.moe_router_topk
+    return parameter_count(spec).total - moe * experts // spec.num_moe_experts * idle
+
+
+@lru_cache(maxsize=256)
+def parameter_count(spec: ModelSpec) -> ParameterCount:
+    """Parameters of `spec` on one rank that holds everything.
+
+    Megatron pads the vocabulary to a multiple; published counts do not, so the multiple is 1 here.
+    """
+    unpadded = replace(spec, make_vocab_size_divisible_by=1)
+    shape = RankShape(model=unpadded, seq_length=1, micro_batch_size=1)
+    layers = sum(count * _layer(shape, kind) for kind, count in Counter(spec.layer_kinds).items())
+    output = _elements(output_weights(shape, holds_embedding=True))
+    last = spec.layer_kinds[-1]
+    if spec.mtp_num_layers is not None:
+        output += _layer(shape, last._replace(role=Role.FINAL_LAYERNORM))
+    mtp = _layer(shape, last._replace(role=Role.MULTI_TOKEN_PREDICTION))
+    return ParameterCount(
+        embedding=_elements(embedding_weights(shape)),
+        layers=layers,
+        output=output,
+        multi_token_prediction=mtp * (spec.mtp_num_layers or 0),
+    )
+
+
+def _layer(shape: RankShape, kind: LayerKind) -> int:
+    return sum(_elements(operator.weights) for operator in transformer_layer(shape, kind))
+
+
+def count_parameters(spec: ModelSpec) -> int:
+    """Parameters of the whole model, embeddings counted once where they are tied."""
+    return parameter_count(spec).total
+
+
+def _elements(weights: tuple[Weight, ...]) -> int:
+    return sum(weight.num_elements for weight in weights)

@@ -1,0 +1,224 @@
+"""torchtitan's layer with experts: router, tokens sorted by expert, grouped experts, scores.
+
+Source: torchtitan 0.2.2 models/moe/moe.py, models/moe/utils.py (padding of every expert's rows),
+distributed/expert_parallel.py, run in tests/oracles; its kernel that permutes is not.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from advisor.base.dtypes import DType
+from advisor.layers.eager.moe import (
+    all_scores,
+    choice,
+    gate,
+    gated,
+    gather_tokens,
+    grouped_linear,
+    normalized,
+    per_choice,
+)
+from advisor.layers.eager.parts import linear, nonlinearity, pointwise
+from advisor.layers.expert_tokens import moe_tokens, rows
+from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.layers.torchtitan.collectives import all_to_all
+from advisor.models.expert_options import ScoreFunction
+from advisor.models.spec import ModelSpec
+
+ALIGNMENT: Final = 8
+"""Rows of an expert are padded to a multiple of this (TOKEN_GROUP_ALIGN_SIZE_M)."""
+Operators = tuple[Operator, ...]
+
+
+def grouped_experts_layer(shape: RankShape, source: Tensor) -> Operators:
+    """From the normalized input to [tokens, hidden_size]; shared experts run behind the routed
+    ones.
+
+    Variables of MoE.forward hold its input and what is sorted, computed and put back until it
+    returns.
+    """
+    before = shape.model.moe_apply_probs_on_input
+    weights, router = _router(shape, source)
+    order, sent, dispatched = _dispatch(shape, source, weights)
+    experts, back = _experts(shape, sent)
+    copies = shape.tokens * shape.model.moe_router_topk
+    unsorted = rows(shape, "unsorted", copies, sent.shape[-1])
+    put_back = _put(back, unsorted, order)
+    combined = _sum(unsorted, shape) if before else _weighted(shape, unsorted, weights)
+    held = (source, order, sent, back, unsorted)
+    shared = _shared_experts(shape, source)
+    operators = (*router, *dispatched, *experts, *shared, put_back, *combined)
+    last = operators[-1]
+    if not shared:
+        return (*operators[:-1], replace(last, forward_holds=held))
+    routed, output = last.outputs[0], shared[-1].outputs[0]
+    total = Tensor("moe_out", routed.shape, routed.dtype)
+    add = pointwise("add_shared_experts", Module.COMBINE, (output, routed), total)
+    passed = frozenset({output.name, routed.name})
+    return (*operators, replace(add, gradient_passed_to=passed, forward_holds=held))
+
+
+def _shared_experts(shape: RankShape, source: Tensor) -> Operators:
+    """w2(silu(w1 x) * w3 x) of all tokens, cut by TP as a dense layer's; or nothing."""
+    size = shape.model.moe_shared_expert_intermediate_size
+    if size is None:
+        return ()
+    names = ("w1_out", "activation_out", "w3_out", "product")
+    first, activated, third, product = (
+        rows(shape, f"shared_{name}", shape.tokens, size // shape.tp) for name in names
+    )
+    (activate,) = nonlinearity(shape.model.activation, first, activated)
+    output = rows(shape, "shared_out", shape.tokens, shape.model.hidden_size)
+    fc1, middle = Module.SHARED_FC1, Module.SHARED_ACTIVATION
+    return (
+        linear(shape, "shared_w1", fc1, source, first, bias=False),
+        replace(activate, name="shared_activation", module=middle),
+        linear(shape, "shared_w3", fc1, source, third, bias=False),
+        pointwise("shared_multiply", middle, (activated, third), product, saved=(activated, third)),
+        linear(shape, "shared_w2", Module.SHARED_FC2, product, output, bias=False),
+    )
+
+
+def normalizes(model: ModelSpec) -> bool:
+    """Whether the chosen scores are divided by their sum (route_norm), in Megatron's words."""
+    if model.moe_router_score_function is ScoreFunction.SIGMOID:
+        return model.moe_router_topk > 1
+    return not model.moe_router_pre_softmax
+
+
+def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """Weights [tokens, topk] in fp32. The expert bias is added to a copy of the scores, and groups
+    that are out are masked in another, for the choice alone."""
+    gating = gate(shape, source)
+    scores = all_scores(gating.outputs[0])
+    (all_,) = scores.outputs
+    chosen = per_choice(shape, "chosen_scores")
+    masked = shape.model.moe_router_group_topk is not None
+    copies = (2 if masked else 1) * all_.num_bytes
+    operators = [gating, scores, choice(shape, all_, chosen, copies)]
+    weights = per_choice(shape, "router_weights")
+    if normalizes(shape.model):
+        operators.append(normalized(shape, chosen, weights))
+    else:
+        operators.append(pointwise("router.scale", Module.ROUTER, (chosen,), weights))
+    return weights, tuple(operators)
+
+
+def _dispatch(
+    shape: RankShape, source: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor, Operators]:
+    """Order of the copies by expert, the copies in that order, and what makes them."""
+    copies = moe_tokens(shape).routed * shape.expert_tensor_parallel_size
+    order, taken = (Tensor(name, (copies,), DType.INT64) for name in ("order", "taken_tokens"))
+    sort = pointwise(
+        "sort_by_expert", Module.DISPATCH, (weights,), order, forward_workspace=order.num_bytes
+    )
+    sort = replace(sort, gradient_free_inputs=frozenset({weights.name}))
+    sent = rows(shape, "routed_tokens", copies, shape.model.hidden_size)
+    operators = [sort, gather_tokens(source, sent, taken)]
+    if shape.model.moe_apply_probs_on_input:
+        scaled = rows(shape, "scaled_tokens", *sent.shape)
+        operators.append(_scaled(sent, weights, order, scaled))
+        sent = scaled
+    return order, sent, tuple(operators)
+
+
+def _scaled(sent: Tensor, weights: Tensor, order: Tensor, scaled: Tensor) -> Operator:
+    """Tokens in fp32 times their sorted scores, back in 16 bit: keeps both factors."""
+    wide = Tensor("routed_tokens.fp32", sent.shape, DType.FP32)
+    scores = Tensor("sorted_scores", (sent.shape[0],), DType.FP32)
+    return pointwise(
+        "apply_scores",
+        Module.DISPATCH,
+        (sent, weights),
+        scaled,
+        saved=(wide, scores, order),
+        forward_workspace=wide.num_bytes,
+        backward_workspace=2 * wide.num_bytes,
+    )
+
+
+def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
+    """Padding to whole groups, w1, w3 and w2 of all experts, and padding off again; under expert
+    parallelism between two all-to-alls, the second of which returns before the module's arguments
+    and output are let go."""
+    counts, width = moe_tokens(shape), sent.shape[-1]
+    exchanges = shape.expert_model_parallel_size > 1
+    copies = counts.computed if exchanges else sent.shape[0]
+    received = rows(shape, "received_tokens", copies, width) if exchanges else sent
+    count = copies + counts.local_experts * ALIGNMENT
+    indices = Tensor("padded_rows", (-(-count // ALIGNMENT) * ALIGNMENT,), DType.INT32)
+    padded = rows(shape, "padded_tokens", *indices.shape, width)
+    ffn = shape.model.expert_ffn_hidden_size // shape.expert_tensor_parallel_size
+    first, third = (rows(shape, f"experts.w{n}_out", *indices.shape, ffn) for n in (1, 3))
+    activate, multiply = gated(shape, first, third)
+    output = rows(shape, "experts.w2_out", *indices.shape, width)
+    computed = rows(shape, "experts_out", copies + 1, width)
+    operators = (
+        _pad(received, padded, indices),
+        grouped_linear(shape, "w1", Module.EXPERT_FC1, padded, first),
+        activate,
+        grouped_linear(shape, "w3", Module.EXPERT_FC1, padded, third),
+        multiply,
+        grouped_linear(shape, "w2", Module.EXPERT_FC2, multiply.outputs[0], output),
+        replace(_put(output, computed, indices, longer=True), forward_holds=(padded,)),
+    )
+    if not exchanges:
+        return operators, computed
+    back = rows(shape, "combined_tokens", *sent.shape)
+    combine = all_to_all("combine.all_to_all", Module.COMBINE, computed, back)
+    return (
+        all_to_all("dispatch.all_to_all", Module.DISPATCH, sent, received),
+        *operators,
+        replace(combine, forward_holds=(padded, output)),
+    ), back
+
+
+def _pad(source: Tensor, padded: Tensor, indices: Tensor) -> Operator:
+    """A row of zeros is put behind all rows, by a copy, and rows are taken from that."""
+    longer = source.num_bytes + 2 * source.num_bytes // source.shape[0]
+    return pointwise(
+        "pad_groups",
+        Module.DISPATCH,
+        (source,),
+        padded,
+        saved=(indices,),
+        forward_workspace=longer,
+        backward_workspace=longer,
+    )
+
+
+def _put(source: Tensor, output: Tensor, indices: Tensor, *, longer: bool = False) -> Operator:
+    """Rows of `source` written to `indices` of a new tensor. Where the next operator reads all but
+    its last row, the gradient is first copied into a `longer` one."""
+    return pointwise(
+        f"{output.name}.put",
+        Module.COMBINE,
+        (source,),
+        output,
+        saved=(indices,),
+        backward_workspace=output.num_bytes if longer else 0,
+    )
+
+
+def _weighted(shape: RankShape, unsorted: Tensor, weights: Tensor) -> Operators:
+    """torch.bmm of scores and an fp32 copy of the experts' outputs: keeps both."""
+    wide = Tensor("unsorted.fp32", unsorted.shape, DType.FP32)
+    output = _output(shape)
+    total = Tensor("weighted_sum", output.shape, DType.FP32)
+    return (
+        pointwise("unsorted.float", Module.COMBINE, (unsorted,), wide),
+        pointwise("weighted_sum", Module.COMBINE, (weights, wide), total, saved=(weights, wide)),
+        pointwise("weighted_sum.cast", Module.COMBINE, (total,), output),
+    )
+
+
+def _sum(unsorted: Tensor, shape: RankShape) -> Operators:
+    """The sum over the experts of a token, whose gradient is a view for each."""
+    output = _output(shape)
+    return (pointwise("sum_of_experts", Module.COMBINE, (unsorted,), output),)
+
+
+def _output(shape: RankShape) -> Tensor:
+    return rows(shape, "routed_out", shape.tokens, shape.model.hidden_size)

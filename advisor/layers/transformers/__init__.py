@@ -1,0 +1,1 @@
+"""Layers of Hugging Face's transformers as operators."""

@@ -1,0 +1,219 @@
+"""Decoder layers of Hugging Face's transformers: Llama's, Gemma's, OLMo 2's, and GPT-2's.
+
+Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Qwen3 share its
+parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
+"""
+
+from dataclasses import replace
+
+from advisor.layers.eager.parts import (
+    activation,
+    by_head,
+    dropout,
+    hidden,
+    linear,
+    nonlinearity,
+    pointwise,
+    residual,
+    rotate_half,
+)
+from advisor.layers.operators import (
+    LAYER_INPUT,
+    Module,
+    Operator,
+    Tensor,
+    cached_operators,
+)
+from advisor.layers.shape import RankShape
+from advisor.layers.transformers.core_attention import core_attention
+from advisor.layers.transformers.moe import sparse_moe_block
+from advisor.layers.transformers.norms import norm
+from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.models.spec import Activation, PositionEmbedding
+
+
+@cached_operators
+def transformers_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
+    """Operators of one decoder layer: attention, add, MLP, add, with norms before attention and
+    MLP, behind them, or both."""
+    layer_input, after_attention = (
+        hidden(shape, name) for name in (LAYER_INPUT, "after_attention")
+    )
+    normed, before = _norm_before(shape, "input_layernorm", Module.INPUT_LAYERNORM, layer_input)
+    attended = _attention(shape, normed, layer_input, after_attention, kind)
+    # GPT2Block's variable attn_output lives until the block returns, as does its caller's input.
+    held = (layer_input, attended[-1].inputs[0]) if _is_gpt2(shape) else (layer_input,)
+    mlp_input, between = _norm_before(
+        shape, "pre_feedforward_layernorm", Module.PRE_MLP_LAYERNORM, after_attention
+    )
+    if kind.feed_forward is FeedForward.MOE:
+        experts = sparse_moe_block(shape, mlp_input)
+        (routed,), output = experts[-1].outputs, hidden(shape, "layer_output")
+        add = residual("mlp_residual", Module.MLP_BDA, routed, after_attention, output, held)
+        return (*before, *attended, *between, *experts, add)
+    mlp = _mlp(shape, mlp_input, after_attention, held)
+    return (*before, *attended, *between, *mlp)
+
+
+def _norm_before(
+    shape: RankShape, name: str, module: Module, source: Tensor
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """What attention or MLP reads: `source`, or what a norm makes of it."""
+    if not shape.model.norm_placement.before:
+        return source, ()
+    output = hidden(shape, f"{name}_out")
+    return output, (norm(shape, name, module, source, output),)
+
+
+def _norm_behind(
+    shape: RankShape, name: str, module: Module, source: Tensor
+) -> tuple[Tensor, tuple[Operator, ...]]:
+    """What is added to the residual: `source`, or what a norm makes of it."""
+    if not shape.model.norm_placement.behind:
+        return source, ()
+    output = hidden(shape, f"{name}_out")
+    return output, (norm(shape, name, module, source, output),)
+
+
+def _is_gpt2(shape: RankShape) -> bool:
+    return shape.model.position_embedding_type is PositionEmbedding.LEARNED
+
+
+def _attention(
+    shape: RankShape, source: Tensor, skip: Tensor, output: Tensor, kind: LayerKind
+) -> tuple[Operator, ...]:
+    """q_proj, k_proj, v_proj (or GPT-2's c_attn), q/k norms, rotary, attention, o_proj, residual.
+
+    sdpa_attention_forward passes grouped keys and values on unexpanded (enable_gqa).
+    """
+    model = shape.model
+    query, key, value, before = _query_key_value(shape, source)
+    core = core_attention(shape, query, key, value, kind)
+    out = hidden(shape, "o_proj_out")
+    o_proj = linear(
+        shape,
+        "o_proj",
+        Module.LINEAR_PROJ,
+        core[-1].outputs[0],
+        out,
+        bias=model.add_bias_linear,
+        holds=(source, query, key, value),
+    )
+    branch, dropped = dropout(
+        shape, "resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout
+    )
+    branch, behind = _norm_behind(
+        shape, "post_attention_layernorm", Module.POST_ATTENTION_LAYERNORM, branch
+    )
+    add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
+    return (*before, *core, o_proj, *dropped, *behind, add)
+
+
+def _query_key_value(
+    shape: RankShape, source: Tensor
+) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
+    model = shape.model
+    heads, groups = shape.local_heads * model.kv_channels, shape.local_groups * model.kv_channels
+    if _is_gpt2(shape):
+        return _c_attn(shape, source, heads, groups)
+    bias = model.add_bias_linear or model.add_qkv_bias
+    operators: list[Operator] = []
+    projected = []
+    for name, width in (("q", heads), ("k", groups), ("v", groups)):
+        out = activation(shape, f"{name}_proj_out", width)
+        operators.append(linear(shape, f"{name}_proj", Module.LINEAR_QKV, source, out, bias=bias))
+        if model.qk_layernorm and name != "v":
+            if not model.qk_layernorm_across_heads:
+                out = by_head(shape, out, width // model.kv_channels)
+            normed = Tensor(f"{name}_norm_out", out.shape, out.dtype)
+            operators.append(norm(shape, f"{name}_norm", Module.QK_LAYERNORM, out, normed))
+            out = normed
+        projected.append(out)
+    query, key, value = projected
+    if model.position_embedding_type is PositionEmbedding.ROPE:
+        operators.append(rotate_half(query, key))
+        query, key = operators[-1].outputs
+    return query, key, value, tuple(operators)
+
+
+def _c_attn(
+    shape: RankShape, source: Tensor, heads: int, groups: int
+) -> tuple[Tensor, Tensor, Tensor, tuple[Operator, ...]]:
+    """GPT-2's one projection, of which q, k and v are views."""
+    mixed = activation(shape, "c_attn_out", heads + 2 * groups)
+    projection = linear(shape, "c_attn", Module.LINEAR_QKV, source, mixed, bias=True)
+    views = tuple(
+        mixed.view(name, (*mixed.shape[:2], width))
+        for name, width in (("query", heads), ("key", groups), ("value", groups))
+    )
+    split = replace(pointwise("split", Module.LINEAR_QKV, (mixed,), views[0]), outputs=views)
+    query, key, value = views
+    return query, key, value, (projection, split)
+
+
+def _mlp(
+    shape: RankShape, source: Tensor, skip: Tensor, held: tuple[Tensor, ...]
+) -> tuple[Operator, ...]:
+    """down_proj(act(gate_proj x) * up_proj x), or GPT-2's c_fc, act, c_proj; residual."""
+    model = shape.model
+    bias, width = model.add_bias_linear, model.ffn_hidden_size
+    gated = model.activation.gated
+    first = activation(shape, "gate_proj_out" if gated else "c_fc_out", width)
+    name = first.name.removesuffix("_out")
+    operators = [linear(shape, name, Module.LINEAR_FC1, source, first, bias=bias)]
+    activated = activation(shape, "act_fn_out", width)
+    operators += _activation(model.activation, first, activated)
+    if gated:
+        up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
+        operators += [
+            linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),
+            pointwise(
+                "multiply", Module.ACTIVATION, (activated, up), product, saved=(activated, up)
+            ),
+        ]
+        activated = product
+    out = hidden(shape, "down_proj_out")
+    operators.append(
+        linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
+    )
+    branch, dropped = dropout(shape, "mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
+    branch, behind = _norm_behind(
+        shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
+    )
+    add = residual(
+        "mlp_residual",
+        Module.MLP_BDA,
+        branch,
+        skip,
+        hidden(shape, "layer_output"),
+        holds=held,
+    )
+    return (*operators, *dropped, *behind, add)
+
+
+def _activation(activation: Activation, source: Tensor, output: Tensor) -> list[Operator]:
+    """What ACT2FN makes of the model's activation; only gelu_new is more than torch's function."""
+    if activation is not Activation.GELU:
+        return nonlinearity(activation, source, output)
+    half, inner, tanh, one_plus = (
+        Tensor(f"gelu.{name}", source.shape, source.dtype)
+        for name in ("half", "inner", "tanh", "one_plus_tanh")
+    )
+    size = source.num_bytes
+    return [
+        pointwise("gelu.half", Module.ACTIVATION, (source,), half),
+        pointwise(
+            "gelu.cubic",
+            Module.ACTIVATION,
+            (source,),
+            inner,
+            saved=(source,),
+            forward_workspace=size,
+            backward_workspace=3 * size,
+        ),
+        pointwise("gelu.tanh", Module.ACTIVATION, (inner,), tanh, saved=(tanh,)),
+        pointwise("gelu.one_plus", Module.ACTIVATION, (tanh,), one_plus),
+        pointwise(
+            "gelu.multiply", Module.ACTIVATION, (half, one_plus), output, saved=(half, one_plus)
+        ),
+    ]

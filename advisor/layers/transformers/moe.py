@@ -1,0 +1,114 @@
+"""Experts of transformers by its grouped GEMM (experts_implementation grouped_mm, its default).
+
+Source: transformers 5.23.0 integrations/moe.py (grouped_mm_experts_forward) and the routers of
+models/mixtral and models/qwen3_moe, run in tests/oracles.
+"""
+
+from dataclasses import replace
+
+from advisor.base.dtypes import DType
+from advisor.layers.eager.moe import (
+    all_scores,
+    choice,
+    gate,
+    gated,
+    gather_tokens,
+    grouped_linear,
+    normalized,
+    per_choice,
+)
+from advisor.layers.eager.parts import pointwise
+from advisor.layers.expert_tokens import rows
+from advisor.layers.operators import Module, Operator, Tensor
+from advisor.layers.shape import RankShape
+
+Operators = tuple[Operator, ...]
+
+
+def sparse_moe_block(shape: RankShape, source: Tensor) -> Operators:
+    """From the normalized input to [tokens, hidden_size].
+
+    Variables of grouped_mm_experts_forward hold its input, the sorted tokens, their experts and
+    weights until it returns, and one of the block's the logits.
+    """
+    weights, router = _router(shape, source)
+    copies, hidden = shape.tokens * shape.model.moe_router_topk, shape.model.hidden_size
+    names = ("sorted_experts", "order", "taken_tokens", "inverse_order")
+    experts, order, taken, inverse = (Tensor(name, (copies,), DType.INT64) for name in names)
+    sort = pointwise("sort_by_expert", Module.DISPATCH, (weights,), experts)
+    sort = replace(sort, outputs=(experts, order), gradient_free_inputs=frozenset({weights.name}))
+    sent = rows(shape, "routed_tokens", copies, hidden)
+    sorted_weights = Tensor("sorted_weights", (copies,), weights.dtype)
+    operators, computed = _experts(shape, sent)
+    scaled = Tensor("scaled_out", computed.shape, weights.dtype)
+    unsorted = Tensor("unsorted", computed.shape, weights.dtype)
+    output = rows(shape, "routed_out", shape.tokens, hidden)
+    total = Tensor("sum_of_experts", output.shape, weights.dtype)
+    held = (source, experts, order, sent, sorted_weights, computed, unsorted, *router[0].outputs)
+    tail = [
+        pointwise(
+            "apply_weights",
+            Module.COMBINE,
+            (computed, sorted_weights),
+            scaled,
+            saved=(computed, sorted_weights),
+            backward_workspace=scaled.num_bytes,
+        ),
+        pointwise(
+            "unsort",
+            Module.COMBINE,
+            (scaled,),
+            unsorted,
+            saved=(inverse,),
+            forward_workspace=inverse.num_bytes,
+            backward_workspace=unsorted.num_bytes,
+        ),
+        pointwise("sum_of_experts", Module.COMBINE, (unsorted,), total),
+    ]
+    if total.dtype is not output.dtype:
+        tail.append(pointwise("sum_of_experts.cast", Module.COMBINE, (total,), output))
+    else:
+        tail[-1] = replace(tail[-1], outputs=(output,))
+    tail[-1] = replace(tail[-1], forward_holds=held)
+    return (
+        *router,
+        sort,
+        gather_tokens(source, sent, taken),
+        gather_tokens(weights, sorted_weights, order),
+        *operators,
+        *tail,
+    )
+
+
+def _router(shape: RankShape, source: Tensor) -> tuple[Tensor, Operators]:
+    """Weights [tokens, topk]: Qwen3's in 16 bit, Mixtral's in fp32. The division is in place, for
+    which what it divides is cloned."""
+    gating = gate(shape, source)
+    scores = all_scores(gating.outputs[0])
+    chosen, wide = per_choice(shape, "chosen_scores"), per_choice(shape, "router_weights")
+    divide = replace(normalized(shape, chosen, wide), forward_holds=gating.outputs)
+    operators = (gating, scores, choice(shape, scores.outputs[0], chosen, 0), divide)
+    if not shape.model.qk_layernorm:
+        return wide, operators
+    weights = per_choice(shape, "router_weights.cast", shape.dtype)
+    return weights, (*operators, pointwise("router.cast", Module.ROUTER, (wide,), weights))
+
+
+def _experts(shape: RankShape, sent: Tensor) -> tuple[Operators, Tensor]:
+    """gate_up_proj, whose halves are views, activation and product, down_proj."""
+    copies, ffn = sent.shape[0], shape.model.expert_ffn_hidden_size
+    both = rows(shape, "gate_up_proj_out", copies, 2 * ffn)
+    halves = tuple(both.view(name, (copies, ffn)) for name in ("expert_gate", "expert_up"))
+    split = replace(
+        pointwise("experts.chunk", Module.EXPERT_ACTIVATION, (both,), halves[0]), outputs=halves
+    )
+    activate, multiply = gated(shape, *halves)
+    output = rows(shape, "down_proj_out", *sent.shape)
+    operators = (
+        grouped_linear(shape, "gate_up_proj", Module.EXPERT_FC1, sent, both),
+        split,
+        activate,
+        multiply,
+        grouped_linear(shape, "down_proj", Module.EXPERT_FC2, multiply.outputs[0], output),
+    )
+    return operators, output

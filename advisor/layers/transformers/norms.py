@@ -1,0 +1,57 @@
+"""Norms of transformers: LayerNorm is torch's kernel, RMSNorm is Python, in fp32 and step by step.
+
+Source: transformers 5.23.0 LlamaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm, Olmo2RMSNorm.
+"""
+
+from dataclasses import replace
+
+from advisor.base.dtypes import DType
+from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients
+from advisor.layers.operators import Module, Operator, Tensor, Weight
+from advisor.layers.shape import RankShape
+from advisor.models.spec import Normalization
+
+
+def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
+    """Keeps the fp32 copy of its input, 1/rms of each row, and the normalized tensor, which the
+    weight multiplies; the input itself it does not keep.
+
+    Llama multiplies in 16 bit. Gemma and OLMo 2 do in fp32, where the normalized tensor is twice as
+    large; Gemma keeps 1 + weight beside it.
+    """
+    if shape.model.normalization is Normalization.LAYER_NORM:
+        return fused_norm(shape, name, module, source, output)
+    copy = in_fp32(source, f"{name}.fp32")
+    inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
+    wide = _multiplies_in_fp32(shape)
+    normalized = Tensor(f"{name}.normalized", source.shape, DType.FP32 if wide else source.dtype)
+    saved = [copy, inverse, normalized]
+    if shape.model.layernorm_zero_centered_gamma:
+        saved.append(Tensor(f"{name}.one_plus_weight", source.shape[-1:], DType.FP32))
+    operator = pointwise(
+        name,
+        module,
+        (source,),
+        output,
+        saved=tuple(saved),
+        forward_workspace=copy.num_bytes - (0 if wide else output.num_bytes),
+        backward_workspace=_backward_workspace(copy, normalized, inverse, output),
+    )
+    operator = replace(
+        operator,
+        weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
+        extra_forward_bytes=5 * copy.num_bytes,
+        extra_backward_bytes=8 * copy.num_bytes,
+    )
+    return with_weight_gradients(operator)
+
+
+def _multiplies_in_fp32(shape: RankShape) -> bool:
+    return shape.model.layernorm_zero_centered_gamma or not shape.model.norm_placement.before
+
+
+def _backward_workspace(copy: Tensor, normalized: Tensor, inverse: Tensor, output: Tensor) -> int:
+    """Five fp32 tensors live beside the copy when the 16-bit tensors are gone; the walk counts the
+    normalized one and two of the output's size."""
+    others = normalized.num_bytes + 2 * output.num_bytes + inverse.num_bytes
+    return 5 * copy.num_bytes - others

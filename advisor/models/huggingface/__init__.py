@@ -1,0 +1,1 @@
+"""Model shapes out of a Hugging Face config.json, one module a family of keys."""

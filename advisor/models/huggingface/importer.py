@@ -1,0 +1,335 @@
+"""Model shapes from a Hugging Face config.json, read strictly.
+
+Source of names, and of values where a key is absent: transformers 4.57.1,
+models/<type>/configuration_<type>.py and modeling_<type>.py.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
+from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES, read_deepseek
+from advisor.models.huggingface.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
+from advisor.models.huggingface.keys import HuggingFaceConfig, read_config
+from advisor.models.huggingface.linear_attention import HYBRID_TYPES, read_hybrid
+from advisor.models.huggingface.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
+from advisor.models.huggingface.windows import Windows, window_fields
+from advisor.models.spec import (
+    Activation,
+    ModelSpec,
+    Normalization,
+    PositionEmbedding,
+    nearest_divisors,
+)
+
+_GATED = {
+    "silu": Activation.SWIGLU,
+    "swish": Activation.SWIGLU,
+    "gelu": Activation.GEGLU,
+    "gelu_new": Activation.GEGLU,
+    "gelu_pytorch_tanh": Activation.GEGLU,
+}
+_PLAIN = {
+    "relu2": Activation.SQUARED_RELU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELU,
+    "gelu_fast": Activation.GELU,
+    "gelu_pytorch_tanh": Activation.GELU,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decoder:
+    """What transformers' classes of one model_type fix, or assume where a key is absent.
+
+    num_key_value_heads and head_dim None: as many as query heads, and hidden_size / heads.
+    vocab_size, max_position_embeddings None: the keys are required.
+    windows: of its layers, None where it has none. variant: what else its layers have.
+    bias_keys: attention_bias and mlp_bias are read, as far as the class has them.
+    """
+
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    vocab_size: int | None = None
+    max_position_embeddings: int | None = None
+    windows: Windows | None = None
+    bias_keys: tuple[str, ...] = ()
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    normalization: Normalization = Normalization.RMS_NORM
+    gated: bool = True
+    tied: bool = False
+    activation_key: str = "hidden_act"
+    hidden_act: str = "silu"
+    rotary_percent: float = 1.0
+    experts: ExpertKeys | None = None
+    variant: Variant | None = None
+
+
+_QWEN_WINDOWS = Windows(default=4096, by_flag=True)
+_GEMMA = _Decoder(
+    num_key_value_heads=4,
+    head_dim=256,
+    tied=True,
+    activation_key="hidden_activation",
+    hidden_act="gelu_pytorch_tanh",
+)
+_DECODERS = {
+    "llama": _Decoder(bias_keys=("attention_bias", "mlp_bias")),
+    "mistral": _Decoder(num_key_value_heads=8, windows=Windows(default=4096)),
+    "qwen2": _Decoder(num_key_value_heads=32, windows=_QWEN_WINDOWS, qkv_bias=True),
+    "qwen3": _Decoder(
+        num_key_value_heads=32,
+        head_dim=128,
+        windows=_QWEN_WINDOWS,
+        qk_norm=True,
+    ),
+    "phi3": _Decoder(windows=Windows()),
+    "mixtral": _Decoder(
+        num_key_value_heads=8,
+        windows=Windows(),
+        experts=EXPERT_KEYS["mixtral"],
+    ),
+    "gemma2": replace(
+        _GEMMA,
+        windows=Windows(default=4096, every=2),
+        vocab_size=256000,
+        max_position_embeddings=8192,
+        variant=GEMMA2,
+    ),
+    "gemma3_text": replace(
+        _GEMMA,
+        windows=Windows(default=4096, every=6),
+        vocab_size=262208,
+        max_position_embeddings=131072,
+        qk_norm=True,
+        variant=GEMMA3,
+    ),
+    "llama4_text": _Decoder(
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=202048,
+        max_position_embeddings=131072,
+        variant=LLAMA4,
+    ),
+    "olmo2": _Decoder(qk_norm=True, variant=OLMO2),
+    "qwen3_moe": _Decoder(
+        num_key_value_heads=4,
+        windows=_QWEN_WINDOWS,
+        bias_keys=(),
+        qk_norm=True,
+        experts=EXPERT_KEYS["qwen3_moe"],
+    ),
+    "nemotron": _Decoder(
+        bias_keys=("attention_bias", "mlp_bias"),
+        normalization=Normalization.LAYER_NORM,
+        gated=False,
+        hidden_act="relu2",
+        rotary_percent=0.5,
+    ),
+}
+_DECODER_KEYS = frozenset(
+    {
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+        "max_position_embeddings",
+        "hidden_act",
+        "tie_word_embeddings",
+        "attention_dropout",
+        "partial_rotary_factor",
+        "rope_parameters",
+        "layer_types",
+        "sliding_window",
+    }
+)
+_GPT2_KEYS = frozenset(
+    {
+        "n_layer",
+        "n_embd",
+        "n_inner",
+        "n_head",
+        "n_positions",
+        "n_ctx",
+        "vocab_size",
+        "activation_function",
+        "resid_pdrop",
+        "embd_pdrop",
+        "attn_pdrop",
+        "tie_word_embeddings",
+        "scale_attn_weights",
+        "scale_attn_by_inverse_layer_idx",
+        "reorder_and_upcast_attn",
+        "summary_type",
+        "summary_use_proj",
+        "summary_activation",
+        "summary_proj_to_labels",
+        "summary_first_dropout",
+    }
+)
+MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
+REFUSED = {
+    "falcon": "attention and MLP run side by side, as in no layer of Megatron Core 0.16.1",
+    "gpt_oss": "is read as a preset alone",
+}
+_WITH_VISION = ("gemma3", "llama4")
+_PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
+
+
+def load_huggingface(path: Path) -> ModelSpec:
+    """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
+    config = _of_text(read_config(path))
+    model_type = config.get("model_type", str, None)
+    if model_type in REFUSED:
+        raise config.refuse("model_type", REFUSED[model_type], _PRESETS.get(model_type, ""))
+    if model_type not in MODEL_TYPES:
+        near = nearest_names(model_type or "", MODEL_TYPES)
+        raise config.refuse("model_type", "is not a family that is read", near)
+    config.check_architecture()
+    try:
+        if model_type == "gpt2":
+            return _read_gpt2(config)
+        if model_type in DEEPSEEK_TYPES:
+            return read_deepseek(config)
+        if model_type in HYBRID_TYPES:
+            return read_hybrid(config)
+        return _read_decoder(config, _DECODERS[model_type])
+    except UserError as error:
+        if not error.field.startswith("model."):
+            raise
+        raise UserError(
+            f"{path}: {error.field}", error.value, error.relation, error.nearest
+        ) from None
+
+
+def _of_text(config: HuggingFaceConfig) -> HuggingFaceConfig:
+    """The language model of a file that describes a vision model too, which is not modelled."""
+    inner = config.values.get("text_config")
+    if config.values.get("model_type") not in _WITH_VISION or not isinstance(inner, dict):
+        return config
+    kind = f"{config.values['model_type']}_text"
+    return replace(config, values={**inner, "model_type": kind})
+
+
+def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
+    """Families with rotary positions, and dropout on attention alone."""
+    parts = (family.windows, family.experts, family.variant)
+    own = [part.keys for part in parts if part is not None]
+    config.check_keys(_DECODER_KEYS.union(family.bias_keys, *own))
+    heads = config.positive("num_attention_heads")
+    fields: dict[str, Any] = {
+        "num_layers": config.positive("num_hidden_layers"),
+        "hidden_size": config.positive("hidden_size"),
+        "ffn_hidden_size": config.positive("intermediate_size"),
+        "num_attention_heads": heads,
+        "num_query_groups": _num_query_groups(config, family, heads),
+        "kv_channels": _head_dim(config, family, heads),
+        "vocab_size": config.positive("vocab_size", family.vocab_size),
+        "max_position_embeddings": config.positive(
+            "max_position_embeddings", family.max_position_embeddings
+        ),
+        "normalization": family.normalization,
+        "activation": _activation(config, family.activation_key, family.hidden_act, family.gated),
+        "add_bias_linear": _linear_bias(config, family),
+        "add_qkv_bias": family.qkv_bias,
+        "qk_layernorm": family.qk_norm,
+        "share_embeddings_and_output_weights": config.get("tie_word_embeddings", bool, family.tied),
+        "rotary_percent": _rotary_percent(config, family),
+        "attention_dropout": config.get("attention_dropout", float, 0.0),
+    }
+    if family.variant is not LLAMA4:  # which has chunks
+        fields |= window_fields(config, family.windows, fields["max_position_embeddings"])
+    if family.experts is not None:
+        fields |= expert_fields(config, family.experts)
+    if family.variant is not None:
+        fields |= family.variant.fields(config)
+    return ModelSpec(name=config.model_name, **fields)
+
+
+def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
+    """gpt2: learned positions, LayerNorm, biases everywhere, tied embeddings by default."""
+    config.check_keys(_GPT2_KEYS)
+    if config.get("reorder_and_upcast_attn", bool, False):
+        raise config.refuse("reorder_and_upcast_attn", "fp32 attention scores are not modelled")
+    hidden, heads = config.positive("n_embd"), config.positive("n_head")
+    hidden_dropout = config.get("resid_pdrop", float, 0.1)
+    if config.get("embd_pdrop", float, 0.1) != hidden_dropout:
+        raise config.refuse(
+            "embd_pdrop", f"must equal resid_pdrop = {hidden_dropout}: Megatron has one dropout"
+        )
+    return ModelSpec(
+        name=config.model_name,
+        num_layers=config.positive("n_layer"),
+        hidden_size=hidden,
+        ffn_hidden_size=config.positive("n_inner", 4 * hidden),
+        num_attention_heads=heads,
+        num_query_groups=heads,
+        kv_channels=_divided(config, "n_head", hidden, heads),
+        vocab_size=config.positive("vocab_size"),
+        max_position_embeddings=config.positive("n_positions"),
+        normalization=Normalization.LAYER_NORM,
+        activation=_activation(config, "activation_function", "gelu_new", gated=False),
+        add_bias_linear=True,
+        add_qkv_bias=True,
+        share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, True),
+        position_embedding_type=PositionEmbedding.LEARNED,
+        hidden_dropout=hidden_dropout,
+        attention_dropout=config.get("attn_pdrop", float, 0.1),
+    )
+
+
+def _activation(config: HuggingFaceConfig, key: str, default: str, gated: bool) -> Activation:
+    table = _GATED if gated else _PLAIN
+    name = config.get(key, str, default)
+    if name not in table:
+        legal = ", ".join(sorted(table))
+        raise config.refuse(key, "is not an activation that is modelled", f"one of {legal}")
+    return table[name]
+
+
+def _num_query_groups(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
+    """Key and value heads; null, unlike an absent key, always means as many as query heads."""
+    absent = "num_key_value_heads" not in config.values
+    default = family.num_key_value_heads if absent else None
+    return config.positive("num_key_value_heads", default or heads)
+
+
+def _head_dim(config: HuggingFaceConfig, family: _Decoder, heads: int) -> int:
+    default = family.head_dim if "head_dim" not in config.values else None
+    given = config.get("head_dim", int, default)
+    if given is None:
+        return _divided(config, "num_attention_heads", config.positive("hidden_size"), heads)
+    return config.positive("head_dim", default)
+
+
+def _divided(config: HuggingFaceConfig, key: str, hidden: int, heads: int) -> int:
+    if hidden % heads:
+        near = f"nearest: {nearest_divisors(hidden, heads)}"
+        raise config.refuse(key, f"must divide the hidden size = {hidden}", near)
+    return hidden // heads
+
+
+def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
+    """Megatron has biases in all linear layers or, of the attention's, in QKV alone."""
+    attention, mlp = (
+        key in family.bias_keys and config.get(key, bool, False)
+        for key in ("attention_bias", "mlp_bias")
+    )
+    if attention != mlp:
+        key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
+        raise config.refuse(key, f"needs {other} = true too: Megatron's --add-bias-linear is both")
+    return bool(attention)
+
+
+def _rotary_percent(config: HuggingFaceConfig, family: _Decoder) -> float:
+    """Share of a head that is rotated: a key of its own, or inside rope_parameters."""
+    nested = config.values.get("rope_parameters")
+    inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
+    default = inside if isinstance(inside, int | float) else family.rotary_percent
+    return float(config.get("partial_rotary_factor", float, default))

@@ -1,0 +1,192 @@
+"""Access to one Hugging Face config.json, and what is known of its keys.
+
+Source: transformers 4.57.1, configuration_utils.py and models/*/configuration_*.py.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, show, show_path
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceConfig:
+    """Keys and values of one config.json."""
+
+    path: Path
+    values: dict[str, object]
+
+    def get(self, key: str, annotation: Any, default: Any) -> Any:
+        """Value of a key, type-checked; `default` where it is absent or null."""
+        value = self.values.get(key)
+        return default if value is None else convert(value, annotation, self.path, key)
+
+    def positive(self, key: str, default: int | None = None) -> int:
+        """A positive integer; required where there is no default."""
+        number: int | None = self.get(key, int, default)
+        if number is None:
+            raise self.refuse(key, "is missing")
+        if number < 1:
+            raise self.refuse(key, "must be at least 1")
+        return number
+
+    def refuse(self, key: str, relation: str, nearest: str = "") -> UserError:
+        """The error about one key."""
+        value = show(self.values.get(key, "(none)"))
+        return UserError(f"{self.path}: {key}", value, relation, nearest)
+
+    def check_architecture(self) -> None:
+        """Refuse what is no causal language model: its head has another size."""
+        for name in self.get("architectures", tuple[str, ...], ()):
+            if not name.endswith(("ForCausalLM", "LMHeadModel")):
+                raise self.refuse("architectures", "is not a causal language model (…ForCausalLM)")
+
+    def check_keys(self, read: frozenset[str]) -> None:
+        """Refuse every key that may change memory and is neither read nor switched off."""
+        for key, value in self.values.items():
+            if key in read or key in NEUTRAL_KEYS or key.startswith("_"):
+                continue
+            if value is None or value in OFF_VALUES.get(key, ()):
+                continue
+            reason = REASONS.get(key, "is not understood, and it may change memory")
+            raise self.refuse(key, reason, "remove the key if it has no effect")
+
+    @property
+    def model_name(self) -> str:
+        """Name of the file, or of its folder where the file is a plain config.json."""
+        if self.path.name != CONFIG_FILE:
+            return self.path.stem
+        return self.path.resolve().parent.name or "model"
+
+
+def read_config(path: Path) -> HuggingFaceConfig:
+    """The JSON object in a file; UserError where it is broken or something else."""
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError("file", show_path(path), f"cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError("file", show_path(path), f"is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        kind = type(values).__name__
+        raise UserError("file", show_path(path), f"must hold a JSON object, and holds a {kind}")
+    return HuggingFaceConfig(path=path, values=values)
+
+
+# Keys that change neither the size of a weight nor what training keeps: token ids, initialization,
+# tolerances, rotary frequencies, labels of other heads, generation, bookkeeping.
+NEUTRAL_KEYS = frozenset(
+    {
+        "model_type",
+        "architectures",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "use_cache",
+        "name_or_path",
+        "initializer_range",
+        "rms_norm_eps",
+        "norm_eps",
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "rope_theta",
+        "rope_scaling",
+        "output_router_logits",
+        "original_max_position_embeddings",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "sep_token_id",
+        "decoder_start_token_id",
+        "tokenizer_class",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "bad_words_ids",
+        "pretraining_tp",
+        "gradient_checkpointing",
+        "use_bfloat16",
+        "torchscript",
+        "tf_legacy_loss",
+        "attn_implementation",
+        "id2label",
+        "label2id",
+        "num_labels",
+        "problem_type",
+        "finetuning_task",
+        "task_specific_params",
+        "prefix",
+        "return_dict",
+        "keys_to_ignore_at_inference",
+        "unsloth_version",
+        "unsloth_fixed",
+        "max_length",
+        "min_length",
+        "do_sample",
+        "early_stopping",
+        "num_beams",
+        "num_beam_groups",
+        "diversity_penalty",
+        "temperature",
+        "top_k",
+        "top_p",
+        "typical_p",
+        "repetition_penalty",
+        "length_penalty",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "num_return_sequences",
+        "output_scores",
+        "return_dict_in_generate",
+        "exponential_decay_length_penalty",
+        "remove_invalid_values",
+    }
+)
+
+# Values that leave a feature off; any other value of these keys is refused.
+OFF_VALUES: dict[str, tuple[object, ...]] = {
+    "add_cross_attention": (False,),
+    "attention_bias": (False,),
+    "embd_pdrop": (0.0,),
+    "resid_pdrop": (0.0,),
+    "chunk_size_feed_forward": (0,),
+    "is_decoder": (False, True),
+    "is_encoder_decoder": (False,),
+    "mlp_bias": (False,),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "output_attentions": (False,),
+    "output_hidden_states": (False,),
+    "pruned_heads": ({},),
+    "router_jitter_noise": (0.0,),
+    "qk_layernorm": (False,),
+    "quantization_config": ({},),
+    "tie_encoder_decoder": (False,),
+    "use_qk_norm": (False,),
+    "use_sliding_window": (False,),
+}
+
+_EXPERTS = "mixture-of-experts layers of this family are not modelled"
+REASONS = {
+    "attention_bias": "adds biases that this family does not have in Megatron",
+    "auto_map": "points to code of its own, which may differ from the family's",
+    "mlp_bias": "adds biases that this family does not have in Megatron",
+    "n_routed_experts": _EXPERTS,
+    "num_experts": _EXPERTS,
+    "num_experts_per_tok": _EXPERTS,
+    "num_local_experts": _EXPERTS,
+    "num_nextn_predict_layers": "multi-token prediction is not modelled",
+    "output_attentions": "keeps attention scores, which is not modelled",
+    "output_hidden_states": "keeps every layer's output, which is not modelled",
+    "router_jitter_noise": "noise on the router's input is not modelled",
+    "quantization_config": "quantized weights are not modelled: training weights are 16 bits",
+    "reorder_and_upcast_attn": "attention scores in fp32 outside the kernel are not modelled",
+    "use_sliding_window": "sliding-window attention is not of this family",
+}

@@ -1,0 +1,84 @@
+"""Sliding windows in a Hugging Face config.json.
+
+Source: transformers 4.57.1 and 5.23.0, configuration_*.py of mistral, qwen2, gemma2 and gemma3.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.models.huggingface.keys import HuggingFaceConfig
+from advisor.models.layer_pattern import LayerPattern
+
+_SLIDING = {"sliding_attention": True, "full_attention": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Windows of one family's classes: of `default` tokens where the key is absent.
+
+    by_flag: use_sliding_window decides, and max_window_layers says how many layers have none.
+    every: each Nth layer has none; sliding_window_pattern may say another number.
+    """
+
+    default: int | None = None
+    by_flag: bool = False
+    every: int | None = None
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key that is read beside layer_types and sliding_window."""
+        flag = {"use_sliding_window", "max_window_layers"} if self.by_flag else set()
+        return frozenset(flag | ({"sliding_window_pattern"} if self.every else set()))
+
+
+def window_fields(
+    config: HuggingFaceConfig, family: Windows | None, context: int
+) -> dict[str, Any]:
+    """Fields of ModelSpec about windows; none where they are as long as the `context`.
+
+    Without `family` the classes have no windows, and a key that asks for one is refused.
+    """
+    types = config.get("layer_types", tuple[str, ...], ())
+    known = _SLIDING if family else {"full_attention": False}
+    if not set(types) <= set(known):
+        raise config.refuse("layer_types", f"only {' and '.join(sorted(known))} are read here")
+    window = config.get("sliding_window", int, None)
+    if "sliding_window" not in config.values and family:
+        window = family.default
+    if window is None or window >= context:
+        return {}
+    if family is None:
+        raise config.refuse("sliding_window", "sliding-window attention is not of this family")
+    layers = config.positive("num_hidden_layers")
+    if types and len(types) != layers:
+        raise config.refuse("layer_types", f"must name num_hidden_layers = {layers} layers")
+    windowed = [known[name] for name in types] or _windowed(config, family, layers)
+    if not any(windowed):
+        return {}
+    pattern = _pattern(windowed)
+    return {
+        "window_size": config.positive("sliding_window", window),
+        "window_attn_skip_freq": pattern,
+    }
+
+
+def _windowed(config: HuggingFaceConfig, family: Windows, layers: int) -> list[bool]:
+    """Which layers have a window where layer_types does not say it."""
+    if family.by_flag:
+        first = config.get("max_window_layers", int, 28)
+        uses = config.get("use_sliding_window", bool, False)
+        return [uses and layer >= first for layer in range(layers)]
+    if family.every is None:
+        return [True] * layers
+    every = config.positive("sliding_window_pattern", family.every)
+    return [layer % every != 0 for layer in range(1, layers + 1)]
+
+
+def _pattern(windowed: list[bool]) -> LayerPattern | None:
+    """Megatron's shortest words: None for all layers, a number for each Nth without, a list."""
+    if all(windowed):
+        return None
+    every = windowed.index(False) + 1
+    if windowed == [layer % every != 0 for layer in range(1, len(windowed) + 1)]:
+        return LayerPattern(str(every))
+    return LayerPattern.read([int(window) for window in windowed], "layer_types")

@@ -1,0 +1,127 @@
+"""Model FLOPs by Megatron's convention, and hardware FLOPs with replays."""
+
+from collections import Counter
+from functools import lru_cache
+
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer
+from advisor.models.mixers import mamba_heads
+from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import LayerReplay, RecomputePlan, replayed_operators, tallied
+
+_PASSES = 3  # forward, and twice that in the backward
+
+
+def model_flops(
+    model: ModelSpec,
+    seq_length: int,
+    global_batch_size: int,
+    padded_vocab_size: int,
+    attended_length: int | None = None,
+) -> int:
+    """FLOPs of one step as Megatron reports them (training.py num_floating_point_operations).
+
+    Linear layers, output layer and the two attention matmuls over the causal half; recompute,
+    norms, softmax, routers and embeddings are not counted, but for one a channel of the three norms
+    of multi-token prediction. Of the routed experts, topk a token. A window changes nothing; of
+    packed sequences it takes the lengths that attention sees. A depth of multi-token prediction is
+    counted with the attention that it has, where Megatron goes on with linear_attention_freq.
+    """
+    tokens = global_batch_size * seq_length
+    depths = model.mtp_num_layers or 0
+    kinds = (*model.layer_kinds, *model.layer_kinds[-1:] * depths)
+    mixers = Counter(kind.mixer for kind in kinds)
+    weights = _weights(model, kinds) + _end_weights(model, padded_vocab_size)
+    channels = model.num_attention_heads * (model.qk_channels + model.v_channels)
+    scored = sum(mixers[mixer] for mixer in SOFTMAX_MIXERS)
+    core = _PASSES * tokens * (attended_length or seq_length) * channels * scored
+    return 2 * _PASSES * tokens * weights + core
+
+
+def layer_weights(model: ModelSpec) -> tuple[int, int]:
+    """Multiply-adds a token of all layers of the decoder, and of what stands behind them: output
+    layer and multi-token prediction. Attention over other tokens is not among them."""
+    depths = model.mtp_num_layers or 0
+    predicting = _weights(model, model.layer_kinds[-1:] * depths)
+    end = predicting + _end_weights(model, model.vocab_size)
+    return _weights(model, model.layer_kinds), end
+
+
+def _weights(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
+    """Weights of layers of `kinds` that a token is multiplied by."""
+    mixers = Counter(kind.mixer for kind in kinds)
+    mixed = sum(count * _mixer_weights(model, mixer) for mixer, count in mixers.items())
+    return mixed + model.hidden_size * _feed_forward_width(model, kinds)
+
+
+def _end_weights(model: ModelSpec, vocab_size: int) -> int:
+    """The output layer, once a depth more, and what joins two depths of prediction."""
+    h, depths = model.hidden_size, model.mtp_num_layers or 0
+    return depths * (3 * h + 2 * h * h) + h * vocab_size * (1 + depths)
+
+
+def _mixer_weights(model: ModelSpec, mixer: Mixer) -> int:
+    """Multiply-adds of one layer's mixer a token, but for attention over other tokens (0.19.0
+    training.py transformer_flops, mamba_layer_flops).
+
+    Megatron takes twice the hidden size for Mamba's inner width, whatever its heads are, and seven
+    operations a channel and state for its scan.
+    """
+    h = model.hidden_size
+    match mixer:
+        case Mixer.NONE:
+            return 0
+        case Mixer.GATED_DELTA_NET:
+            heads, channels = model.linear_num_value_heads, model.linear_value_head_dim
+            keys = 2 * model.linear_num_key_heads * model.linear_key_head_dim
+            values = heads * channels
+            conv = model.linear_conv_kernel_dim * (keys + values)
+            return h * (keys + 3 * values + 2 * heads) + conv + 4 * heads * channels**2
+        case Mixer.MAMBA:
+            states = model.mamba_num_groups * model.mamba_state_dim
+            scan = 7 * h * model.mamba_state_dim
+            return h * (4 * h + 2 * states + mamba_heads(model)) + scan + 2 * h * h
+    return _projection_weights(model)
+
+
+def _projection_weights(model: ModelSpec) -> int:
+    """Weights of one layer's attention projections that a token is multiplied by.
+
+    Multi-latent attention: the norms of both ranks count one a channel, as Megatron counts them.
+    """
+    h, heads = model.hidden_size, model.num_attention_heads
+    output = heads * model.v_channels * h
+    if not model.multi_latent_attention:
+        queries = model.query_projection_size * (2 if model.attention_output_gate else 1)
+        return h * (queries + 2 * model.kv_projection_size) + output
+    rank, queries = model.q_lora_rank, heads * model.qk_channels
+    query = h * queries if rank is None else rank * (h + queries + 1)
+    keys_values = model.kv_lora_rank * (h + heads * (model.qk_head_dim + model.v_head_dim) + 1)
+    return query + keys_values + h * model.qk_pos_emb_head_dim + output
+
+
+def _feed_forward_width(model: ModelSpec, kinds: tuple[LayerKind, ...]) -> int:
+    """Width of all linear layers of the MLPs that a token goes through, in units of hidden_size."""
+    matrices = 3 if model.activation.gated else 2
+    parts = Counter(kind.feed_forward for kind in kinds)
+    routed = model.moe_router_topk * model.expert_ffn_hidden_size
+    shared = model.moe_shared_expert_intermediate_size or 0
+    dense = parts[FeedForward.DENSE] * model.ffn_hidden_size
+    return matrices * (dense + parts[FeedForward.MOE] * (routed + shared))
+
+
+@lru_cache(maxsize=8192)
+def replayed_flops(shape: RankShape, plan: RecomputePlan) -> int:
+    """Forward FLOPs that the backward of one microbatch of one chunk runs again on one rank."""
+    return sum(
+        count * _replayed_in_layer(shape, kind, segment.replay)
+        for segment in tallied(plan)
+        for kind, count in segment.kinds()
+    )
+
+
+@lru_cache(maxsize=8192)
+def _replayed_in_layer(shape: RankShape, kind: LayerKind, replay: LayerReplay) -> int:
+    operators = replayed_operators(transformer_layer(shape, kind), replay)
+    return sum(operator.forward_flops for operator in operators)

@@ -1,0 +1,164 @@
+"""The page that `advise` prints: what was assumed, one table, the answer, its flags, the notes."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from advisor.answer.advice import Advice, Candidate, Verification
+from advisor.base.units import gib
+from advisor.report import setting_flags as flags
+from advisor.report.breaking import command_lines, dotted_lines
+from advisor.report.header import header
+from advisor.report.ranking_table import Ranking
+from advisor.report.text import Column, Fitted, beside, indented, table
+from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
+
+_FLAG_MARGIN = 17
+
+
+def page(
+    advice: Advice,
+    *,
+    top: int = 10,
+    show_rejected: bool = False,
+    search_layout: bool = False,
+    with_layout_flags: bool = False,
+) -> RenderableType:
+    """The whole page; `top` rows of the ranking are shown."""
+    shown = advice.candidates[:top]
+    layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
+    blocks = [
+        header(advice, search_layout=search_layout),
+        Ranking(shown, layouts) if shown else None,
+        _answer(advice),
+        _verified(shown),
+        _flags(advice, with_layout=with_layout_flags),
+        _notes(shown),
+        _rejected(advice) if show_rejected or not shown else None,
+        _hint(advice, len(shown), show_rejected),
+    ]
+    parts = [part for block in blocks if block is not None for part in ("", block)]
+    return Group(*parts[1:])
+
+
+def _answer(advice: Advice) -> RenderableType:
+    """The sentence that decides; what is faster still, or what helps where nothing fits."""
+    lines: list[RenderableType] = [Text(verdict(advice), "bold")]
+    if advice.remedies:
+        reference = advice.candidates[0].evaluation
+        head = "Faster still" if advice.fits else "Outside recompute"
+        texts = [remedy_line(remedy, reference) for remedy in advice.remedies]
+        if len(texts) == 1:
+            lines.append(f"{head}: {texts[0]}")
+        else:
+            lines += [f"{head}:", *(beside([("  -", text)], gap=1) for text in texts)]
+    if way := way_out(advice):
+        lines.append(way)
+    if compared := against_preset(advice):
+        lines.append(compared)
+    return Group(*lines)
+
+
+def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
+    """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
+    found = [(c, c.verification) for c in shown if c.verification is not None]
+    if not found:
+        return None
+    columns = [Column(title=title, left=title in _WORDS) for title in _VERIFIED]
+    rows = table(columns)
+    for candidate, seen in found:
+        rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
+    head = "Rehearsed by Megatron Core on fake tensors: GiB allocated on the worst stage"
+    words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
+    words.pop("", None)
+    if any(seen.differences for _, seen in found):
+        words[_OF_ANOTHER_JOB] = None
+    return Group(head, indented(rows, 2), *(Text(text, "dim") for text in words))
+
+
+_OF_ANOTHER_JOB = (
+    "predicted is of the job as rehearsed, and differs from the peak of the ranking above"
+)
+
+
+_VERIFIED = ("row", "recompute", "stage", "predicted", "rehearsed", "error", "")
+_WORDS = ("recompute", "")
+
+
+def _verdict_of(seen: Verification) -> list[str]:
+    if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
+        return [str(seen.stage), "—", "—", "—", "not rehearsed"]
+    error = seen.predicted_bytes / seen.rehearsed_bytes - 1
+    shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
+    reason = f"in the {seen.explanation}" if seen.explanation else ""
+    return [str(seen.stage), gib(seen.predicted_bytes), gib(seen.rehearsed_bytes), shown, reason]
+
+
+_SHOWN_ERROR = 5e-4
+
+
+def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
+    """The chosen row's flags for each framework; a backslash joins what had to be broken."""
+    best = chosen(advice)
+    if best is None:
+        return None
+    rows = []
+    job_flags = flags.framework_layout_flags if with_layout else flags.framework_assumed_flags
+    for framework in flags.shown_frameworks(advice.job):
+        setting = flags.framework_flags(best.evaluation, framework)
+        words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
+        rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
+    if variables := flags.environment_words(best.evaluation):
+        rows.append(("Environment", variables))
+    commands = [Fitted(partial(_command, label, words)) for label, words in rows]
+    caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
+    return Group(*caption, *commands)
+
+
+def _command(label: str, words: str, width: int) -> list[str]:
+    """The label in the margin of a command that is never cut, however narrow the page."""
+    lines = command_lines(words, width - _FLAG_MARGIN)
+    margins = [label, *[""] * (len(lines) - 1)]
+    return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
+
+
+def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
+    """What single rows buy, rows with the same remark together; then the dominated rows."""
+    rows_of: dict[str, list[int]] = {}
+    for candidate in shown:
+        for note in candidate.notes:
+            rows_of.setdefault(note, []).append(candidate.rank)
+    dominated = [candidate.rank for candidate in shown if not candidate.pareto]
+    if dominated:
+        rows_of["another row needs no more memory and no more time"] = dominated
+    notes = [
+        (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
+        for note, rows in rows_of.items()
+    ]
+    return beside(notes) if notes else None
+
+
+def _rejected(advice: Advice) -> RenderableType:
+    """Every refused setting with the rule that refuses it, the way out, and the source."""
+    lines: list[RenderableType] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
+    for rejection in advice.rejected:
+        told = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
+        source = Text(f"{rejection.rule}: {rejection.source}", "dim")
+        lines += [f"  {rejection.setting.spec}", indented(told, 6), indented(source, 6)]
+    return Group(*lines)
+
+
+def _hint(advice: Advice, shown: int, show_rejected: bool) -> RenderableType | None:
+    if not shown:
+        return None
+    parts = []
+    if shown < len(advice.candidates):
+        parts.append(f"{shown} of {len(advice.candidates)} rows: --top N")
+    parts.append(f"explain a row with --explain {min(2, shown)}")
+    if advice.rejected and not show_rejected:
+        parts.append(f"{len(advice.rejected)} rejected with --show-rejected")
+    parts.append("pictures with --plot out.svg")
+    parts[0] = parts[0][:1].upper() + parts[0][1:]
+    return Fitted(lambda width: dotted_lines(parts, width), "dim")

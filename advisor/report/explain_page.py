@@ -1,0 +1,165 @@
+"""`--explain N`: where each GiB of the worst rank and each millisecond of a step goes.
+
+Every table ends in the number that the ranking shows; the totals are asserted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from advisor.answer.advice import (
+    Candidate,
+    Evaluation,
+    MemoryBreakdown,
+    MemoryLine,
+    StageMemory,
+    TimeLine,
+)
+from advisor.base.units import human_bytes
+from advisor.report.breaking import spec_lines
+from advisor.report.text import Column, Fitted, beside, indented, table
+from advisor.report.wording import gib
+
+COMPONENTS = tuple(field.name for field in fields(MemoryBreakdown))
+_INDENT = 2
+_TIME_TOLERANCE = 1e-6  # relative: sums of floats in another order
+
+
+def explanation(
+    candidate: Candidate, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
+) -> RenderableType:
+    """Memory by component and tensor, memory by stage, time by phase and operator."""
+    evaluation = candidate.evaluation
+    peak = evaluation.peak
+    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
+    return Group(
+        "",
+        Text(
+            f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank, on stage "
+            f"{peak.stage}, at its peak ({peak.peak_phase})",
+            "bold",
+        ),
+        memory_table(evaluation, memory),
+        "",
+        Text("Memory of a rank of every pipeline stage, GiB", "bold"),
+        stage_table(evaluation.stages),
+        "",
+        Text(f"Time of one step, expected between {low:.3f} and {high:.3f} s", "bold"),
+        time_table(evaluation, time),
+    )
+
+
+def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> RenderableType:
+    """Tensors under their components, largest first; the total is the reserved peak."""
+    assert_memory_total(evaluation, memory)
+    total = evaluation.peak_reserved_bytes
+    found = table(
+        [
+            Column(title="tensor or term", left=True, wrap=True),
+            Column(title="shape", left=True, wrap=True),
+            Column(title="GiB"),
+            Column(title="share"),
+            Column(title="count x unit"),
+            Column(title="source"),
+        ]
+    )
+    sources: dict[str, int] = {}
+    for component in _components(memory):
+        lines = [line for line in memory if line.component == component and line.num_bytes]
+        subtotal = sum(line.num_bytes for line in lines)
+        found.add_row(component, "", gib3(subtotal), _share(subtotal, total), "", "")
+        for line in sorted(lines, key=lambda line: -line.num_bytes):
+            found.add_row(*_tensor_cells(line, total, sources))
+    found.add_row("total: the reserved peak", "", gib3(total), _share(total, total), "", "")
+    numbered = beside(((f"[{number}]", source) for source, number in sources.items()), gap=1)
+    return indented(Group(found, numbered) if sources else found, _INDENT)
+
+
+def _tensor_cells(
+    line: MemoryLine, total: int, sources: dict[str, int]
+) -> tuple[RenderableType, ...]:
+    """One line; its source gets the next number where it is new."""
+    number = sources.setdefault(line.source, len(sources) + 1) if line.source else 0
+    return (
+        indented(_name(line.name), _INDENT),
+        line.shape,
+        gib3(line.num_bytes),
+        _share(line.num_bytes, total),
+        f"{line.count:g} x {human_bytes(line.unit_bytes)}",
+        f"[{number}]" if number else "",
+    )
+
+
+def _name(name: str) -> RenderableType:
+    """Words wrap; an identifier breaks at its joints."""
+    return name if " " in name else Fitted(partial(spec_lines, name))
+
+
+def stage_table(stages: Sequence[StageMemory]) -> RenderableType:
+    """One row a stage: components, reserved and allocated peak, microbatches in flight."""
+    titles = ("stage", *COMPONENTS, "reserved", "allocated", "in flight")
+    found = table([Column(title=title) for title in titles], gap=1)
+    for stage in stages:
+        parts = [getattr(stage.memory_bytes, name) for name in COMPONENTS]
+        sizes = [*parts, stage.peak_reserved_bytes, stage.peak_allocated_bytes]
+        found.add_row(str(stage.stage), *map(gib, sizes), f"{stage.in_flight_microbatches:.3g}")
+    return indented(found, _INDENT)
+
+
+def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> RenderableType:
+    """Operators under their phases, longest first; the total is the step time."""
+    assert_time_total(evaluation, time)
+    total = evaluation.step_time_seconds
+    found = table(
+        [
+            Column(title="phase and operator", left=True, wrap=True),
+            Column(title="ms"),
+            Column(title="share"),
+            Column(title="bound by", left=True),
+        ]
+    )
+    for phase in dict.fromkeys(line.phase for line in time):
+        lines = [line for line in time if line.phase == phase]
+        found.add_row(phase, *_ms(sum(line.seconds for line in lines), total), "")
+        for line in sorted(lines, key=lambda line: -line.seconds):
+            if line.seconds:
+                name = indented(line.operator, _INDENT)
+                found.add_row(name, *_ms(line.seconds, total), line.bound_by)
+    found.add_row("total: the step", *_ms(total, total), "")
+    return indented(found, _INDENT)
+
+
+def assert_memory_total(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> None:
+    """The lines sum to the reserved peak; each may be off by the byte it was rounded to."""
+    explained = sum(line.num_bytes for line in memory)
+    peak = evaluation.peak_reserved_bytes
+    assert abs(explained - peak) <= len(memory), f"explained {explained} of {peak} bytes"
+
+
+def assert_time_total(evaluation: Evaluation, time: Sequence[TimeLine]) -> None:
+    """The lines sum to the step time."""
+    explained = sum(line.seconds for line in time)
+    step = evaluation.step_time_seconds
+    assert abs(explained - step) <= _TIME_TOLERANCE * step, f"explained {explained} of {step} s"
+
+
+def gib3(num_bytes: float) -> str:
+    """GiB to a MiB's precision, fine enough for a single tensor."""
+    return f"{num_bytes / 2**30:.3f}"
+
+
+def _components(memory: Sequence[MemoryLine]) -> list[str]:
+    """Components in the order of MemoryBreakdown, then any other."""
+    named = dict.fromkeys(line.component for line in memory)
+    return [c for c in COMPONENTS if c in named] + [c for c in named if c not in COMPONENTS]
+
+
+def _share(part: float, total: float) -> str:
+    return f"{part / total * 100:.1f} %"
+
+
+def _ms(seconds: float, total: float) -> list[str]:
+    return [f"{seconds * 1e3:.2f}", _share(seconds, total)]

@@ -1,0 +1,1 @@
+"""A request becomes a job: what is given, what a recipe lends, what is assumed."""

@@ -1,0 +1,308 @@
+"""Job presets: known, published layouts of a model on a number of GPUs.
+
+A preset is a file of configs/experiment or a row of the model's table in configs/recipe. A file is
+called MODEL_COUNTxGPU, e.g. ``llama3_70b_32xh100``; with ``_PRECISION`` behind it, it is the one
+for that precision. So the preset of a job is found by listing one folder and reading one table.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from advisor.base.configuration import (
+    Document,
+    Group,
+    config_names,
+    find_config,
+    load_config,
+    load_yaml,
+)
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, read_dataclass, read_fields
+from advisor.base.units import parse_gpus
+from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
+from advisor.hardware.catalogue import load_gpu, resolve_gpu
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
+from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.plan.split import split_evenly
+from advisor.request.recipes import Recipe, load_recipes
+
+_NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One published job: what runs, on what, how it is laid out, and who says so.
+
+    model: a model preset; model_options: fields of it that this job sets, as pairs.
+    gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
+    that it comes with, where it states one. framework: NeMo or Bridge, where the recipe is theirs.
+    not_modelled: options that it sets and no job has. splits_as_published: False where its PP and
+    VPP do not divide the layers, no table says how they are split, and the layout does it evenly.
+    """
+
+    name: str
+    model: str
+    gpus: str
+    layout: ParallelLayout
+    config: JobConfig
+    model_options: tuple[tuple[str, Any], ...] = ()
+    source: str = ""
+    notes: str = ""
+    shipped: RecomputeSetting | None = None
+    framework: Framework | None = None
+    not_modelled: tuple[str, ...] = ()
+    splits_as_published: bool = True
+
+    def configure(self, model: ModelSpec) -> ModelSpec:
+        """`model` with the options that this job sets."""
+        return replace(model, **dict(self.model_options))
+
+
+def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
+    """Names of all job presets, sorted."""
+    return config_names(Group.EXPERIMENT, config_dir)
+
+
+def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
+    """A job preset by name; UserError with the nearest names where there is none."""
+    return _read(load_config(Group.EXPERIMENT, name, config_dir, "experiment"))
+
+
+def find_experiment(
+    model: str,
+    num_gpus: int,
+    gpu_type: str,
+    precision: Precision | None = None,
+    config_dir: Path | None = None,
+    seq_length: int | None = None,
+    *,
+    complete: bool = False,
+) -> Experiment | None:
+    """The preset of a model on so many GPUs of a type; None where there is none.
+
+    With a precision the preset for it comes first, then the one that names none. Files come before
+    tables; of a table's rows, those of the sequence length that is asked for, pretraining, and the
+    frameworks in the order of _FRAMEWORKS. A recipe for long context is for that context only.
+    complete: passes over rows that make no job as they stand.
+    """
+    wanted = resolve_gpu(gpu_type, config_dir)
+    path = _file_of(model, num_gpus, wanted, precision, config_dir)
+    if path is not None:
+        return _read(load_yaml(path))
+    rows = [
+        recipe
+        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
+        if recipe.num_gpus == num_gpus
+    ]
+    rows.sort(key=lambda recipe: _preference(recipe, precision, seq_length))
+    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
+    return next((p for p in presets if not complete or _is_job(p, config_dir)), None)
+
+
+def nearest_experiment(
+    model: str,
+    num_gpus: int,
+    gpu_type: str,
+    precision: Precision | None = None,
+    config_dir: Path | None = None,
+    seq_length: int | None = None,
+) -> Experiment | None:
+    """The recipe for the same GPUs in the nearest number, with as many replicas as `num_gpus` hold.
+
+    The global batch grows and shrinks with the replicas, so that each does what it did. None where
+    no recipe's replicas fill `num_gpus`, or none makes a job.
+    """
+    wanted = resolve_gpu(gpu_type, config_dir)
+    rows = [
+        recipe
+        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
+        if recipe.runs_on(num_gpus)
+    ]
+    rows.sort(
+        key=lambda recipe: (
+            abs(log2(recipe.num_gpus / num_gpus)),
+            *_preference(recipe, precision, seq_length),
+        ),
+    )
+    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
+    return next((preset for preset in presets if _is_job(preset, config_dir)), None)
+
+
+def nearest_recipe(
+    model: str,
+    num_gpus: int,
+    gpu_type: str,
+    precision: Precision | None = None,
+    config_dir: Path | None = None,
+    seq_length: int | None = None,
+) -> Recipe | None:
+    """The recipe for the same GPUs in the nearest number, whether it runs on `num_gpus` or not."""
+    wanted = resolve_gpu(gpu_type, config_dir)
+    return min(
+        _rows_on(model, wanted, precision, config_dir, seq_length),
+        key=lambda recipe: (
+            abs(log2(recipe.num_gpus / num_gpus)),
+            *_preference(recipe, precision, seq_length),
+        ),
+        default=None,
+    )
+
+
+_LONG_CONTEXT = 8193
+"""Tokens from which a recipe is one for long context."""
+_BUILDERS = {
+    "megatron_bridge": Framework.MEGATRON_BRIDGE,
+    "nemo1": Framework.NEMO,
+    "nemo2": Framework.NEMO,
+}
+_FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
+
+
+def _file_of(
+    model: str, num_gpus: int, gpu: str, precision: Precision | None, config_dir: Path | None
+) -> Path | None:
+    """The file of configs/experiment for a job."""
+    found: dict[str | None, str] = {}
+    for name in experiment_names(config_dir):
+        match = _NAME.fullmatch(name)
+        if match is None or match["model"] != model:
+            continue
+        count, kind = parse_gpus(match["gpus"])
+        if count == num_gpus and _is_gpu(kind, gpu, config_dir):
+            found[match["precision"]] = name
+    name = found.get(precision) or found.get(None) or ""
+    return find_config(Group.EXPERIMENT, name, config_dir) if name else None
+
+
+def _rows_on(
+    model: str,
+    gpu: str,
+    precision: Precision | None,
+    config_dir: Path | None,
+    seq_length: int | None,
+) -> Iterator[Recipe]:
+    """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
+    sixteen = (Precision.BF16, Precision.FP16)
+    for recipe in load_recipes(model, config_dir):
+        named = any(_is_gpu(kind, gpu, config_dir) for kind in recipe.gpu_types)
+        usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == seq_length
+        if named and usual and recipe.precision in (precision, *sixteen):
+            yield recipe
+
+
+def _preference(
+    recipe: Recipe, precision: Precision | None, seq_length: int | None
+) -> tuple[bool, bool, bool, int]:
+    """Smallest for the recipe that says most about the job."""
+    return (
+        seq_length not in (None, recipe.seq_length),
+        recipe.precision != (precision or Precision.BF16),
+        recipe.task != "pretrain",
+        _FRAMEWORKS.index(recipe.framework) if recipe.framework in _FRAMEWORKS else 0,
+    )
+
+
+def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experiment:
+    """The recipe as a preset, on its own GPUs or on `num_gpus` with more or fewer replicas."""
+    num_gpus, gpu_type = num_gpus or recipe.num_gpus, gpu_type or recipe.gpu_types[0]
+    replicas, published = (n // recipe.model_parallel_size for n in (num_gpus, recipe.num_gpus))
+    degrees = recipe.fields_of(ParallelLayout)
+    degrees.setdefault("expert_tensor_parallel_size", 1 if recipe.has_experts else None)
+    layout = ParallelLayout(**degrees, data_parallel_size=replicas)
+    config = JobConfig(**recipe.fields_of(JobConfig))
+    options = recipe.fields_of(ModelSpec)
+    return Experiment(
+        name=recipe.name,
+        model=recipe.model,
+        gpus=f"{num_gpus}x{gpu_type}",
+        layout=layout,
+        config=replace(config, global_batch_size=config.global_batch_size * replicas // published),
+        model_options=tuple(options.items()),
+        source=recipe.source,
+        notes=recipe.notes,
+        shipped=parse_setting(recipe.shipped_recompute) if recipe.shipped_recompute else None,
+        framework=_BUILDERS.get(recipe.framework),
+        not_modelled=recipe.not_modelled,
+    )
+
+
+def with_split(preset: Experiment, config_dir: Path | None = None) -> Experiment:
+    """`preset` with its layers split, where they do not divide and its table does not say how."""
+    model = preset.configure(load_model(preset.model, config_dir))
+    layout = split_evenly(model, preset.layout)
+    return replace(preset, layout=layout, splits_as_published=layout == preset.layout)
+
+
+def _is_job(preset: Experiment, config_dir: Path | None) -> bool:
+    """Whether the preset's layout and batch are legal for its model."""
+    num_gpus, gpu_type = parse_gpus(preset.gpus)
+    try:
+        Job(
+            model=preset.configure(load_model(preset.model, config_dir)),
+            layout=preset.layout,
+            config=preset.config,
+            gpu=load_gpu(gpu_type, config_dir),
+            num_gpus=num_gpus,
+        )
+    except UserError:
+        return False
+    return True
+
+
+def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
+    try:
+        return resolve_gpu(kind, config_dir) == wanted
+    except UserError:  # a preset of the user's own, for a type that nothing describes
+        return False
+
+
+def _read(document: Document) -> Experiment:
+    """Experiment from the file's keys: model, gpus, layout, model_options, shipped_recompute,
+    source, notes, and the fields of JobConfig."""
+    path, values = document.path, dict(document.values)
+    about = {key: convert(values.pop(key, ""), str, path, key) for key in _ABOUT}
+    spec = convert(values.pop("shipped_recompute", ""), str, path, "shipped_recompute")
+    for key in ("model", "gpus"):
+        if not about[key]:
+            raise UserError(f"{path}: {key}", "(none)", "is missing")
+    layout = _mapping(values.pop("layout", {}), path, "layout")
+    options = _mapping(values.pop("model_options", {}), path, "model_options")
+    return Experiment(
+        name=document.name,
+        **about,
+        layout=_layout(layout, parse_gpus(about["gpus"])[0], path),
+        config=read_dataclass(JobConfig, values, path),
+        model_options=tuple(read_fields(ModelSpec, options, path, "model_options.").items()),
+        shipped=parse_setting(spec) if spec else None,
+    )
+
+
+def _mapping(value: object, path: Path, key: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: {key}", value, "must be a mapping of keys to values")
+    return value
+
+
+def _layout(values: dict[str, object], num_gpus: int, path: Path) -> ParallelLayout:
+    """Layout of all GPUs: data parallelism is what the other degrees leave."""
+    layout = read_dataclass(ParallelLayout, values, path, "layout.")
+    if "data_parallel_size" in values:
+        return layout
+    if num_gpus % layout.world_size:
+        raise UserError(
+            f"{path}: layout",
+            f"TP x CP x PP = {layout.world_size}",
+            f"must divide {num_gpus} GPUs",
+            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
+        )
+    return replace(layout, data_parallel_size=num_gpus // layout.world_size)
+
+
+_ABOUT = ("model", "gpus", "source", "notes")

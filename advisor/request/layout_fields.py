@@ -1,0 +1,130 @@
+"""A job's layout: what is given of it, what a recipe lends, and what is left to be chosen."""
+
+from collections.abc import Collection
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.models.attention_kinds import CpCommType
+from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.plan.split import EVEN, split_evenly, virtual_degrees
+from advisor.request.experiments import Experiment
+
+LONG_CONTEXT: Final = 16384
+"""Sequence length from which context parallelism is tried unasked."""
+
+_TP, _CP, _PP, _VPP, _EP = DEGREES = (
+    "tensor_model_parallel_size",
+    "context_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+)
+_SHORT: Final = dict(zip(DEGREES, ("TP", "CP", "PP", "VPP", "EP"), strict=True))
+_ETP = "expert_tensor_parallel_size"
+SEARCHED: Final = frozenset(
+    (*DEGREES, _ETP, "sequence_parallel", "cp_comm_type", "data_parallel_size")
+)
+"""Fields of ParallelLayout that a search sets, unless they are given."""
+_AS_SEARCHED: Final = {
+    **EVEN,
+    "cp_comm_type": CpCommType.P2P,
+    "hierarchical_context_parallel_sizes": None,
+}
+_SHAPING = (_TP, _PP, _CP)
+
+
+def freed(
+    layout: ParallelLayout | None, given: dict[str, Any]
+) -> tuple[ParallelLayout | None, dict[str, Any]]:
+    """`layout` and what is `given` of it, without all that a search can choose."""
+    kept = {k: v for k, v in given.items() if k not in SEARCHED | _AS_SEARCHED.keys()}
+    return layout and replace(layout, **_AS_SEARCHED), kept
+
+
+def degree_words(layout: ParallelLayout, names: Collection[str] = DEGREES) -> str:
+    """``TP 4, PP 16, EP 8``: degrees that are not 1, in the order of their names; ``TP 1`` where
+    all of them are."""
+    degrees = {_SHORT[name]: getattr(layout, name) for name in DEGREES if name in names}
+    larger = [f"{short} {degree}" for short, degree in degrees.items() if degree > 1]
+    return ", ".join(larger or [f"{short} 1" for short in degrees])
+
+
+def open_degrees(given: dict[str, Any], model: ModelSpec, seq_length: int) -> tuple[str, ...]:
+    """Degrees that `given` fields leave open, where no recipe says them: those without which
+    somebody who knows the model and the sequence would not call the layout complete."""
+    wanted = [_TP, _PP]
+    if given.get(_PP) != 1 and not given.get("pipeline_model_parallel_layout"):
+        wanted.append(_VPP)
+    if seq_length >= LONG_CONTEXT and not given.get("hierarchical_context_parallel_sizes"):
+        wanted.append(_CP)
+    if model.num_moe_experts is not None:
+        wanted.append(_EP)
+    return tuple(name for name in wanted if name not in given)
+
+
+def reshaped(
+    given: dict[str, Any], preset: Experiment | None, num_gpus: int
+) -> ParallelLayout | None:
+    """The preset's layout under what is given; None where neither says anything about it."""
+    anew = [name for name in _SHAPING if name in given]
+    base = preset.layout if preset is not None else None
+    if base is None and not anew:
+        return None
+    values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
+    if base is not None:
+        _drop_what_follows(values, given)
+    values |= given
+    tp = values.get(_TP, 1)
+    values.setdefault("sequence_parallel", tp > 1)
+    values.setdefault("data_parallel_size", _data_parallel(values, num_gpus))
+    return ParallelLayout(**values)
+
+
+def _drop_what_follows(values: dict[str, Any], given: dict[str, Any]) -> None:
+    """Leave out of a preset's `values` what other degrees than its own decide anew."""
+    changed = {name for name in DEGREES if given.get(name, values[name]) != values[name]}
+    if changed & set(_SHAPING):
+        values.pop("data_parallel_size")
+    if _TP in changed:
+        values.pop("sequence_parallel")
+    if changed & {_PP, _VPP}:
+        values.pop("pipeline_model_parallel_layout")
+    if _PP in changed:
+        values.pop(_VPP)
+
+
+def completed(
+    layout: ParallelLayout, given: dict[str, Any], model: ModelSpec, *, as_text: bool
+) -> ParallelLayout:
+    """`layout` with what would make it illegal, and nobody said, settled: its layers split as
+    evenly as can be where PP does not divide them (and the text of a recipe is left out where the
+    release reads none); experts not cut by tensor parallelism where EP x TP ranks are too many."""
+    if not as_text and "pipeline_model_parallel_layout" not in given:
+        layout = replace(layout, pipeline_model_parallel_layout="")
+    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    if model.num_layers % pp and vpp in virtual_degrees(model, pp):
+        layout = split_evenly(model, layout, as_text=as_text)
+    stage = layout.world_size // pp
+    ranks = layout.expert_model_parallel_size * layout.expert_tensor_degree
+    if layout.expert_model_parallel_size > 1 and stage % ranks and _ETP not in given:
+        layout = replace(layout, expert_tensor_parallel_size=1)
+    return layout
+
+
+def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:
+    """What TP x CP x PP leave of the GPUs."""
+    degrees: list[int] = [values.get(name, 1) for name in _SHAPING]
+    for name, degree in zip(_SHAPING, degrees, strict=True):
+        if degree < 1:
+            raise UserError(f"layout.{name}", degree, "must be at least 1")
+    product = degrees[0] * degrees[1] * degrees[2]
+    if num_gpus % product:
+        raise UserError(
+            "layout TP x PP x CP",
+            product,
+            f"must divide the number of GPUs = {num_gpus}",
+            f"nearest: {nearest_divisors(num_gpus, product)}",
+        )
+    return num_gpus // product

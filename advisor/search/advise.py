@@ -1,0 +1,242 @@
+"""The whole answer: resolve the request, evaluate, rank, and find what else would help."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from advisor.answer.advice import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
+from advisor.base.errors import UserError
+from advisor.base.units import human_bytes
+from advisor.frameworks.protocols import Stack
+from advisor.frameworks.registry import stack_of
+from advisor.hardware.calibration import Calibration, load_calibration
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.layout_fields import degree_words, freed
+from advisor.request.request import Request, SearchScope
+from advisor.request.resolve import Resolution, resolve
+from advisor.search.layout_search import (
+    ROWS,
+    Searched,
+    best_on_any_layout,
+    evaluate_settings,
+    search_layouts,
+)
+from advisor.search.ranking import rank
+from advisor.search.remedies import find_remedies, other_layout
+
+
+def advise(request: Request) -> Advice:
+    """Rank every legal recompute setting of the requested job.
+
+    Raises UserError where the request is wrong. What neither a preset nor the request says of the
+    layout is as in the recipe for the nearest number of the same GPUs; where there is none or
+    nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
+    """
+    layouts = request.search is SearchScope.LAYOUT
+    resolution = resolve(request, borrow=not layouts)
+    stack = stack_of(resolution.config.framework)
+    calibration = load_calibration(resolution.gpu, request.config_dir)
+    asked = tuple(stack.parse(text) for text in request.recompute)
+    if layouts:
+        return _rank_layouts(resolution, stack, calibration)
+    layout = resolution.layout
+    if layout is not None and not resolution.borrowed and not resolution.open_degrees:
+        advice = _rank_settings(resolution, layout, stack, calibration, asked)
+        return _with_another_layout(advice, resolution, calibration, asked)
+    if resolution.borrowed:
+        borrowed = _rank_borrowed(resolution, stack, calibration, asked)
+        if borrowed is not None:
+            return borrowed
+        resolution = resolve(request, borrow=False)
+    return _rank_best_layout(resolution, stack, calibration, asked)
+
+
+def _rank_borrowed(
+    resolution: Resolution,
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> Advice | None:
+    """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
+    if resolution.layout is None:
+        return None
+    try:
+        advice = _rank_settings(resolution, resolution.layout, stack, calibration, asked)
+    except UserError:
+        return None
+    return advice if advice.fits else None
+
+
+def _rank_best_layout(
+    resolution: Resolution,
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> Advice:
+    """The layout on which the best setting of a search runs."""
+    try:
+        searched = best_on_any_layout(resolution, calibration, asked)
+    except UserError:
+        if resolution.layout is not None:
+            resolution.job(resolution.layout)  # says more where what is given is illegal itself
+        raise
+    best = searched.best.job
+    batch = (f"micro batch {best.config.micro_batch_size}",) * resolution.micro_batch_is_free
+    found = replace(
+        resolution,
+        config=best.config,
+        assumptions=(*batch, *resolution.assumptions, _chosen(resolution, searched)),
+    )
+    advice = _rank_settings(found, best.layout, stack, calibration, asked)
+    advice = replace(advice, evaluated=advice.evaluated + searched.evaluated)
+    return _with_another_layout(advice, resolution, calibration, asked)
+
+
+def _with_another_layout(
+    advice: Advice, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
+) -> Advice:
+    """Where nothing fits in the layout that was given: with the best one that does, as the first
+    remedy. Of Megatron's layouts alone; none where nothing was given."""
+    stack = stack_of(resolution.config.framework)
+    layout, given = freed(resolution.layout, resolution.layout_fields)
+    free_already = resolution.layout is None and given == resolution.layout_fields
+    if advice.fits or free_already or not stack.runs_presets:
+        return advice
+    free = replace(resolution, layout=layout, layout_fields=given)
+    try:
+        searched = best_on_any_layout(free, calibration, asked)
+    except UserError:
+        return advice
+    if not searched.best.fits:
+        return advice
+    remedy = other_layout(searched.best, advice.candidates[0].evaluation, searched.num_layouts)
+    return replace(
+        advice,
+        remedies=(remedy, *advice.remedies),
+        evaluated=advice.evaluated + searched.evaluated,
+    )
+
+
+def _chosen(resolution: Resolution, searched: Searched) -> str:
+    """What a search has settled; degrees by name where others were given."""
+    found = f"the best of {searched.num_layouts} legal layouts"
+    if resolution.layout is None:
+        return found
+    degrees = degree_words(searched.best.job.layout, resolution.open_degrees)
+    return f"{degrees} chosen: {found} with what is given"
+
+
+def _rank_settings(
+    resolution: Resolution,
+    layout: ParallelLayout,
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+) -> Advice:
+    """Settings of one job: those asked for, or all legal ones with the preset's own."""
+    job, shipped = resolution.job(layout), resolution.shipped
+    if asked:
+        refused = {setting: stack.check(setting, job) for setting in asked}
+        settings = tuple(setting for setting in asked if not refused[setting])
+        rejected = tuple(rejection for found in refused.values() for rejection in found)
+        if not settings:
+            first = rejected[0]
+            raise UserError(
+                "--recompute", first.setting.spec, first.reason.rstrip("."), first.fix.rstrip(".")
+            )
+    else:
+        settings = stack.candidates(job)
+        rejected = stack.rejected(job)
+        if shipped and not _among(shipped, settings):
+            refused_preset = stack.check(shipped, job)
+            settings += () if refused_preset else (shipped,)
+            rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
+    if not settings and (found := stack.check(stack.none, job)):
+        raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
+    evaluations = evaluate_settings(job, settings, calibration)
+    candidates = tuple(
+        replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
+        for c in rank(evaluations, _notes(evaluations, stack))
+    )
+    remedies: tuple[Remedy, ...] = ()
+    if candidates:
+        remedies = find_remedies(candidates[0].evaluation, calibration, asked)
+    return _advice(
+        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
+    )
+
+
+def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
+    """Whether `setting` runs like one of `others`: unset and empty lists are what they mean."""
+    return any(setting.promoted == other.promoted for other in others)
+
+
+def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
+    """Every layout with every setting, in one ranking."""
+    searched = search_layouts(resolution, calibration)
+    candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
+    said = f"{searched.num_layouts} legal layouts searched"
+    if not searched.whole:
+        said += f", for the first {ROWS} rows"
+    assumptions = (*resolution.assumptions, said)
+    job = candidates[0].evaluation.job
+    return _advice(
+        job,
+        assumptions,
+        calibration,
+        candidates,
+        stack.rejected(job),
+        len(searched.evaluations),
+        (),
+    )
+
+
+def _advice(
+    job: Job,
+    assumptions: tuple[str, ...],
+    calibration: Calibration,
+    candidates: tuple[Candidate, ...],
+    rejected: tuple[Rejection, ...],
+    evaluated: int,
+    remedies: tuple[Remedy, ...],
+) -> Advice:
+    return Advice(
+        job=job,
+        assumptions=assumptions,
+        calibration=CalibrationNote(
+            name=calibration.name,
+            provenance=calibration.provenance,
+            summary=calibration.summary,
+        ),
+        evaluated=evaluated,
+        candidates=candidates,
+        rejected=rejected,
+        remedies=remedies,
+    )
+
+
+def _notes(
+    evaluations: Sequence[Evaluation], stack: Stack
+) -> Callable[[Evaluation], tuple[str, ...]]:
+    """What is to be said of each setting: that it buys nothing, what a label or default does.
+
+    A setting is held against `none` on the same job. By how much it is worse is said of one job
+    only: among many layouts every row would carry another figure.
+    """
+    without = {id(e.job): e for e in evaluations if not recomputes(e.setting)}
+    alone = len({id(e.job) for e in evaluations}) == 1
+
+    def notes(evaluation: Evaluation) -> tuple[str, ...]:
+        if not recomputes(evaluation.setting):
+            return ()
+        said = list(stack.notes(evaluation.setting, evaluation.job))
+        none = without.get(id(evaluation.job))
+        if none is not None:
+            more = evaluation.peak_reserved_bytes - none.peak_reserved_bytes
+            if more >= 0:
+                figure = f": {human_bytes(more)} more than none" if alone and more else ""
+                said.insert(0, f"buys nothing{figure}")
+        return tuple(said)
+
+    return notes

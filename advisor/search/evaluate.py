@@ -1,0 +1,181 @@
+"""One setting on one job: memory of every stage, and the time of a step."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from advisor.answer.advice import Evaluation, EvaluationDetail
+from advisor.frameworks.registry import stack_of
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
+from advisor.layers.shape import RankShape
+from advisor.memory.chunk import kept_bytes
+from advisor.models.attention_kinds import SoftmaxType
+from advisor.models.layer_kind import LayerKind
+from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.plan.flops import model_flops, replayed_flops
+from advisor.plan.recompute_plan import RecomputePlan, Setting
+from advisor.search.job_memory import JobMemory, StageDetail
+from advisor.time.job_time import JobTime
+from advisor.time.machine import Machine
+from advisor.time.roofline import Network
+
+
+class Evaluator:
+    """Evaluates settings of one job; what does not depend on the setting is computed once.
+
+    `calibration` gives the efficiencies; `recompute_overhead` is against `none` on the same job.
+    at_least_seconds, at_least_bytes: no setting takes less. is_hopeless: those bytes, which no
+    recompute changes, are too many.
+    """
+
+    def __init__(self, job: Job, calibration: Calibration) -> None:
+        self.job = job
+        self.calibration = calibration
+        self.shape = rank_shape(job)
+        self._stack = stack_of(job.config.framework)
+        self.stages = pipeline_stages(job.model, job.layout)
+        self._pipeline = Pipeline(self.stages)
+        self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))
+        self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
+        parts = job, self.shape, self.stages, self._pipeline
+        self._memory = JobMemory(*parts, self._stack)
+        self._time = JobTime(*parts, calibration)
+        self._model_flops = model_flops(
+            job.model,
+            job.config.seq_length,
+            job.config.global_batch_size,
+            job.model.padded_vocab_size(job.layout.tensor_model_parallel_size),
+            self.shape.attended_length,
+        )
+        none = self._plans(self._stack.none)
+        self._none_seconds = self._time.step(none).total
+        self.at_least_seconds = self._time.at_least(none)
+        self.at_least_bytes = self._memory.fixed_bytes
+        self.is_hopeless = self.at_least_bytes > self.budget_bytes
+
+    def evaluate(self, setting: Setting) -> Evaluation:
+        """Memory and time of `setting`, which must be legal for the job."""
+        plans = self._plans(setting)
+        stages = self._memory.stages(plans)
+        time = self._time.step(plans)
+        error = self.calibration.step_time_error
+        reserved = [stage.reserved for stage in stages]
+        return Evaluation(
+            job=self.job,
+            setting=setting,
+            calibration=self.calibration,
+            peak_reserved_bytes=max(one.total for one in reserved),
+            time_seconds=time,
+            step_time_low_seconds=time.total * (1 - error),
+            step_time_high_seconds=time.total * (1 + error),
+            fit_probability=min(one.fit_probability(self.budget_bytes) for one in reserved),
+            budget_bytes=self.budget_bytes,
+            model_flops_per_step=float(self._model_flops),
+            recompute_overhead=time.total / self._none_seconds - 1,
+            look=lambda: self._detail(setting, plans, stages),
+        )
+
+    def seconds(self, setting: Setting) -> float:
+        """Seconds of a step under `setting`, its memory left aside."""
+        return self._time.step(self._plans(setting)).total
+
+    def plan(self, setting: Setting, chunk: ModelChunk) -> RecomputePlan:
+        """The plan of one model chunk under `setting`."""
+        return self._plan(setting, chunk.layers)
+
+    def stage_detail(self, setting: Setting, stage: int) -> StageDetail:
+        """Memory of one stage in all its terms."""
+        return self._memory.stages(self._plans(setting))[stage]
+
+    def slowest_stage(self, setting: Setting) -> int:
+        """The stage that sets the pace."""
+        stages = self._time.stages(self._plans(setting))
+        return max(range(len(stages)), key=lambda stage: stages[stage].total)
+
+    @property
+    def rates(self) -> tuple[Machine, Network]:
+        """Rates behind the times, for reports."""
+        return self._time.machine, self._time.network
+
+    def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
+        return self._stack.plan(setting, self.shape, layers, self.job)
+
+    def _plans(self, setting: Setting) -> list[RecomputePlan]:
+        """The plan of each group of layers."""
+        return [self._plan(setting, layers) for layers in self._pipeline.groups]
+
+    def _detail(
+        self, setting: Setting, plans: list[RecomputePlan], stages: list[StageDetail]
+    ) -> EvaluationDetail:
+        vpp = self.job.layout.virtual_pipeline_model_parallel_size
+        return EvaluationDetail(
+            stages=tuple(stage.summary(k, vpp) for k, stage in enumerate(stages)),
+            saved_bytes_per_layer=self._saved_bytes_per_layer(setting),
+            hardware_flops_per_step=float(self._model_flops + self._replayed_flops(plans)),
+        )
+
+    def _saved_bytes_per_layer(self, setting: Setting) -> dict[LayerKind, int]:
+        """Bytes that one layer of each kind keeps, one microbatch: the mean over as many of them as
+        the largest chunk has."""
+        kept: dict[LayerKind, int] = {}
+        for kind in self._kinds:
+            most = max(layers.count(kind) for layers in self._pipeline.groups)
+            plan = self._plan(setting, (kind,) * most)
+            kept[kind] = kept_bytes(self.shape, plan) // most
+        return kept
+
+    def _replayed_flops(self, plans: list[RecomputePlan]) -> int:
+        """FLOPs of all replays of one step on all ranks."""
+        one_pipeline = 0
+        for plan, copies in zip(plans, self._pipeline.copies, strict=True):
+            one_pipeline += copies * replayed_flops(self.shape, plan)
+        ranks = self.job.num_gpus // self.job.layout.pipeline_model_parallel_size
+        return one_pipeline * self.job.num_microbatches * ranks
+
+
+@lru_cache(maxsize=4096)
+def rank_shape(job: Job) -> RankShape:
+    """Local sizes of one rank of `job`, its attention backend resolved."""
+    layout, config = job.layout, job.config
+    return RankShape(
+        model=_resolve_attention(job.model, job.gpu.compute_capability),
+        seq_length=config.seq_length,
+        micro_batch_size=config.micro_batch_size,
+        precision=config.precision,
+        tensor_model_parallel_size=layout.tensor_model_parallel_size,
+        sequence_parallel=layout.sequence_parallel,
+        context_parallel_size=layout.context_parallel_size,
+        cp_comm_type=layout.cp_comm_type,
+        cp_all_to_all_size=layout.cp_all_to_all_size,
+        transformer_engine=config.transformer_engine,
+        tp_comm_overlap=layout.tp_comm_overlap,
+        mean_packed_length=config.mean_packed_length,
+        expert_model_parallel_size=layout.expert_model_parallel_size,
+        expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
+        moe_load_imbalance=config.moe_load_imbalance,
+    )
+
+
+def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec:
+    """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
+    attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
+    caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
+    attention is unfused."""
+    if model.attention_backend is not AttentionBackend.AUTO:
+        return model
+    capped = model.attn_logit_softcapping is not None
+    if model.transformer_impl is TransformerImpl.LOCAL or capped:
+        return replace(model, attention_backend=AttentionBackend.UNFUSED)
+    fused = compute_capability >= 9.0
+    older = AttentionBackend.FLASH
+    sinks = model.softmax_type is not SoftmaxType.VANILLA
+    if sinks or model.qk_channels != model.v_channels:
+        older = AttentionBackend.UNFUSED
+    backend = AttentionBackend.FUSED if fused else older
+    return replace(model, attention_backend=backend)
+
+
+def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
+    """`setting` on `job`; use an Evaluator for several settings of one job."""
+    return Evaluator(job, calibration).evaluate(setting)

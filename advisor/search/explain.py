@@ -1,0 +1,190 @@
+"""Where each byte of the worst rank and each millisecond of a step goes."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from advisor.answer.advice import Evaluation, MemoryLine, TimeLine
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.megatron.ends import embedding_operators, head_operators
+from advisor.layers.operators import Operator, Tensor
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
+from advisor.search.evaluate import Evaluator
+from advisor.search.job_memory import StageDetail
+from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
+
+
+def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
+    """Bytes of the worst rank by component and tensor; they sum to its reserved peak."""
+    evaluator = Evaluator(evaluation.job, evaluation.calibration)
+    stage = evaluation.peak.stage
+    detail = evaluator.stage_detail(evaluation.setting, stage)
+    static, words = detail.fixed.static, detail.fixed.words
+    weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
+    return (
+        _term("weights", weights[0], static.weights, weights[1]),
+        _term("gradients", gradients[0], static.gradients, gradients[1]),
+        _term("optimizer", optimizer[0], static.optimizer, optimizer[1]),
+        *_kept_lines(evaluator, evaluation, detail),
+        _term(
+            "transient",
+            evaluation.peak.peak_phase,
+            detail.activations.transient,
+            "working set of the pass at the peak, and what the schedule holds",
+        ),
+        *(
+            _term("overhead", term.name, term.num_bytes, term.source)
+            for term in (*detail.fixed.buffers, *detail.reserved.terms)
+        ),
+    )
+
+
+def _term(component: str, name: str, num_bytes: int, source: str) -> MemoryLine:
+    return MemoryLine(
+        component=component, name=name, shape="", unit_bytes=num_bytes, count=1, source=source
+    )
+
+
+def _kept_lines(
+    evaluator: Evaluator, evaluation: Evaluation, detail: StageDetail
+) -> tuple[MemoryLine, ...]:
+    """Saved tensors of everything in flight: copies are layers x microbatches."""
+    shape, in_flight = evaluator.shape, detail.activations.in_flight
+    counts: dict[Tensor, int] = defaultdict(int)
+    readers: dict[str, str] = {}
+    for chunk, microbatches in zip(evaluator.stages[evaluation.peak.stage], in_flight, strict=True):
+        plan = evaluator.plan(evaluation.setting, chunk)
+        readers |= _readers(shape, chunk)
+        for tensor, copies in _layer_tensors(shape, plan):
+            counts[tensor] += copies * microbatches
+        for tensor in _end_tensors(shape, chunk):
+            counts[tensor] += microbatches
+    lines = [
+        MemoryLine(
+            component="activations",
+            name=tensor.name,
+            shape=f"[{', '.join(str(n) for n in tensor.shape)}] {tensor.dtype}",
+            unit_bytes=tensor.num_bytes,
+            count=count,
+            source=f"megatron-core, for the backward of {readers.get(tensor.name, 'the layer')}",
+        )
+        for tensor, count in counts.items()
+    ]
+    rest = detail.activations.kept - sum(line.num_bytes for line in lines)
+    if rest:
+        lines.append(
+            _term(
+                "activations",
+                "checkpoint arguments and attention masks",
+                rest,
+                "kept by checkpoints",
+            )
+        )
+    return tuple(lines)
+
+
+def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tensor, int]]:
+    """Tensors that one microbatch of one chunk keeps in its layers, with their number."""
+    for segment in plan.segments:
+        if segment.whole:
+            yield _checkpoint_input(shape, segment), segment.copies
+            continue
+        for kind, count in segment.kinds():
+            for tensor in kept_tensors(transformer_layer(shape, kind), segment.runs).values():
+                yield tensor, count
+
+
+def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
+    """By tensor: the submodule whose backward reads it."""
+    kinds = dict.fromkeys(chunk.layers)
+    operators = [op for kind in kinds for op in transformer_layer(shape, kind)]
+    operators += embedding_operators(shape) if chunk.embedding else ()
+    operators += head_operators(shape) if chunk.head else ()
+    return {tensor.name: op.module for op in operators for tensor in (*op.saved, *op.inputs[:1])}
+
+
+def _checkpoint_input(shape: RankShape, segment: Segment) -> Tensor:
+    hidden = shape.hidden(LAYER_INPUT)
+    if not segment.shards_input:
+        return hidden
+    elements = hidden.num_bytes // hidden.dtype.itemsize
+    return Tensor("layer_input shard", (-(-elements // shape.tp),), hidden.dtype)
+
+
+def _end_tensors(shape: RankShape, chunk: ModelChunk) -> Iterator[Tensor]:
+    if chunk.embedding:
+        yield from kept_tensors(embedding_operators(shape), ()).values()
+    if chunk.head:
+        yield from kept_tensors(head_operators(shape), ()).values()
+
+
+def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
+    """Seconds of one step on the slowest stage by phase and operator; they sum to the step."""
+    evaluator = Evaluator(evaluation.job, evaluation.calibration)
+    time = evaluation.time_seconds
+    passes: dict[tuple[str, str, str], float] = defaultdict(float)
+    for operator, layers, replays in _stage_operators(evaluator, evaluation):
+        _add_operator(passes, evaluator, operator, layers, replays)
+    lines = [
+        TimeLine(phase=phase, operator=name, seconds=seconds, bound_by=bound)
+        for (phase, name, bound), seconds in passes.items()
+    ]
+    exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
+    lines += [
+        _line(
+            "exposed communication",
+            "data parallel and pipeline transfers",
+            time.exposed_communication - exposed,
+            "network",
+        ),
+        _line("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
+        _line("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
+        _line("offload", "host transfers", time.offload, "host link"),
+    ]
+    return tuple(line for line in lines if line.seconds)
+
+
+def _line(phase: str, operator: str, seconds: float, bound: str) -> TimeLine:
+    return TimeLine(phase=phase, operator=operator, seconds=seconds, bound_by=bound)
+
+
+def _stage_operators(
+    evaluator: Evaluator, evaluation: Evaluation
+) -> Iterator[tuple[Operator, int, int]]:
+    """Operators of the slowest stage: how often each runs in one microbatch, how often again."""
+    shape, stage = evaluator.shape, evaluator.slowest_stage(evaluation.setting)
+    for chunk in evaluator.stages[stage]:
+        for segment in evaluator.plan(evaluation.setting, chunk).segments:
+            for kind, count in segment.kinds():
+                layer = transformer_layer(shape, kind)
+                again = {operator.name for operator in replayed_operators(layer, segment.replay)}
+                for operator in layer:
+                    yield operator, count, count if operator.name in again else 0
+        operators: Iterable[Operator] = ()
+        if chunk.embedding:
+            operators = embedding_operators(shape)
+        if chunk.head:
+            operators = (*operators, *head_operators(shape))
+        for operator in operators:
+            yield operator, 1, 0
+
+
+def _add_operator(
+    passes: dict[tuple[str, str, str], float],
+    evaluator: Evaluator,
+    operator: Operator,
+    layers: int,
+    replays: int,
+) -> None:
+    machine, network = evaluator.rates
+    forward = forward_seconds(operator, machine, network)
+    backward = backward_seconds(operator, machine, network)
+    microbatches, bound = evaluator.job.num_microbatches, bound_by(operator)
+    runs = layers * microbatches
+    passes["forward", operator.name, bound] += forward.compute * runs
+    passes["backward", operator.name, bound] += backward.compute * runs
+    again = (forward.compute + forward.exposed) * replays * microbatches
+    passes["recompute", operator.name, bound] += again
+    exposed = (forward.exposed + backward.exposed) * runs
+    passes["exposed communication", operator.name, "network"] += exposed

@@ -1,0 +1,170 @@
+"""Settings evaluated on every layout of a job, or on those that can come first."""
+
+from bisect import insort
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.answer.advice import Evaluation, Rejection
+from advisor.base.errors import UserError
+from advisor.frameworks.protocols import Stack
+from advisor.frameworks.registry import stack_of
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+from advisor.request.optimizer_change import whole_tensors
+from advisor.request.resolve import Resolution
+from advisor.search.evaluate import Evaluator
+from advisor.search.layouts import legal_jobs
+from advisor.search.ranking import Order, order
+
+_WHOLE: Final = 1000
+"""Layouts up to which a ranking of all of them is made of every setting on each."""
+ROWS: Final = 100
+"""Rows of a ranking of more layouts that are the ones of the whole search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Evaluations of a search, and the number of legal jobs, which differ in layout and micro
+    batch. evaluated: so many settings were looked at; whole: every one was."""
+
+    evaluations: tuple[Evaluation, ...]
+    num_layouts: int
+    evaluated: int
+    whole: bool = False
+
+    @property
+    def best(self) -> Evaluation:
+        """First in the ranking's order."""
+        return min(self.evaluations, key=order)
+
+
+def evaluate_settings(
+    job: Job, settings: tuple[Setting, ...], calibration: Calibration
+) -> tuple[Evaluation, ...]:
+    """All `settings` on one job."""
+    evaluator = Evaluator(job, calibration)
+    return tuple(evaluator.evaluate(setting) for setting in settings)
+
+
+def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched:
+    """Every legal recompute setting on every legal layout and micro batch; what the request fixed
+    stays fixed. Of more than _WHOLE layouts without what cannot come among the first ROWS.
+    UserError where no layout is legal."""
+    stack = stack_of(resolution.config.framework)
+    jobs = _all_jobs(resolution, stack)
+    if len(jobs) > _WHOLE:
+        return _first_rows(jobs, stack, calibration, (), ROWS)
+    found = (evaluate_settings(job, stack.candidates(job), calibration) for job in jobs)
+    evaluations = tuple(evaluation for of_job in found for evaluation in of_job)
+    return Searched(
+        evaluations=evaluations, num_layouts=len(jobs), evaluated=len(evaluations), whole=True
+    )
+
+
+def best_on_any_layout(
+    resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...] = ()
+) -> Searched:
+    """As search_layouts, without what cannot come first in the ranking.
+
+    asked: the settings to choose from; empty means any legal one.
+    """
+    stack = stack_of(resolution.config.framework)
+    return _first_rows(_all_jobs(resolution, stack), stack, calibration, asked, 1)
+
+
+def _first_rows(
+    jobs: list[Job],
+    stack: Stack,
+    calibration: Calibration,
+    asked: tuple[Setting, ...],
+    rows: int,
+) -> Searched:
+    """What can come among the first `rows` of the ranking, and more.
+
+    Jobs come in the order of what none of their settings undercuts: time, and behind them, of those
+    that hold more than the GPU has before any activation, memory. Once the rows are full of what is
+    no worse, the rest need not be looked at. No recompute is tried first, in every job: where it
+    fits, it says soon how fast the others have to be.
+    """
+    evaluators = sorted((Evaluator(job, calibration) for job in jobs), key=_bound)
+    first, tried = _First(rows), 0
+    if not asked or stack.none in asked:
+        for evaluator in evaluators:
+            if evaluator.is_hopeless or not first.may_hold(_bound(evaluator)):
+                break
+            first.look(evaluator, stack.none)
+            tried += 1
+    for number, evaluator in enumerate(evaluators):
+        if not first.may_hold(_bound(evaluator)):
+            break
+        for setting in asked or stack.candidates(evaluator.job):
+            known = setting == stack.none and number < tried
+            if not known and not (asked and stack.check(setting, evaluator.job)):
+                first.look(evaluator, setting)
+    if not first.evaluations:  # nothing that was asked for is legal: whoever asked is told why
+        first.look(evaluators[0], stack.none)
+    return Searched(
+        evaluations=tuple(first.evaluations), num_layouts=len(jobs), evaluated=first.evaluated
+    )
+
+
+class _First:
+    """Evaluations, and the keys of those that are the first so many rows of their ranking."""
+
+    def __init__(self, rows: int) -> None:
+        self.evaluations: list[Evaluation] = []
+        self.evaluated = 0
+        self._rows = rows
+        self._keys: list[Order] = []
+
+    def may_hold(self, bound: Order) -> bool:
+        """Whether what comes no earlier than `bound` may come among them."""
+        return len(self._keys) < self._rows or bound <= self._keys[-1]
+
+    def look(self, evaluator: Evaluator, setting: Setting) -> None:
+        """Evaluate `setting`, its memory only if its time allows it to be among them."""
+        self.evaluated += 1
+        full_of_fitting = len(self._keys) == self._rows and self._keys[-1][0] == 0
+        if full_of_fitting and evaluator.seconds(setting) > self._keys[-1][1]:
+            return
+        self.evaluations.append(evaluator.evaluate(setting))
+        insort(self._keys, order(self.evaluations[-1]))
+        del self._keys[self._rows :]
+
+
+def _bound(evaluator: Evaluator) -> Order:
+    """What no setting of a job comes before in the ranking."""
+    if evaluator.is_hopeless:
+        return (2, float(evaluator.at_least_bytes), False, 0)
+    return (0, evaluator.at_least_seconds, False, 0)
+
+
+def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
+    """See legal_jobs. UserError, in the framework's own words if it has any, where none is."""
+    refused: list[Rejection] = []
+    jobs = list(legal_jobs(resolution, stack, refused))
+    if refused and not jobs:
+        raise UserError(
+            "--framework", resolution.config.framework, refused[0].reason, refused[0].fix
+        )
+    if not jobs:
+        raise _no_layout(resolution)
+    return jobs
+
+
+def _no_layout(resolution: Resolution) -> UserError:
+    implied = whole_tensors(resolution.config.optimizer)
+    given = ", ".join(
+        f"{name} = {value}"
+        for name, value in resolution.layout_fields.items()
+        if name not in implied
+    )
+    batch = resolution.config.global_batch_size
+    return UserError(
+        "--gpus",
+        resolution.num_gpus,
+        f"no legal layout of {resolution.model.name} for global batch {batch} on so many GPUs"
+        + (f" with {given}" if given else ""),
+        "leave that to be chosen" if given else "change the number of GPUs or the global batch",
+    )

@@ -1,0 +1,61 @@
+"""Order of evaluations: what fits first, then time, then memory; which are dominated."""
+
+from collections.abc import Callable, Sequence
+
+from advisor.answer.advice import LIKELY, Candidate, Evaluation
+from advisor.plan.recompute_plan import recomputes
+
+_EVEN = 0.5
+
+Order = tuple[int, float, bool, int]
+"""Place in the ranking, the smallest first."""
+
+
+def tier(evaluation: Evaluation) -> int:
+    """0: fits, 1: at the edge (as likely as not), 2: does not fit."""
+    probability = evaluation.fit_probability
+    return 0 if probability >= LIKELY else 1 if probability >= _EVEN else 2
+
+
+def order(evaluation: Evaluation) -> Order:
+    """Sort key; of settings that do not fit the smallest comes first. Of two that take the same
+    time `none` comes first, then the smaller."""
+    peak, seconds = evaluation.peak_reserved_bytes, evaluation.step_time_seconds
+    level = tier(evaluation)
+    something = recomputes(evaluation.setting)
+    if level == 2:
+        return level, float(peak), something, 0
+    return level, seconds, something, peak
+
+
+def rank(
+    evaluations: Sequence[Evaluation],
+    notes: Callable[[Evaluation], tuple[str, ...]] = lambda _: (),
+) -> tuple[Candidate, ...]:
+    """Candidates best first; `notes` gives each its remarks."""
+    ordered = sorted(evaluations, key=order)
+    front = pareto_front(ordered)
+    return tuple(
+        Candidate(
+            rank=number,
+            evaluation=evaluation,
+            pareto=id(evaluation) in front,
+            notes=notes(evaluation),
+        )
+        for number, evaluation in enumerate(ordered, start=1)
+    )
+
+
+def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
+    """Identities of evaluations that no other beats in both peak memory and step time."""
+    by_memory = sorted(
+        evaluations,
+        key=lambda e: (e.peak_reserved_bytes, e.step_time_seconds, recomputes(e.setting)),
+    )
+    front: set[int] = set()
+    fastest = float("inf")
+    for evaluation in by_memory:
+        if evaluation.step_time_seconds < fastest:
+            front.add(id(evaluation))
+            fastest = evaluation.step_time_seconds
+    return front

@@ -1,0 +1,246 @@
+"""Changes outside recompute: evaluated like any setting, shown where they beat recompute."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from advisor.answer.advice import Evaluation, Remedy
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.registry import stack_of
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Framework, Job
+from advisor.job.layout import DataParallelSharding, ParallelLayout
+from advisor.models.attention_kinds import CpCommType
+from advisor.models.spec import divisors
+from advisor.plan.recompute_plan import Setting
+from advisor.plan.split import EVEN, split_evenly, virtual_degrees
+from advisor.request.layout_fields import degree_words
+from advisor.search.layout_search import evaluate_settings
+from advisor.search.ranking import Order, order, tier
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Another job, in words."""
+
+    words: str
+    why: str
+    job: Job
+
+
+def find_remedies(
+    best: Evaluation,
+    calibration: Calibration,
+    asked: tuple[Setting, ...] = (),
+) -> tuple[Remedy, ...]:
+    """Remedies against `best`, the first of the ranking, most useful first.
+
+    asked: the settings that a remedy may go with; empty means any legal one.
+    Where `best` fits without recompute there is nothing to remedy. Where it fits with recompute, a
+    remedy must fit and be faster. Where nothing fits, a remedy must need less memory; those that
+    make it fit come first.
+    """
+    if tier(best) == 0 and not best.recompute_overhead:
+        return ()
+    found: list[tuple[Order, Remedy]] = []
+    stack = stack_of(best.job.config.framework)
+    for change in _changes(best.job):
+        if stack.check(stack.none, change.job):
+            continue
+        settings = asked or stack.candidates(change.job)
+        legal = tuple(s for s in settings if not stack.check(s, change.job))
+        evaluations = evaluate_settings(change.job, legal, calibration)
+        other = min(evaluations, key=order, default=best)
+        if _helps(other, best):
+            found.append((order(other), _remedy(change, other, best)))
+    return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
+
+
+def other_layout(found: Evaluation, best: Evaluation, num_layouts: int) -> Remedy:
+    """The best that a search of all layouts has found, against `best`."""
+    batch = found.job.config.micro_batch_size
+    change = f"{degree_words(found.job.layout)}, DP {found.job.layout.data_parallel_size}"
+    if batch != best.job.config.micro_batch_size:
+        change += f", micro batch {batch}"
+    why = f"the best of {num_layouts} legal layouts"
+    return _remedy(_Change(change, why, found.job), found, best)
+
+
+def _helps(other: Evaluation, best: Evaluation) -> bool:
+    if tier(other) != tier(best):
+        return tier(other) < tier(best)
+    if tier(best) == 2:
+        return other.peak_reserved_bytes < best.peak_reserved_bytes
+    return other.step_time_seconds < best.step_time_seconds
+
+
+def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
+    with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
+    return Remedy(
+        change=change.words + with_setting,
+        effect_bytes=other.peak_reserved_bytes - best.peak_reserved_bytes,
+        effect_seconds=other.step_time_seconds - best.step_time_seconds,
+        why=change.why,
+    )
+
+
+def _changes(job: Job) -> Iterator[_Change]:
+    """Legal variants of a job, one change each."""
+    for words, why, variant in _variants(job):
+        try:
+            yield _Change(words, why, variant())
+        except UserError:
+            continue
+
+
+def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+    layout, config = job.layout, job.config
+    vpp = layout.virtual_pipeline_model_parallel_size
+    for other in _other_chunk_counts(job):
+        yield (
+            f"VPP {other} instead of {vpp}",
+            "chunks in flight and the bubble change with it",
+            partial(replace, job, layout=_on_chunks(job, layout, other)),
+        )
+    for words, other_layout in (*_wider_layouts(job), *_more_expert_parallel(job)):
+        yield (
+            words,
+            "weights, gradients and activations over more GPUs",
+            partial(replace, job, layout=other_layout),
+        )
+    if config.micro_batch_size > 1:
+        half = config.micro_batch_size // 2
+        yield (
+            f"micro batch {half} instead of {config.micro_batch_size}",
+            "activations shrink with it",
+            partial(replace, job, config=replace(config, micro_batch_size=half)),
+        )
+    if not layout.use_distributed_optimizer and layout.data_parallel_size > 1:
+        yield (
+            "the distributed optimizer",
+            f"optimizer states over {layout.data_parallel_size} ranks",
+            partial(replace, job, layout=replace(layout, use_distributed_optimizer=True)),
+        )
+    if layout.tensor_model_parallel_size > 1 and not layout.sequence_parallel:
+        yield (
+            "sequence parallelism",
+            "norm and dropout regions are cut by TP",
+            partial(replace, job, layout=replace(layout, sequence_parallel=True)),
+        )
+    if layout.data_parallel_sharding not in (None, DataParallelSharding.FULL):
+        full = DataParallelSharding.FULL
+        yield (
+            "sharding everything (ZeRO-3, reshard after forward)",
+            "parameters are gathered again for the backward",
+            partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
+        )
+    huggingface = config.framework is Framework.HUGGINGFACE and layout.data_parallel_size > 1
+    if huggingface and job.num_microbatches > 1 and not config.sync_each_batch:
+        yield (
+            "job.sync_each_batch=true (Accelerate)",
+            "shards of gradients between microbatches, not whole ones",
+            partial(replace, job, config=replace(config, sync_each_batch=True)),
+        )
+    yield from _attention_variants(job)
+    if not config.expandable_segments:
+        yield (
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "less fragmentation",
+            partial(replace, job, config=replace(config, expandable_segments=True)),
+        )
+
+
+def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
+    """No mask of all pairs of positions, which flash and fused attention do without; other ways
+    across the ranks of context parallelism."""
+    layout, config = job.layout, job.config
+    if config.loads_attention_mask:
+        yield (
+            _WITHOUT_MASK.get(config.framework, "job.create_attention_mask=false"),
+            "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
+            partial(replace, job, config=replace(config, create_attention_mask=False)),
+        )
+    if layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.A2A_P2P:
+        return
+    for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
+        if kind is not layout.cp_comm_type:
+            yield (
+                f"cp_comm_type {kind} instead of {layout.cp_comm_type}",
+                "other buffers, and communication that is hidden or not",
+                partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
+            )
+
+
+_WITHOUT_MASK = {
+    Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
+    Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",
+    Framework.NEMO: "data.create_attention_mask=false",
+}
+
+
+def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+    """Twice the tensor, pipeline or context parallelism at the cost of data parallelism."""
+    layout = job.layout
+    if layout.data_parallel_size % 2:
+        return
+    half = layout.data_parallel_size // 2
+    tp, pp = 2 * layout.tensor_model_parallel_size, 2 * layout.pipeline_model_parallel_size
+    if tp <= job.gpu.nvlink_domain_size:
+        yield (
+            f"TP {tp} and DP {half}",
+            replace(
+                layout,
+                tensor_model_parallel_size=tp,
+                sequence_parallel=True,
+                data_parallel_size=half,
+            ),
+        )
+    if layout.hierarchical_context_parallel_sizes is None:
+        cp = 2 * layout.context_parallel_size
+        yield (
+            f"CP {cp} and DP {half}",
+            replace(layout, context_parallel_size=cp, data_parallel_size=half),
+        )
+    deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
+    yield f"PP {pp} and DP {half}", _on_chunks(job, deeper, 1)
+
+
+def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
+    """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
+    try."""
+    layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
+    megatron = stack_of(job.config.framework).runs_presets
+    if not megatron or vpp not in virtual_degrees(job.model, layout.pipeline_model_parallel_size):
+        return layout
+    release = resolve_revision(job.config.framework, job.config.framework_version)
+    return split_evenly(job.model, layout, as_text=release.splits_by_text)
+
+
+def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+    """The next EP and the largest, over the same ranks of a stage; experts are then not cut."""
+    layout, experts = job.layout, job.model.num_moe_experts
+    if experts is None:
+        return
+    stage = layout.world_size // layout.pipeline_model_parallel_size
+    tensor = layout.expert_tensor_parallel_size or 1
+    more = [
+        degree
+        for degree in divisors(experts)
+        if degree > layout.expert_model_parallel_size and stage % (degree * tensor) == 0
+    ]
+    for degree in sorted({*more[:1], *more[-1:]}):
+        yield (
+            f"EP {degree} instead of {layout.expert_model_parallel_size}",
+            replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
+        )
+
+
+def _other_chunk_counts(job: Job) -> list[int]:
+    """The legal VPP next below and above the job's."""
+    layout = job.layout
+    pp, vpp = layout.pipeline_model_parallel_size, layout.virtual_pipeline_model_parallel_size
+    legal = virtual_degrees(job.model, pp)
+    return [n for n in legal if n < vpp][-1:] + [n for n in legal if n > vpp][:1]

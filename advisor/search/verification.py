@@ -1,0 +1,80 @@
+"""`--verify`: the best candidates rehearsed by Megatron Core itself, predicted beside rehearsed.
+
+The advisor loads no torch. A program of its own does the work and is spoken to in JSON: jobs on its
+stdin, figures on its stdout, talk on stderr (harness/rehearsal/verify.py).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.answer.advice import Advice, Candidate, Verification
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.frameworks.registry import stack_of
+
+PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
+
+
+def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
+    """`advice` with the `top` best candidates verified, each on its worst pipeline stage.
+
+    Raises UserError where torch or megatron-core is not installed, or the job's framework is not
+    one that runs Megatron's layers.
+    """
+    framework = advice.job.config.framework
+    if not stack_of(framework).runs_presets:
+        raise UserError(
+            "--verify",
+            top,
+            f"rehearses Megatron's layers, which {framework} does not run",
+            "leave it out",
+        )
+    chosen = advice.candidates[:top]
+    answers = _answers([_question(candidate) for candidate in chosen], config_dir)
+    verified = [
+        replace(candidate, verification=read_dataclass(Verification, answer, "verification"))
+        for candidate, answer in zip(chosen, answers, strict=True)
+    ]
+    return replace(advice, candidates=(*verified, *advice.candidates[top:]))
+
+
+def _question(candidate: Candidate) -> dict[str, Any]:
+    evaluation = candidate.evaluation
+    job = evaluation.job
+    return {
+        "model": asdict(job.model),
+        "layout": asdict(job.layout),
+        "config": asdict(job.config),
+        "gpu": job.gpu.name,
+        "num_gpus": job.num_gpus,
+        "recompute": evaluation.setting.spec,
+        "stage": evaluation.peak.stage,
+    }
+
+
+def _answers(questions: list[dict[str, Any]], config_dir: Path | None) -> list[dict[str, Any]]:
+    """What the program says of each; its last words as a UserError where it says nothing."""
+    asked = {"config_dir": str(config_dir) if config_dir else None, "candidates": questions}
+    done = subprocess.run(
+        PROGRAM,
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    try:
+        answers = json.loads(done.stdout)["candidates"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            "--verify", "rehearsal", f"ended with exit code {done.returncode}, and gave no answer"
+        ) from None
+    if answers is None:
+        raise UserError("--verify", *json.loads(done.stdout)["refused"])
+    found: list[dict[str, Any]] = answers
+    return found

@@ -1,0 +1,195 @@
+"""Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
+
+from advisor.answer.advice import TimeBreakdown
+from advisor.base.dtypes import DType
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job, Optimizer
+from advisor.job.layout import DataParallelSharding
+from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT
+from advisor.memory.muon_shares import muon_shares
+from advisor.plan.recompute_plan import RecomputePlan
+from advisor.time.groups import network, parameter_groups
+from advisor.time.machine import link, machine
+from advisor.time.step_time import (
+    DataParallelWork,
+    PassTimes,
+    ShardedWork,
+    chunk_times,
+    end_times,
+    host_accumulation_seconds,
+    host_optimizer_seconds,
+    muon_seconds,
+    optimizer_seconds,
+    pipeline_transfer_seconds,
+)
+
+
+class JobTime:
+    """Seconds of a step under any recompute; what does not depend on it is computed once.
+
+    Plans are those of each group of layers of `pipeline`. machine, network: rates, for reports.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        shape: RankShape,
+        stages: Stages,
+        pipeline: Pipeline,
+        calibration: Calibration,
+    ) -> None:
+        self._job, self._shape, self._pipeline = job, shape, pipeline
+        self._stages, self._calibration = stages, calibration
+        layout = job.layout
+        self._pp = layout.pipeline_model_parallel_size
+        self._vpp = layout.virtual_pipeline_model_parallel_size
+        self._microbatches = job.num_microbatches
+        self.machine = machine(job.gpu, calibration, job.config.precision)
+        experts = job.model.num_moe_experts is not None
+        self.network = network(layout, job.gpu, calibration, experts=experts)
+        each = pipeline.of_each_stage
+        self._parameters = each(
+            lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
+        )
+        self._data_parallel = each(self._data_parallel_work)
+        self._ends = each(lambda stage: self._end_times(stages[stage]))
+        self._optimizer_seconds = self._slowest_optimizer_seconds()
+
+    def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
+        """The slowest stage sets the pace; the others fill and drain the pipeline around it."""
+        stages = self.stages(plans)
+        slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
+        pace = stages[slowest]
+        bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
+        work = pace.times(self._microbatches)
+        return TimeBreakdown(
+            forward=work.forward,
+            backward=work.backward,
+            recompute=work.recompute,
+            exposed_communication=work.exposed + self._data_parallel_seconds(slowest, pace),
+            pipeline_bubble=bubble,
+            optimizer=self._optimizer_seconds,
+            offload=work.offload + self._accumulation_seconds(slowest, pace),
+        )
+
+    def at_least(self, none: list[RecomputePlan]) -> float:
+        """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
+        transfers only add to what a stage does, and the gradients' reduction is hidden behind
+        passes that they leave as they are; but which stage is the slowest may change."""
+        stages = self.stages(none)
+        slowest = max(stage.total for stage in stages)
+        bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
+        reduced = min(self._data_parallel_seconds(k, pace) for k, pace in enumerate(stages))
+        return self._microbatches * slowest + bubble + reduced + self._optimizer_seconds
+
+    def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
+        """One microbatch through all chunks of every stage, transfers included."""
+        passes = [chunk_times(self._shape, self.machine, self.network, plan) for plan in plans]
+        stages = []
+        for stage, total in zip(self._pipeline.stages, self._ends, strict=True):
+            for group, count in stage.groups:
+                total += passes[group].times(count)
+            stages.append(total)
+        return stages
+
+    def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
+        """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in
+        stage 3, on the stream of the kernels in the others."""
+        sharding = self._job.layout.data_parallel_sharding
+        if sharding is None or not self._job.config.optimizer_cpu_offload:
+            return 0.0
+        shard = sum(part.elements / part.ranks for part in self._parameters[stage])
+        copies = host_accumulation_seconds(shard, self._microbatches, self.machine)
+        if sharding is DataParallelSharding.FULL:
+            return max(0.0, copies - self._microbatches * pace.backward)
+        return copies
+
+    def _end_times(self, chunks: tuple[ModelChunk, ...]) -> PassTimes:
+        """One microbatch through the ends of the model that a stage holds, and its transfers."""
+        rates = self.machine, self.network
+        first = any(chunk.embedding for chunk in chunks)
+        last = any(chunk.head for chunk in chunks)
+        return self._pipeline_transfer() + end_times(self._shape, *rates, first, last)
+
+    def _pipeline_transfer(self) -> PassTimes:
+        if self._pp == 1:
+            return PassTimes()
+        joined = link(self._job.gpu, self._calibration, self._job.num_gpus)
+        hidden = self._shape.hidden(LAYER_INPUT).num_bytes
+        fraction = self._calibration.hidden_fraction
+        return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined, fraction))
+
+    def _data_parallel_work(self, stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
+        layout, parts = self._job.layout, self._parameters[stage]
+        itemsize = self._job.config.main_grads_dtype.itemsize
+        sharding = layout.data_parallel_sharding
+        if sharding in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
+            shard = sum(part.elements / part.ranks for part in parts) * DType.BF16.itemsize
+            away = shard / self.machine.host_bytes_per_second
+            return ShardedWork(
+                groups=tuple((part.elements, part.ranks, part.joined) for part in parts),
+                gradient_itemsize=itemsize,
+                microbatches=self._microbatches,
+                gathers_again=sharding is DataParallelSharding.FULL,
+                hidden_fraction=self._calibration.hidden_fraction,
+                from_host=away if self._job.config.param_cpu_offload else 0.0,
+            )
+        sharded = layout.use_distributed_optimizer
+        dealt = self._job.config.optimizer is Optimizer.DIST_MUON
+        if sharding is not None:
+            sharded = sharding is DataParallelSharding.OPTIMIZER
+        return tuple(
+            DataParallelWork(
+                elements=part.elements,
+                gradient_itemsize=itemsize,
+                ranks=part.ranks,
+                sharded=sharded,
+                overlap_grad_reduce=layout.overlap_grad_reduce,
+                overlap_param_gather=layout.overlap_param_gather,
+                joined=part.joined,
+                gathers_after=dealt,
+            )
+            for part in parts
+        )
+
+    def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
+        work = self._data_parallel[stage]
+        if isinstance(work, ShardedWork):
+            return work.exposed_seconds(pace.forward, pace.backward)
+        first, *others = work
+        return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
+
+    def _slowest_optimizer_seconds(self) -> float:
+        muon = self._job.config.optimizer.is_muon
+        of_stage = self._stage_muon_seconds if muon else self._stage_optimizer_seconds
+        slowest = max(self._pipeline.of_each_stage(of_stage))
+        return slowest + self._calibration.step_seconds
+
+    def _stage_optimizer_seconds(self, stage: int) -> float:
+        config = self._job.config
+        itemsize, away, seconds = config.main_grads_dtype.itemsize, config.offloaded_fraction, 0.0
+        for part in self._parameters[stage]:
+            elements, shards = part.elements, part.shards
+            if self._job.layout.data_parallel_sharding is DataParallelSharding.FULL:
+                elements, shards = -(-elements // shards), 1  # no gradient but the shard's
+            seconds += optimizer_seconds(elements, shards, itemsize, self.machine, on_host=away)
+            seconds += host_optimizer_seconds(
+                away * elements / shards,
+                itemsize,
+                self.machine,
+                overlapped=config.overlap_cpu_optimizer_d2h_h2d,
+            )
+        return seconds
+
+    def _stage_muon_seconds(self, stage: int) -> float:
+        """Of the rank that works longest."""
+        job, chunks = self._job, self._stages[stage]
+        dealt = job.config.optimizer is Optimizer.DIST_MUON
+        elements = sum(part.elements for part in self._parameters[stage])
+        itemsize = job.config.main_grads_dtype.itemsize
+        return max(
+            muon_seconds(share, elements, itemsize, self.machine)
+            for share in set(muon_shares(self._shape, chunks, job.layout, dealt=dealt))
+        )

@@ -1,0 +1,158 @@
+"""A GPU together with its calibration: rates that times are computed from."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from advisor.base.dtypes import Precision
+from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import Gpu
+from advisor.job.layout import ParallelLayout
+from advisor.layers.operators import Group
+from advisor.models.attention_kinds import CpCommType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins the ranks of one group: bytes per second of one GPU, one direction, as reached."""
+
+    bytes_per_second: float
+    latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Reached rates of one GPU at one precision, FLOP/s and byte/s.
+
+    linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not
+    zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
+    attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    """
+
+    linear_flops: float
+    bf16_flops: float
+    attention_forward_flops: float
+    attention_backward_flops: float
+    memory_bytes_per_second: float
+    optimizer_bytes_per_second: float
+    kernel_seconds: float
+    hidden_fraction: float
+    attention_half_rate_rows: float = 0.0
+    attention_half_rate_tokens: float = 0.0
+    quantize_bytes: int = 0
+    host_bytes_per_second: float = 1.0
+
+
+_HOST_LINK_EFFICIENCY = 0.85
+"""Of the paper rate, pinned copies; a judgement: `harness calibrate` prints the machine's own."""
+
+_QUANTIZE_BYTES = {
+    Precision.FP8_DELAYED: 4,
+    Precision.FP8_CURRENT: 6,
+    Precision.FP8_BLOCKWISE: 4,
+    Precision.MXFP8: 4,
+    Precision.NVFP4: 3,
+}
+"""Read 16 bit, write row- and column-wise copies of 8 or 4 bit; current scaling reads once more,
+for the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
+(1/128 or 1/32 of the elements) are left out."""
+
+
+@lru_cache(maxsize=64)
+def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
+    """Datasheet rates times efficiencies; in 4 bits that of 8, of which published runs exist.
+
+    A GPU without such tensor cores stays at 16 bit.
+    """
+    sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
+    narrow = gpu.quantized_flops(precision)
+    linear = sixteen_bit * calibration.gemm_efficiency
+    if narrow is not None:
+        linear = narrow * calibration.fp8_gemm_efficiency
+    return Machine(
+        linear_flops=linear,
+        bf16_flops=sixteen_bit * calibration.gemm_efficiency,
+        attention_forward_flops=sixteen_bit * calibration.attention_forward_efficiency,
+        attention_backward_flops=sixteen_bit * calibration.attention_backward_efficiency,
+        memory_bytes_per_second=(
+            gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
+        ),
+        optimizer_bytes_per_second=gpu.memory_bandwidth_bytes_per_second
+        * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
+        attention_half_rate_rows=calibration.attention_half_rate_rows,
+        attention_half_rate_tokens=calibration.attention_half_rate_tokens,
+        kernel_seconds=calibration.kernel_seconds,
+        hidden_fraction=calibration.hidden_fraction,
+        quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
+        host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
+    )
+
+
+def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1) -> Link:
+    """Link of a group whose ranks lie within `span` consecutive GPUs.
+
+    Megatron numbers ranks TP first, then CP, DP, PP: a group that spans no more than one NVLink
+    domain stays on NVLink. Any other is bound by the network, where every rank of the group on a
+    node brings its own adapter: a collective's bytes enter a node through all of them.
+    """
+    nvlink = gpu.nvlink_bytes_per_second * calibration.nvlink_efficiency
+    if 1 < gpu.nvlink_domain_size >= span:
+        rate = nvlink
+    elif gpu.nvlink_domain_size == 1 and span <= _PCIE_NODE:
+        rate = gpu.host_link_bytes_per_second * calibration.nvlink_efficiency
+    else:
+        rate = gpu.internode_bytes_per_second * calibration.internode_efficiency * ranks_per_node
+        rate = min(rate, nvlink) if gpu.nvlink_domain_size > 1 else rate
+    return Link(bytes_per_second=rate, latency_seconds=calibration.collective_seconds)
+
+
+_PCIE_NODE = 8  # GPUs of a server without NVLink
+
+
+def group_span(layout: ParallelLayout, group: Group) -> int:
+    """Consecutive GPUs that one group of ranks lies in."""
+    if group is Group.TENSOR:
+        return layout.tensor_model_parallel_size
+    if group is Group.CONTEXT:
+        return layout.tensor_model_parallel_size * layout.context_parallel_size
+    etp = layout.expert_tensor_degree
+    return etp if group is Group.EXPERT_TENSOR else etp * layout.expert_model_parallel_size
+
+
+def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
+    """Link of an all-to-all over `ranks` ranks, each `apart` GPUs from the next.
+
+    Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
+    through its one adapter: the slower of both, as a rate for the bytes of all other ranks.
+    """
+    near = max(1, min(ranks, gpu.nvlink_domain_size // apart))
+    inside = link(gpu, calibration, apart * near)
+    if near == ranks:
+        return inside
+    outside = link(gpu, calibration, ranks * apart)
+    seconds = max((ranks - near) / outside.bytes_per_second, (near - 1) / inside.bytes_per_second)
+    return Link(bytes_per_second=(ranks - 1) / seconds, latency_seconds=outside.latency_seconds)
+
+
+def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the context-parallel ranks but for their all-to-alls.
+
+    Of a ring one rank of a node sends to the next node, in an all-gather all do.
+    """
+    gathers = layout.cp_comm_type is CpCommType.ALL_GATHER
+    per_node = gpu.nvlink_domain_size // layout.tensor_model_parallel_size if gathers else 1
+    return link(gpu, calibration, group_span(layout, Group.CONTEXT), max(1, per_node))
+
+
+def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the ranks that share routed experts, EP x ETP apart."""
+    apart = layout.expert_model_parallel_size * layout.expert_tensor_degree
+    span = apart * layout.expert_data_parallel_size
+    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // apart))
+
+
+def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
+    """Link of the ranks that share a model shard: DP x CP of them, TP apart."""
+    tp = layout.tensor_model_parallel_size
+    span = tp * layout.context_parallel_size * layout.data_parallel_size
+    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // tp))

@@ -1,0 +1,189 @@
+"""Time of operators: tensor cores, attention kernels, or memory traffic, and communication."""
+
+from dataclasses import dataclass
+
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Gemm,
+    Group,
+    Operator,
+)
+from advisor.time.machine import Link, Machine
+
+_ATTENTION_BACKWARD_MATMULS = 2.5  # five matmuls against two, scores replayed (arXiv 2307.08691)
+_UNFUSED_BACKWARD_MATMULS = 2.0
+_SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
+_GEMM_BACKWARD_PASSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """Time of one operator: kernels, and communication that nothing hides."""
+
+    compute: float
+    exposed: float
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(self.compute + other.compute, self.exposed + other.exposed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Links and sizes of the groups that layers communicate in."""
+
+    tensor: Link
+    context: Link
+    tensor_ranks: int
+    context_ranks: int
+    context_all_to_all: Link | None = None
+    context_all_to_all_ranks: int = 1
+    expert: Link | None = None
+    expert_tensor: Link | None = None
+    expert_all_to_all: Link | None = None
+    expert_ranks: int = 1
+    expert_tensor_ranks: int = 1
+
+    def seconds(self, collective: Collective) -> float:
+        """Time of one collective (ring algorithms: (n - 1) / n of the bytes per pass)."""
+        ranks, joined = self._group(collective)
+        if ranks == 1 or joined is None:
+            return 0.0
+        return collective_seconds(collective.kind, collective.num_bytes, ranks, joined)
+
+    def _group(self, collective: Collective) -> tuple[int, Link | None]:
+        """Ranks that take part, and what joins them."""
+        exchange = collective.kind is CollectiveKind.ALL_TO_ALL
+        match collective.group:
+            case Group.TENSOR:
+                return self.tensor_ranks, self.tensor
+            case Group.CONTEXT:
+                if exchange:
+                    return self.context_all_to_all_ranks, self.context_all_to_all
+                return self.context_ranks // self.context_all_to_all_ranks, self.context
+            case Group.EXPERT_TENSOR:
+                return self.expert_tensor_ranks, self.expert_tensor
+            case Group.EXPERT:
+                return self.expert_ranks, self.expert_all_to_all if exchange else self.expert
+        ranks = self.expert_ranks * self.expert_tensor_ranks
+        return ranks, self.expert_all_to_all if exchange else self.expert
+
+
+def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:
+    """Seconds of a collective over `ranks` ranks; `num_bytes` is the full tensor's size.
+
+    An all-reduce is a reduce-scatter and an all-gather. A ring passes its bytes on once.
+    """
+    if ranks == 1:
+        return 0.0
+    if kind is CollectiveKind.RING:
+        return num_bytes / joined.bytes_per_second + (ranks - 1) * joined.latency_seconds
+    passes = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    share = num_bytes * (ranks - 1) / ranks
+    return passes * share / joined.bytes_per_second + joined.latency_seconds
+
+
+def forward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
+    """One forward pass of `operator`."""
+    compute = _compute(operator, machine, backward=False)
+    return _with_communication(compute, operator, operator.forward_collectives, machine, network)
+
+
+def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
+    """One backward pass of `operator`, its replay not included."""
+    compute = _compute(operator, machine, backward=True)
+    return _with_communication(compute, operator, operator.backward_collectives, machine, network)
+
+
+def bound_by(operator: Operator) -> str:
+    """What limits the operator, in words for `--explain`."""
+    return {
+        ComputeUnit.GEMM: "tensor cores",
+        ComputeUnit.ATTENTION: "attention kernel",
+        ComputeUnit.BANDWIDTH: "memory bandwidth",
+        ComputeUnit.SCAN: "scan kernels",
+    }[operator.unit]
+
+
+def _in_8_bit(operator: Operator, machine: Machine) -> bool:
+    """Whether a linear layer computes in 8 bits: the output layer stays at 16 (Megatron)."""
+    return machine.quantize_bytes > 0 and operator.gemm is not None and operator.gemm.quantized
+
+
+def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
+    if operator.gemm is not None:
+        return _linear_seconds(operator, operator.gemm, machine, backward)
+    traffic = operator.backward_bytes if backward else operator.forward_bytes
+    if operator.unit is ComputeUnit.ATTENTION:
+        return _attention_seconds(operator, machine, backward, traffic)
+    seconds = traffic / machine.memory_bytes_per_second
+    if operator.unit is ComputeUnit.SCAN:
+        factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
+        seconds = max(seconds, factor * operator.attention_flops / machine.bf16_flops)
+    return seconds + machine.kernel_seconds
+
+
+def _linear_seconds(operator: Operator, gemm: Gemm, machine: Machine, backward: bool) -> float:
+    """GEMMs of a linear layer: one forward, and back those of the input's and weight's gradients.
+
+    In 8 bits the cast of the input comes first, or of the output's gradient. Small n or k cost no
+    more than a kernel's fixed time: tile and wave quantization did not fit the published rows
+    better. The weight's cast, once a step, is left out.
+    """
+    passes = _GEMM_BACKWARD_PASSES if backward else 1
+    narrow = _in_8_bit(operator, machine)
+    rate = machine.linear_flops if narrow else machine.bf16_flops
+    seconds = passes * (gemm.flops / rate + machine.kernel_seconds)
+    if narrow:
+        elements = gemm.m * (gemm.n if backward else gemm.k)
+        traffic = elements * machine.quantize_bytes
+        seconds += traffic / machine.memory_bytes_per_second + machine.kernel_seconds
+    return seconds
+
+
+def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
+    """Flash attention is bound by its matmuls, beside which context parallelism copies and adds;
+    unfused matmuls by them or by their traffic."""
+    flash = operator.name == "core_attention"
+    factor = 1.0
+    if backward:
+        factor = _ATTENTION_BACKWARD_MATMULS if flash else _UNFUSED_BACKWARD_MATMULS
+    if flash:
+        rate = machine.attention_backward_flops if backward else machine.attention_forward_flops
+        copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+        beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
+        return factor * operator.attention_flops / rate * _ramp(operator, machine) + beside
+    matmul = factor * operator.attention_flops / machine.bf16_flops
+    return max(matmul, traffic / machine.memory_bytes_per_second) + factor * machine.kernel_seconds
+
+
+def _ramp(operator: Operator, machine: Machine) -> float:
+    """How much longer flash attention takes than at the rate of endlessly many rows and tokens."""
+    if not operator.attention_rows:
+        return 1.0
+    rows = machine.attention_half_rate_rows / operator.attention_rows
+    return 1.0 + rows + machine.attention_half_rate_tokens / operator.attention_tokens
+
+
+def _with_communication(
+    compute: float,
+    operator: Operator,
+    collectives: tuple[Collective, ...],
+    machine: Machine,
+    network: Network,
+) -> Seconds:
+    """Overlapped collectives hide behind the operator's own kernels, in part: they take SMs and
+    memory bandwidth from them, and a GEMM cut into chunks is less efficient."""
+    narrow = _in_8_bit(operator, machine)
+    exposed = overlapped = 0.0
+    for collective in collectives:
+        seconds = network.seconds(collective)
+        if narrow and collective.kind is CollectiveKind.ALL_GATHER:
+            seconds /= 2  # Transformer Engine gathers the 8-bit copy (module/_common.py)
+        if collective.overlapped:
+            overlapped += seconds
+        else:
+            exposed += seconds
+    hidden = machine.hidden_fraction * min(overlapped, compute)
+    return Seconds(compute, exposed + overlapped - hidden)

@@ -1,0 +1,310 @@
+"""Time of one optimizer step: layers, pipeline, data parallelism, optimizer."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from advisor.base.dtypes import DType
+from advisor.layers.megatron.ends import embedding_operators, head_operators
+from advisor.layers.operators import CollectiveKind, Operator
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.memory.muon_shares import MuonShare
+from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.plan.recompute_plan import (
+    LayerReplay,
+    RecomputePlan,
+    Segment,
+    offloaded_bytes,
+    replayed_operators,
+    tallied,
+)
+from advisor.time.machine import Link, Machine
+from advisor.time.roofline import (
+    Network,
+    Seconds,
+    backward_seconds,
+    collective_seconds,
+    forward_seconds,
+)
+
+_OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
+"""fp32 shard: norm reads the gradient; clipping reads and writes it; Adam reads gradient, main
+parameter and two moments and writes three; a copy brings the parameter to 16 bit."""
+_GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction reads and writes it
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimes:
+    """Seconds of one microbatch through some operators: kernels forward, backward and replayed
+    (replayed communication included), and communication and host transfers that nothing hides."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    recompute: float = 0.0
+    exposed: float = 0.0
+    offload: float = 0.0
+
+    def __add__(self, other: "PassTimes") -> "PassTimes":
+        return PassTimes(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.recompute + other.recompute,
+            self.exposed + other.exposed,
+            self.offload + other.offload,
+        )
+
+    def times(self, factor: float) -> "PassTimes":
+        """The same work `factor` times."""
+        return PassTimes(
+            self.forward * factor,
+            self.backward * factor,
+            self.recompute * factor,
+            self.exposed * factor,
+            self.offload * factor,
+        )
+
+    @property
+    def total(self) -> float:
+        """Sum of the five."""
+        return self.forward + self.backward + self.recompute + self.exposed + self.offload
+
+
+def _operators_times(
+    operators: tuple[Operator, ...], machine: Machine, network: Network
+) -> PassTimes:
+    forward = backward = Seconds(0.0, 0.0)
+    for operator in operators:
+        forward += forward_seconds(operator, machine, network)
+        backward += backward_seconds(operator, machine, network)
+    return PassTimes(forward.compute, backward.compute, 0.0, forward.exposed + backward.exposed)
+
+
+@lru_cache(maxsize=8192)
+def layer_times(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind = DENSE
+) -> PassTimes:
+    """One transformer layer, nothing replayed."""
+    return _operators_times(transformer_layer(shape, kind), machine, network)
+
+
+@lru_cache(maxsize=8192)
+def end_times(
+    shape: RankShape, machine: Machine, network: Network, first: bool, last: bool
+) -> PassTimes:
+    """Embedding and head, where a chunk holds them."""
+    times = PassTimes()
+    if first:
+        times += _operators_times(embedding_operators(shape), machine, network)
+    if last:
+        times += _operators_times(head_operators(shape), machine, network)
+    return times
+
+
+@lru_cache(maxsize=8192)
+def replay_seconds(
+    shape: RankShape,
+    machine: Machine,
+    network: Network,
+    kind: LayerKind,
+    replay: LayerReplay,
+) -> float:
+    """Seconds that the backward of one layer spends on running forwards again."""
+    replayed = replayed_operators(transformer_layer(shape, kind), replay)
+    times = [forward_seconds(operator, machine, network) for operator in replayed]
+    return sum(time.compute + time.exposed for time in times)
+
+
+def _gather_seconds(shape: RankShape, network: Network) -> float:
+    """All-gather of a checkpoint's input that TP ranks hold in parts
+    (distribute_saved_activations)."""
+    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
+    kind = CollectiveKind.ALL_GATHER
+    return collective_seconds(kind, num_bytes, network.tensor_ranks, network.tensor)
+
+
+def _offload_seconds(
+    shape: RankShape, machine: Machine, kind: LayerKind, segment: Segment, layer: PassTimes
+) -> float:
+    """Host transfers of one layer that its own kernels do not hide, there and back: they run on
+    streams of their own beside the next layer's forward, and the previous one's backward."""
+    if not segment.offloaded:
+        return 0.0
+    operators = transformer_layer(shape, kind)
+    num_bytes = offloaded_bytes(operators, segment.runs, segment.offloaded)
+    copy = num_bytes / machine.host_bytes_per_second
+    return max(0.0, copy - layer.forward) + max(0.0, copy - layer.backward)
+
+
+def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: PassTimes) -> float:
+    """Host transfers of one checkpoint's input that `work`, its own, does not hide, if any."""
+    if not segment.input.offloaded:
+        return 0.0
+    num_bytes = shape.hidden(LAYER_INPUT).num_bytes
+    copy = (
+        -(-num_bytes // (shape.tp if segment.shards_input else 1)) / machine.host_bytes_per_second
+    )
+    if not segment.input.overlapped:
+        return 2 * copy
+    return max(0.0, copy - work.forward) + max(0.0, copy - work.backward)
+
+
+@lru_cache(maxsize=16384)
+def chunk_times(
+    shape: RankShape, machine: Machine, network: Network, plan: RecomputePlan
+) -> PassTimes:
+    """One microbatch through the layers of one model chunk under `plan`."""
+    total = PassTimes()
+    replay = 0.0
+    for segment in tallied(plan):
+        work = PassTimes()
+        for kind, count in segment.kinds():
+            layer = layer_times(shape, machine, network, kind)
+            away = _offload_seconds(shape, machine, kind, segment, layer)
+            work += (layer + PassTimes(offload=away)).times(count)
+            replay += count * replay_seconds(shape, machine, network, kind, segment.replay)
+        inputs = _input_seconds(shape, machine, segment, work.times(1 / segment.copies))
+        total += work + PassTimes(offload=segment.copies * inputs)
+        if segment.shards_input:
+            replay += segment.copies * _gather_seconds(shape, network)
+    return total + PassTimes(recompute=replay)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallelWork:
+    """Gradient reduction and parameter gathering of one rank, with what may hide them.
+
+    gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
+    done (dist_muon)."""
+
+    elements: int
+    gradient_itemsize: int
+    ranks: int
+    sharded: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    joined: Link
+    gathers_after: bool = False
+
+    def exposed_seconds(
+        self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
+    ) -> float:
+        """What is left of both beside one microbatch's `forward` and `backward` on this stage.
+
+        Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
+        the first one goes forward. `beside`: work on other buffers, one after another.
+        """
+        reduce = sum(work._reduce_seconds() for work in (self, *beside))
+        if self.overlap_grad_reduce:
+            reduce = max(0.0, reduce - backward)
+        if not (self.sharded or self.gathers_after):
+            return reduce
+        gather = sum(work._gather_seconds() for work in (self, *beside))
+        if self.gathers_after:
+            return reduce + gather
+        return reduce + (max(0.0, gather - forward) if self.overlap_param_gather else gather)
+
+    def _reduce_seconds(self) -> float:
+        gradients = self.elements * self.gradient_itemsize
+        kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
+        return collective_seconds(kind, gradients, self.ranks, self.joined)
+
+    def _gather_seconds(self) -> float:
+        weights = self.elements * 2
+        return collective_seconds(CollectiveKind.ALL_GATHER, weights, self.ranks, self.joined)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWork:
+    """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
+    backward again where they were freed, and reduces its gradients; all beside the kernels.
+
+    groups: elements, ranks and link of the parameters that the same ranks share. from_host: seconds
+    of a gathering's copies from the host, where the shards are there."""
+
+    groups: tuple[tuple[int, int, Link], ...]
+    gradient_itemsize: int
+    microbatches: int
+    gathers_again: bool
+    hidden_fraction: float
+    from_host: float = 0.0
+
+    def exposed_seconds(self, forward: float, backward: float) -> float:
+        """What `forward` and `backward` of one microbatch do not hide, of all microbatches."""
+        gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
+        reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
+        back = reduce + (gather if self.gathers_again else 0.0)
+        one = self._exposed(gather, forward) + self._exposed(back, backward)
+        return self.microbatches * one
+
+    def _seconds(self, kind: CollectiveKind, itemsize: int) -> float:
+        return sum(
+            collective_seconds(kind, elements * itemsize, ranks, joined)
+            for elements, ranks, joined in self.groups
+        )
+
+    def _exposed(self, seconds: float, kernels: float) -> float:
+        return seconds - self.hidden_fraction * min(seconds, kernels)
+
+
+def optimizer_seconds(
+    elements: int, shards: int, gradient_itemsize: int, machine: Machine, *, on_host: float = 0.0
+) -> float:
+    """Adam over this rank's shard but for the part `on_host`, and passes over its gradient buffer;
+    bandwidth bound."""
+    traffic = float(optimizer_traffic(elements, shards, gradient_itemsize))
+    traffic -= on_host * -(-elements // shards) * _OPTIMIZER_BYTES_PER_ELEMENT
+    return traffic / machine.optimizer_bytes_per_second
+
+
+def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int:
+    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer."""
+    shard = -(-elements // shards)
+    return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
+
+
+def muon_seconds(
+    share: MuonShare, elements: int, gradient_itemsize: int, machine: Machine
+) -> float:
+    """Muon and Adam over this rank's `share`, and passes over the gradients of all `elements`: the
+    traffic of Adam, and the multiplications of Newton and Schulz in 16 bits (OptimizerConfig
+    muon_fp32_matmul_prec "medium")."""
+    traffic = share.elements * _OPTIMIZER_BYTES_PER_ELEMENT
+    traffic += elements * gradient_itemsize * _GRADIENT_PASSES
+    return traffic / machine.optimizer_bytes_per_second + share.flops / machine.bf16_flops
+
+
+_HOST_ADAM_BYTES_PER_ELEMENT = 28
+"""fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
+_HOST_MEMORY_BYTES_PER_SECOND = 50e9
+"""What one GPU's process gets of its host's memory; a judgement: eight share two sockets."""
+
+
+def host_optimizer_seconds(
+    elements: float, gradient_itemsize: int, machine: Machine, *, overlapped: bool
+) -> float:
+    """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
+    back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
+    copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
+    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / _HOST_MEMORY_BYTES_PER_SECOND
+    return max(copies, update) if overlapped else copies + update
+
+
+def host_accumulation_seconds(elements: float, microbatches: int, machine: Machine) -> float:
+    """ZeRO-Offload's accumulation of this rank's 16-bit gradients on the host: every microbatch
+    but the first brings the sum to the device, and each takes it back. One microbatch alone goes
+    straight into the host's fp32 gradients, which host_optimizer_seconds counts.
+    Source: DeepSpeed runtime/zero/stage_1_and_2.py async_accumulate_grad_in_cpu_via_gpu."""
+    if microbatches == 1:
+        return 0.0
+    copied = (2 * microbatches - 1) * elements * DType.BF16.itemsize
+    return copied / machine.host_bytes_per_second
+
+
+def pipeline_transfer_seconds(
+    hidden_bytes: int, vpp: int, joined: Link, hidden_fraction: float
+) -> float:
+    """Exposed point-to-point time of one microbatch on one stage: through every chunk an activation
+    forward and its gradient back. 1F1B waits for them; the interleaved schedule runs them beside
+    the kernels, which hides `hidden_fraction` as of any other communication."""
+    each = 2 * (hidden_bytes / joined.bytes_per_second + joined.latency_seconds)
+    return each if vpp == 1 else vpp * each * (1 - hidden_fraction)

@@ -1,1 +1,0 @@
-"""Backend `command`: any training command, its setting put in as flags, its log read."""

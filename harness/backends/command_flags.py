@@ -1,0 +1,134 @@
+"""How each framework is told a recompute setting: the words that take the placeholders' places."""
+
+import base64
+import re
+import shlex
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import stack_of
+from advisor.job.job import Framework, Job
+from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
+
+OTHER: Final = "other"
+"""A framework that we have no flags for: {recompute} becomes the setting as the advisor spells it,
+and the log is recognised by its lines."""
+
+DIALECTS: Final = {
+    Framework.MEGATRON_LM: re.compile(
+        r"--(?:recompute-[\w-]+|distribute-saved-activations|offload-modules"
+        r"|fine-grained-activation-offloading|checkpoint-activations)\b"
+    ),
+    # flags of its performance scripts are applied after overrides, and win
+    Framework.MEGATRON_BRIDGE: re.compile(
+        r"--recompute_\w+|(?<!\S)-(?:rl|ol)\b|--activation_offload_layers\b"
+        r"|\bmodel\.(?:recompute_\w+|offload_modules|fine_grained_activation_offloading)="
+    ),
+    Framework.NEMO: re.compile(
+        r"\bmodel\.(?:activations_checkpoint_\w+|config\.(?:recompute_\w+|cpu_offloading\w*))="
+    ),
+    Framework.TORCHTITAN: re.compile(
+        r"--activation[_-]checkpoint\.\S+|\bactivation_checkpoint:\S+"
+    ),
+    Framework.DEEPSPEED: re.compile(
+        r"--deepspeed_config\b|--deepspeed[= ](?=\S*[{.])\S+|--checkpoint-activations\b"
+    ),
+    Framework.HUGGINGFACE: re.compile(
+        r"--(?:gradient|activation)_checkpointing(?:_kwargs)?\b|--fsdp_activation_checkpointing\w*"
+    ),
+}
+"""What in a framework's command sets recompute, so that it would stand beside what we put in. Plain
+FSDP2 is Python, of which no command line tells."""
+
+
+def frameworks() -> tuple[str, ...]:
+    """Names that ``framework=`` takes."""
+    return (*DIALECTS, OTHER)
+
+
+def check_framework(name: str) -> None:
+    """UserError where `name` is no framework that a command can be of."""
+    if name not in frameworks():
+        raise UserError(
+            "framework", name, "is none that a command can be of", nearest_names(name, frameworks())
+        )
+
+
+def check_template(template: str, framework: str) -> None:
+    """UserError where the command cannot take a setting: one that is empty, that has a placeholder
+    which nobody fills, that sets recompute itself, or of which nobody knows where the setting goes.
+    """
+    if not template.strip():
+        raise UserError(
+            "command",
+            "(none)",
+            "must be the command that trains",
+            "command='torchrun … pretrain_gpt.py … {recompute}'",
+        )
+    for name in placeholders(template):
+        if name not in PLACEHOLDERS:
+            raise UserError(
+                "command",
+                f"{{{name}}}",
+                "is not a placeholder",
+                f"{nearest_names(name, PLACEHOLDERS)} (braces of the command's own: "
+                f"{{{{{name}}}}})",
+            )
+    if framework == OTHER:
+        if not takes_setting(template):
+            raise UserError(
+                "command",
+                template,
+                "must say where the setting goes: {recompute}",
+                f"or framework={Framework.MEGATRON_LM}",
+            )
+        return
+    own = DIALECTS[Framework(framework)].search(template)
+    if own is not None:
+        raise UserError(
+            "command",
+            own[0],
+            "sets recompute itself, and would for every trial",
+            "leave it out, or write {recompute} in its place",
+        )
+
+
+def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:
+    """NAME=text of the placeholders; UserError where the framework has no words for `spec`."""
+    if framework == OTHER:
+        return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
+    stack = stack_of(Framework(framework))
+    recompute = _option(stack.setting_flags(stack.parse(spec), job))
+    return (f"recompute={recompute}", *_parts(spec), f"layout={stack.layout_flags(job)}")
+
+
+def _option(flags: str) -> str:
+    """`flags`; a DeepSpeed configuration as the option that scripts take it by, in the base64 that
+    DeepSpeedConfig reads where there is no such file."""
+    if not flags.startswith("{"):
+        return flags
+    return f"--deepspeed_config {base64.urlsafe_b64encode(flags.encode()).decode()}"
+
+
+def _parts(spec: str) -> tuple[str, ...]:
+    """The fields of a setting that Megatron has; empty where it does not have them."""
+    try:
+        setting = parse_setting(spec)
+    except UserError:  # op:…, budget:…
+        return ()
+    return (
+        f"granularity={setting.granularity}",
+        f"modules={','.join(setting.effective_modules)}",
+        f"method={setting.method or ''}",
+        f"num_layers={setting.num_layers or ''}",
+    )
+
+
+def variables(framework: str, spec: str, job: Job) -> tuple[str, ...]:
+    """NAME=value without which the framework refuses the setting, or runs otherwise."""
+    if framework == OTHER:
+        return ()
+    stack = stack_of(Framework(framework))
+    return stack.environment(stack.parse(spec), job)

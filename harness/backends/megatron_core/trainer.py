@@ -1,0 +1,167 @@
+"""Megatron's training step of one rank: its DDP, its schedule, its (distributed) optimizer."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+import megatron.core.optimizer as megatron_optimizer
+import torch
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.pipeline_parallel import schedules
+
+from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.model import Batch, build_chunks, shared_fields
+from harness.trial.result import Phase
+
+LEARNING_RATE: Final = 1e-3
+NextBatch = Callable[[int], Batch]
+"""The batch of a microbatch by its number."""
+
+
+class FusedAdam(torch.optim.AdamW):
+    """AdamW without temporaries, as Transformer Engine's and Apex's, which Megatron prefers."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(params, **options, fused=True)
+
+
+class MegatronTraining:
+    """Model chunks, gradient buffers and optimizer of this rank, ready for steps.
+
+    To be built and run inside one of the worlds of world.py.
+    """
+
+    def __init__(
+        self, case: MegatronCase, config: Any, core_attention: type[torch.nn.Module]
+    ) -> None:
+        self.case, self.config = case, config
+        self.model = self._distributed(build_chunks(case, core_attention, config))
+        self.optimizer = self._optimizer()
+        config.grad_scale_func = self.optimizer.scale_loss
+        config.finalize_model_grads_func = finalize_model_grads
+        if case.overlap_grad_reduce:
+            syncs = [chunk.no_sync for chunk in self.model]
+            config.no_sync_func = syncs if len(syncs) > 1 else syncs[0]
+
+    def _distributed(self, chunks: list[Any]) -> list[Any]:
+        """As Megatron-LM wraps them (training.py, get_model): later chunks have one bucket."""
+        sharded = self.case.use_distributed_optimizer
+        overlaps = self.case.overlap_grad_reduce
+        values = {
+            **shared_fields(self.case, DistributedDataParallelConfig),
+            "overlap_param_gather": self.case.overlap_param_gather and sharded and overlaps,
+        }
+        ddp = DistributedDataParallelConfig(**values)
+        return [
+            DistributedDataParallel(self.config, ddp, chunk, disable_bucketing=index > 0)
+            for index, chunk in enumerate(chunks)
+        ]
+
+    def _optimizer(self) -> Any:
+        options = OptimizerConfig(
+            optimizer="adam",
+            lr=LEARNING_RATE,
+            bf16=True,
+            params_dtype=torch.bfloat16,
+            use_distributed_optimizer=self.case.use_distributed_optimizer,
+        )
+        with _adam():
+            return get_megatron_optimizer(options, self.model, use_gloo_process_groups=False)
+
+    def forward_backward(self, next_batch: NextBatch) -> list[Any]:
+        """All microbatches through Megatron's schedule; on the last stage their mean losses."""
+        for chunk in self.model:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        interleaved = self.case.interleaved
+        numbers = [iter(range(self.case.num_microbatches)) for _ in self.model]
+        losses: list[Any] = schedules.get_forward_backward_func()(
+            forward_step_func=_forward_step(next_batch),
+            data_iterator=numbers if interleaved else numbers[0],
+            model=self.model if interleaved else self.model[0],
+            num_microbatches=self.case.num_microbatches,
+            seq_length=self.case.seq_length,
+            micro_batch_size=self.case.micro_batch_size,
+            forward_only=False,
+        )
+        return losses
+
+    def close(self) -> None:
+        """Let go of the tensors: hooks on gradient accumulators hold the model from where no
+        garbage collector looks, and the rotary table's cache holds its module."""
+        for chunk in self.model:
+            chunk.grad_accs.clear()
+        RotaryEmbedding.forward.cache_clear()
+
+    def resident(self) -> dict[str, list[torch.Tensor]]:
+        """Tensors that live from step to step, by the advisor's names of what they are."""
+        modules = [chunk.module for chunk in self.model]
+        buffers = [b for chunk in self.model for b in _buffers(chunk)]
+        weights = [p.data for module in modules for p in module.parameters()]
+        weights += [b.param_data for b in buffers if b.param_data is not None]
+        return {
+            "weights": weights,
+            "gradients": [b.grad_data for b in buffers],
+            "optimizer": list(_optimizer_tensors(self.optimizer)),
+        }
+
+
+def _buffers(chunk: Any) -> list[Any]:
+    return [*chunk.buffers, *chunk.expert_parallel_buffers]
+
+
+def _optimizer_tensors(optimizer: Any) -> Iterator[torch.Tensor]:
+    """fp32 main parameters and moments; the step counters of torch's AdamW are 4 bytes each."""
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        if part.optimizer is None:  # of a rank without parameters
+            continue
+        for group in part.optimizer.param_groups:
+            yield from group["params"]
+        for state in part.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
+
+
+@contextmanager
+def _adam() -> Iterator[None]:
+    """Where Megatron falls back on torch's AdamW, the fused one."""
+    if not getattr(megatron_optimizer, "USING_PYTORCH_OPTIMIZER", False):
+        yield
+        return
+    with mock.patch.object(torch.optim, "AdamW", FusedAdam):
+        yield
+
+
+def _forward_step(next_batch: NextBatch) -> Callable[..., Any]:
+    def forward_step(numbers: Iterator[int], model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
+        batch = next_batch(next(numbers))
+        return batch.forward(model), batch.loss
+
+    return forward_step
+
+
+@contextmanager
+def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
+    """Tells when a forward or backward of the schedule begins: `announce(phase, which)`."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        name = f"mb{kwargs.get('current_microbatch')} chunk{kwargs.get('vp_stage') or 0}"
+        announce(Phase.FORWARD, name)
+        return step_forward(*args, **kwargs)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        announce(Phase.BACKWARD, "")
+        return step_backward(*args, **kwargs)
+
+    step_forward, step_backward = schedules.forward_step, schedules.backward_step
+    with (
+        mock.patch.object(schedules, "forward_step", forward),
+        mock.patch.object(schedules, "backward_step", backward),
+    ):
+        yield

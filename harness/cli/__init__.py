@@ -1,0 +1,1 @@
+"""The command `harness`: one module a subcommand."""

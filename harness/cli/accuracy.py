@@ -1,0 +1,104 @@
+"""`harness accuracy`: predicted beside measured over many runs."""
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from harness.cli.compare import Parser
+from harness.judge.accuracy.cells import Half, Row, rows
+from harness.judge.accuracy.repredict import predict_again
+from harness.judge.results import load_results
+from harness.report.accuracy_page import csv_text, page
+from harness.report.document import Picture
+from harness.trial.files import write_atomic
+from harness.trial.result import TrialResult
+
+HELP: Final = """\
+Reads every result below the folders and writes how good the predictions were: peak memory, step
+time, overhead over `none`, the order of the settings, what following the advisor costs, and
+whether "it fits" was right.
+
+  harness accuracy campaign/h200                   into campaign/h200/accuracy.md and .csv
+  harness accuracy campaign/h200 --predict --half fit
+"""
+EPILOG: Final = """\
+Predictions are those made before each run. --predict makes them anew with the advisor as it is now
+(native runs on a GPU): improve it on --half fit, and report --half held_out.
+
+Exit codes: 0 written, 2 the request is wrong.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    arguments = parser().parse_args(list(argv))
+    results = load_results([run for folder in arguments.folder for run in runs(folder)]).results
+    if arguments.predict:
+        results = tuple(_again(result, arguments.config_dir) for result in results)
+    found = rows(results)
+    if arguments.half:
+        found = tuple(row for row in found if row.cell.half == arguments.half)
+    out = arguments.out or arguments.folder[0]
+    out.mkdir(parents=True, exist_ok=True)
+    text = page(found, _subtitle(results, found), _pictures(found, out))
+    write_atomic(out / "accuracy.csv", csv_text(found))
+    write_atomic(out / "accuracy.md", text)
+    print(text.partition("\n<details>")[0])
+    print(f"harness accuracy: wrote {out / 'accuracy.md'} and .csv", file=sys.stderr)
+    return 0
+
+
+def runs(folder: Path) -> list[Path]:
+    """Folders of runs below `folder`; itself where none of them has a plan. What was set aside
+    there is no result of today."""
+    return sorted({path.parent for path in folder.rglob("plan.json")}) or [folder]
+
+
+def parser() -> Parser:
+    """The command line."""
+    made = Parser(
+        prog="harness accuracy",
+        description=HELP,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    made.add_argument("folder", type=Path, nargs="+", help="campaigns, runs, or any folders")
+    made.add_argument("--out", type=Path, help="default: the first folder")
+    made.add_argument("--half", choices=list(Half), help="only the cells of this half")
+    made.add_argument("--predict", action="store_true", help="predict anew")
+    made.add_argument("--config-dir", type=Path, help="for --predict: hardware and calibration")
+    return made
+
+
+def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
+    trial = predict_again(result, config_dir)
+    return result if trial is None else replace(result, trial=trial)
+
+
+def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
+    """Where it was measured, and with which calibrations it was predicted."""
+    places = {
+        str(gpu.get("torch_name"))
+        for result in results
+        for gpu in result.environment.get("gpus") or ()
+    }
+    versions = {
+        str((r.environment.get("software") or {}).get("torch")) for r in results if r.environment
+    }
+    names = sorted({row.calibration for row in found} - {"none"})
+    where = ", ".join(sorted(places)) or "CPU"
+    known = f"; calibration {', '.join(names)}" if names else ""
+    return f"{where}, torch {', '.join(sorted(versions))}{known}"
+
+
+def _pictures(found: Sequence[Row], out: Path) -> tuple[Picture, ...]:
+    from harness.report.accuracy_figure import draw_accuracy
+
+    try:
+        return draw_accuracy(found, out / "figures")
+    except ImportError:
+        print("harness accuracy: no figure: matplotlib is not installed", file=sys.stderr)
+        return ()

@@ -1,0 +1,190 @@
+"""`harness campaign`: the most valuable measurements first, within a time budget."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import show
+from advisor.base.units import nearest_names
+from harness.campaign.execution import Executor
+from harness.campaign.items import Campaign, Item, load_campaign
+from harness.campaign.journal import Attempt
+from harness.campaign.version import program_version
+from harness.cli.calibrate import duration
+from harness.run.signals import Stop, StopSignals
+from harness.trial.files import write_atomic
+
+FAILED: Final = 4
+CALIBRATED: Final = "calibrated"
+"""A --config-dir that items name before anything has been calibrated."""
+HELP: Final = """\
+harness campaign [NAME|FILE] [--budget 8min] [--items NAME,NAME] [--out DIR]
+
+Runs the items of a campaign, the most valuable first, and writes each result at once. What is done
+on this machine is not done again; what the budget cut short goes on with the same command. What
+failed is tried again once the program has changed. Where the first run measures nothing, the
+campaign ends.
+
+  harness campaign cpu --budget 3min
+  harness campaign h200 --budget 8min --out results/measured/h200
+  harness campaign h200 --items long,experts
+
+  NAME            a file of configs/campaign (default: h200), or any YAML file of that form
+  --budget TIME   30s, 8min (default), 1h
+  --items NAMES   only these items, in this order
+  --retry         try again what failed with this very program
+  --out DIR       default: campaign/NAME. Holds environment.json, campaign.jsonl (what was done),
+                  logs/, and what the items write: runs/, calibrated/, rehearsals/
+  --config-dir DIR
+
+Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left for another call,
+4 an item failed or owes a trial (its log says why), 130 interrupted: what is finished is kept.
+"""
+_LEFT: Final = 3
+_RETRY: Final = "--retry"
+_FLAGS: Final = ("--budget", "--items", "--out", "--config-dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line."""
+
+    name: str = "h200"
+    budget_seconds: float = 480.0
+    items: tuple[str, ...] = ()
+    retry: bool = False
+    out: Path | None = None
+    config_dir: Path | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    if "--help" in argv or "-h" in argv:
+        print(HELP, end="")
+        return 0
+    began = time.monotonic()
+    options = parse(argv)
+    campaign = load_campaign(options.name, options.config_dir)
+    if options.items:
+        campaign = campaign.only(options.items)
+    out = (options.out or Path("campaign") / Path(options.name).stem).resolve()
+    (out / CALIBRATED).mkdir(parents=True, exist_ok=True)
+    executor = Executor(
+        out=out,
+        environment=record_environment(out),
+        version=program_version(),
+        budget_seconds=options.budget_seconds,
+        began=began,
+        again=options.retry,
+        say=_say,
+    )
+    try:
+        with StopSignals():
+            attempts = tuple(executor.run(campaign))
+    except Stop as stop:
+        _say(f"stopped; the same command goes on, in {out}")
+        return stop.exit_code
+    print(page(campaign, executor, attempts), end="")
+    return exit_code(campaign, executor)
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Flags as ``--flag value`` or ``--flag=value``, and one name."""
+    rest, names, given, retry = list(argv), [], {}, False
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.partition("=")
+        if not word.startswith("-"):
+            names.append(word)
+        elif word == _RETRY:
+            retry = True
+        elif name not in _FLAGS:
+            raise UserError(
+                show(name),
+                value or "(given)",
+                "is not a flag",
+                nearest_names(name, (*_FLAGS, _RETRY, "--help")),
+            )
+        elif not has_value and not rest:
+            raise UserError(name, "(none)", "needs a value")
+        else:
+            given[name] = value if has_value else rest.pop(0)
+    if len(names) > 1:
+        raise UserError("campaign", show(names[1]), "is a second name", "give one campaign")
+    return Options(
+        name=names[0] if names else "h200",
+        budget_seconds=duration(given.get("--budget", "8min")),
+        items=_items(given["--items"]) if "--items" in given else (),
+        retry=retry,
+        out=Path(given["--out"]) if "--out" in given else None,
+        config_dir=Path(given["--config-dir"]) if "--config-dir" in given else None,
+    )
+
+
+def _items(text: str) -> tuple[str, ...]:
+    """Names between commas, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def record_environment(out: Path) -> str:
+    """Write environment.json; a short hash of software, GPUs and variables.
+
+    Asked in a process of its own: a CUDA context that stays here would take memory from every
+    trial, and be another process on its GPU.
+    """
+    asked = (sys.executable, "-m", "harness.measure.fingerprint")
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError("environment", "torch", f"does not load: {done.stderr.strip()[-300:]}")
+    found = json.loads(done.stdout)
+    write_atomic(out / "environment.json", json.dumps(found, indent=1, sort_keys=True) + "\n")
+    names = [gpu.get("name") for gpu in found["gpus"]]
+    same = json.dumps([found["software"], names, found["variables"]], sort_keys=True)
+    return hashlib.sha256(same.encode()).hexdigest()[:12]
+
+
+def page(campaign: Campaign, executor: Executor, attempts: Sequence[Attempt]) -> str:
+    """One line an item: what became of it, in how long."""
+    now = {attempt.item: attempt for attempt in attempts}
+    lines = []
+    for item in campaign.items:
+        state = _state(item, executor, now.get(item.name))
+        lines.append(f"  {item.name:<28} {state:<24} {item.why}")
+    return "\n".join([f"campaign in {executor.out}", *lines]) + "\n"
+
+
+def _state(item: Item, executor: Executor, attempt: Attempt | None) -> str:
+    standing = executor.standing(item)
+    if attempt is not None:
+        state = f"{attempt.outcome} in {attempt.seconds:.0f} s"
+    elif standing.due and item.lacks():
+        return f"needs {', '.join(item.lacks())}"
+    else:
+        state = standing.words
+    if not standing.failed or standing.last is None:
+        return state
+    why = [f"exit code {standing.last.exit_code}"]
+    why += [f"{standing.last.failed} trials failed"] if standing.last.failed else []
+    return f"{state}, {', '.join(why)}: logs/{item.name}.txt"
+
+
+def exit_code(campaign: Campaign, executor: Executor) -> int:
+    """4 where an item failed with this program, or the first run measured nothing, 3 where one is
+    left that can run here, else 0."""
+    standings = [(item, executor.standing(item)) for item in campaign.items]
+    first = campaign.first_run()
+    nothing = first is not None and executor.measured_nothing(first)
+    if nothing or any(standing.failed for _, standing in standings):
+        return FAILED
+    return _LEFT if any(given.due and not item.lacks() for item, given in standings) else 0
+
+
+def _say(text: str) -> None:
+    print(f"harness campaign: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,132 @@
+"""`harness compare`: judge results against goldens."""
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from advisor.base.errors import UserError
+from harness.judge.comparison import compare, render
+from harness.judge.goldens.golden import Golden
+from harness.judge.results import load_results
+from harness.judge.trial_rows import Options
+from harness.judge.update import FOLDER, load_goldens
+
+HELP: Final = """\
+Judges results against the goldens of the same workloads, worst first.
+
+  harness compare runs/NAME
+  harness compare runs/NAME --golden results/golden --limit step_time_seconds=3%
+
+A result belongs to the golden of its workload (model, layout, batch, precision, recompute); GPUs,
+torch, CUDA, driver, NCCL, Transformer Engine, allocator settings and power limit must be the same.
+"""
+EPILOG: Final = """\
+Verdicts
+  FAIL      regression: no change is excluded (99 %), the 95 % interval reaches the limit, and the
+            estimate two thirds of it: a slowdown as large as the limit is caught
+  ERROR     a run failed (oom, timeout, nccl_error, nan, no_data, failed)
+  UNSTABLE  the measurement itself is not to be trusted, or a log that was read was cut short
+  OPEN      inconclusive: more repeats
+  REFUSED   the environment differs                         GONE, NEW  in one of the two only
+  STALE     better than the golden by more than the limit   PASS  the interval is inside the limit
+
+Exit codes
+  0  pass    1  regression (--strict: or a stale golden)    2  the request is wrong
+  3  no verdict: unstable, inconclusive, no golden, vanished trials, environment differs
+  4  a run failed (and no regression was found)
+"""
+
+
+class Parser(ArgumentParser):
+    """An ArgumentParser whose errors are one line, raised as UserError."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        raise UserError("arguments", self.prog, message, f"{self.prog} --help says more")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    arguments = parser().parse_args(list(argv))
+    options = Options(
+        allow_env_change=arguments.allow_env_change,
+        strict=arguments.strict,
+        allow_unmatched=arguments.allow_unmatched,
+        exact_loss=arguments.exact_loss,
+        limits=tuple(parse_limit(text) for text in arguments.limit),
+    )
+    loaded = load_results(arguments.results)
+    goldens = find_goldens(arguments.golden or [FOLDER], "compare")
+    comparison = compare(loaded.results, goldens, options, loaded.commands)
+    print(render(comparison), end="")
+    return comparison.exit_code
+
+
+def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
+    """Goldens of files and folders; a folder that is not there yet holds none, and that is said."""
+    there = []
+    for path in paths:
+        if path.exists() or path.suffix == ".json":
+            there.append(path)
+        else:
+            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
+    return list(load_goldens(there).values())
+
+
+def parse_limit(text: str) -> tuple[str, float]:
+    """``step_time_seconds=3%`` or ``=0.03`` as a metric and a relative limit."""
+    name, _, amount = text.partition("=")
+    scale = 0.01 if amount.endswith("%") else 1.0
+    try:
+        return name, float(amount.removesuffix("%")) * scale
+    except ValueError:
+        raise UserError(
+            "--limit", text, "is not METRIC=LIMIT", "write e.g. step_time_seconds=3%"
+        ) from None
+
+
+def parser() -> ArgumentParser:
+    """Arguments of `harness compare`."""
+    made = Parser(
+        prog="harness compare",
+        description=HELP,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="folders of runs, or result.json files",
+    )
+    made.add_argument(
+        "--golden",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        help=f"golden file or folder, repeatable (default {FOLDER})",
+    )
+    made.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="relative limit of a metric, e.g. tflops_per_gpu=3%%",
+    )
+    made.add_argument(
+        "--allow-env-change",
+        action="store_true",
+        help="compare across environments, differences printed first",
+    )
+    made.add_argument(
+        "--allow-unmatched",
+        action="store_true",
+        help="trials or goldens without the other are listed, no more",
+    )
+    made.add_argument("--exact-loss", action="store_true", help="losses must be equal bit by bit")
+    made.add_argument("--strict", action="store_true", help="a stale golden fails (exit 1)")
+    return made

@@ -1,0 +1,126 @@
+"""The command `harness`: hands its arguments to a subcommand, maps errors to exit codes."""
+
+import importlib
+import io
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+USAGE: Final = 2
+RUN_FAILED: Final = 4
+INTERRUPTED: Final = 130
+
+HELP: Final = """\
+harness COMMAND [arguments]; harness COMMAND --help says more
+
+Runs the advisor's settings on the device at hand, measures them, and compares.
+
+  harness run                                    a small model on whatever is here, under a minute
+  harness run experiment=llama3_8b_1xh200 recompute=selective_mlp
+  harness report runs/NAME
+
+Commands
+  run         run settings, each in fresh processes; predicted beside measured
+  compare     a run against a golden: pass, regression, or no verdict
+  golden      show, update, import and export goldens
+  report      Markdown, HTML, JUnit, CSV of a run
+  calibrate   measure this machine and fit a calibration for it
+  rehearse    one rank of a large job on one device
+  sweep       search settings and layouts by measurement
+  ingest      read results of other frameworks' logs
+  campaign    many measurements, the most valuable first, within a time budget
+  accuracy    predicted beside measured over many runs
+
+Exit codes
+  0  done; compare: pass            3  no verdict: unstable, inconclusive, or no golden
+  1  compare: regression            4  a run failed, nothing was measured, or a disk is full
+  2  the request is wrong           130  interrupted; what is finished is kept
+"""
+
+MODULES: Final = {
+    name: f"harness.cli.{name}"
+    for name in (
+        "run",
+        "compare",
+        "golden",
+        "report",
+        "calibrate",
+        "rehearse",
+        "sweep",
+        "ingest",
+        "campaign",
+        "accuracy",
+    )
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; stdout carries the result, stderr the talk. Returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and sys.stdout is not None:
+        sys.stdout = _pipe(sys.stdout)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without UTF-8 shows a question mark
+            stream.reconfigure(errors="replace")
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:  # a full disk, a folder that is read-only
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(f"{arguments[0]}: {where}{error.strerror or error}", RUN_FAILED)
+    except Exception:  # Python would exit with 1, which CI reads as a regression
+        traceback.print_exc()
+        return RUN_FAILED
+
+
+class _Pipe(io.FileIO):
+    """A pipe whose reader may leave before the end (`| head`): what it has not read is lost, and
+    the verdict's exit code is not."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _pipe(stream: TextIO) -> TextIO:
+    """`stream` as one that does not fail where nobody reads it; PYTHONUNBUFFERED is by the line."""
+    buffer = io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False))
+    by_line = stream.isatty() or bool(getattr(stream, "write_through", False))
+    return io.TextIOWrapper(buffer, stream.encoding, line_buffering=by_line)
+
+
+def _dispatch(arguments: list[str]) -> int:
+    from advisor.base.errors import UserError
+    from advisor.base.units import nearest_names
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP, end="")
+        return 0 if arguments else USAGE
+    name, *rest = arguments
+    if name not in MODULES:
+        return fail(
+            f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
+            f"{nearest_names(name, MODULES)}"
+        )
+    command: Callable[[list[str]], int] = importlib.import_module(MODULES[name]).main
+    try:
+        return command(rest)
+    except UserError as error:
+        return fail(f"{name}: {error}")
+
+
+def fail(message: str, code: int = USAGE) -> int:
+    """One line on stderr, whatever the message was made of; the exit code."""
+    print("harness", " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""`harness rehearse`: one rank of each pipeline stage of a large job, alone on one device."""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from harness.backends.megatron_core.installed import require_megatron
+from harness.cli.run import again_line, execute, parse, run_folder, say
+from harness.planner.rehearsal_request import parse_asked
+from harness.rehearsal.comparison_page import dry_page, page
+from harness.rehearsal.trials import plan_rehearsal
+from harness.run.launchers.local import LocalLauncher
+from harness.run.progress import Progress
+from harness.run.runner import Runner, exit_code
+from harness.trial.result import TrialResult
+
+PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal")
+HELP: Final = """\
+harness rehearse model=NAME gpus=COUNTxTYPE [flags] [KEY=VALUE]...
+
+Runs one rank of each pipeline stage of a job of many GPUs alone: Megatron Core's own model,
+schedule and optimizer shards in a process group that sends nothing. Prints what the advisor
+predicts beside it.
+
+  harness rehearse model=llama3_70b gpus=32xH100
+  harness rehearse model=llama3_70b gpus=32xH100 layout=tp4_pp4_vpp5 stage=0 recompute=[none,selective:mlp]
+  harness rehearse model=gpt3_175b gpus=64xA100 layout=tp8_pp8_vpp3_sp recompute=full_uniform_1
+  harness rehearse model=llama3_8b gpus=8xH200 layout=tp2 device=cuda job.seq_length=8192
+
+What is rehearsed
+  model=NAME  gpus=COUNTxTYPE   as for `advise`; the job preset fills in what is not given
+  layout=tp4_pp4_vpp5_cp2_sp    degrees; DP is what the GPUs leave
+  layout.* model.* job.*        any field, in Megatron's names
+  recompute=SETTING             or [SETTING,…], or a name from configs/recompute; default none
+  stage=all                     or a pipeline stage's number
+
+On what
+  device=fake                   fake tensors: no device, no values, every byte counted (default)
+  device=cuda                   one GPU, capped to the memory of the one rehearsed
+  device=cpu                    small models
+  steps=3                       timed steps on a real device
+
+  name=NAME  runs=FOLDER        results go to runs/NAME; the same command goes on where it stopped
+  --dry-run  --retry  --config-dir DIR  --help
+
+What it cannot contain: communication, pipeline bubbles, NCCL's memory; see docs/rehearsal.md.
+
+Exit codes: 0 all was rehearsed, 2 the request is wrong (one line says why), 4 a rehearsal failed
+or nothing was rehearsed, 130 interrupted (143 by SIGTERM): what is finished is kept.
+"""  # noqa: E501
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    if "--help" in argv or "-h" in argv:
+        print(HELP, end="")
+        return 0
+    flags = parse(argv)
+    asked = parse_asked(flags.overrides, flags.config_dir)
+    plan = plan_rehearsal(asked)
+    folder = run_folder(asked.runs, asked.name or plan.default_name)
+    if flags.dry_run:
+        print(dry_page(plan), end="")
+        return 0
+    require_megatron()
+    runner = Runner(
+        folder=folder,
+        plan=plan,
+        progress=Progress(len(plan.settings)),
+        launcher=lambda _: LocalLauncher(PROGRAM),
+        retry=flags.retry,
+    )
+
+    def conclude(results: dict[str, TrialResult]) -> int:
+        print(page(plan, results), end="", flush=True)
+        say(f"results in {folder.path}", "rehearse")
+        return exit_code(results)
+
+    return execute(runner, again_line("rehearse", argv), conclude, "rehearse")

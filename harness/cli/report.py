@@ -1,0 +1,93 @@
+"""`harness report`: what a run gave, for people, CI systems and other programs."""
+
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from harness.cli.compare import Parser, find_goldens, parse_limit
+from harness.judge.trial_rows import Options
+
+HELP: Final = """\
+Writes what a run gave, from its files alone: no GPU and no torch are needed.
+
+  harness report runs/NAME                               into runs/NAME/report
+  harness report runs/NAME --golden results/golden       with the verdict first
+
+  report.md       for GitHub; also appended to the file named by GITHUB_STEP_SUMMARY
+  report.html     one file that loads nothing, figures inside
+  junit.xml       a case for each candidate and metric: failure = regression, error = run failed,
+                  skipped = rule, or no verdict
+  trials.csv      one row a trial (trials.parquet too, where pyarrow is installed)
+  bmf.json        Bencher metric format
+  figures/        memory against time, Pareto front, predicted against measured, memory by
+                  component, one step; as SVG and PNG
+
+harness run writes the same when it ends, without a verdict.
+"""
+EPILOG: Final = """\
+Exit codes: 0 written (whatever the verdict: harness compare judges), 2 the request is wrong,
+4 a file could not be written.
+"""
+_NOT_WRITTEN: Final = 4
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    arguments = parser().parse_args(list(argv))
+    from harness.report.facts import load_facts
+    from harness.report.write import FOLDER, step_summary_file, write_report
+
+    goldens = find_goldens(arguments.golden, "report") if arguments.golden else None
+    options = Options(
+        allow_env_change=arguments.allow_env_change,
+        limits=tuple(parse_limit(text) for text in arguments.limit),
+    )
+    if not arguments.run.is_dir():
+        raise UserError("RUN", str(arguments.run), "is not a folder", "name the folder of a run")
+    facts = load_facts(arguments.run, goldens, options)
+    folder = arguments.to or arguments.run / FOLDER
+    try:
+        written = write_report(facts, folder, step_summary_file())
+    except OSError as error:  # a full disk names no file
+        where = error.filename or folder
+        print(f"harness report: cannot write {where}: {error.strerror}", file=sys.stderr)
+        return _NOT_WRITTEN
+    for path in sorted(written.files):
+        print(path)
+    for note in written.notes:
+        print(f"harness report: {note}", file=sys.stderr)
+    return 0
+
+
+def parser() -> Parser:
+    """Arguments of `harness report`."""
+    made = Parser(
+        prog="harness report",
+        description=HELP,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    made.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run, or of result.json files"
+    )
+    made.add_argument(
+        "--golden",
+        action="append",
+        type=Path,
+        metavar="PATH",
+        help="judge by this golden file or folder, repeatable",
+    )
+    made.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="as for harness compare",
+    )
+    made.add_argument("--allow-env-change", action="store_true", help="as for harness compare")
+    made.add_argument("--to", type=Path, metavar="FOLDER", help="default: RUN/report")
+    return made

@@ -1,0 +1,258 @@
+"""`harness run`: plan, run, and show predicted beside measured."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import convert
+from harness.judge.predicted import page
+from harness.planner.command import check_request
+from harness.planner.launcher_options import LauncherOptions
+from harness.planner.planning import make_plan
+from harness.planner.run_request import compose
+from harness.run.launch import machine_of, make_runner
+from harness.run.progress import Progress
+from harness.run.runner import FAILED as UNANSWERED
+from harness.run.runner import UNMEASURED, Runner, exit_code
+from harness.run.signals import Stop
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder
+
+UNFINISHED: Final = 3
+FAILED: Final = 4
+_SWITCHES: Final = ("--dry-run", "--no-report")
+_RETRY: Final = "--retry"
+HELP: Final = """\
+harness run [flags] [KEY=VALUE]...
+
+Runs recompute settings of one job on the device at hand, each in fresh processes, and prints what
+the advisor predicted beside what was measured. Alone it runs a small model on whatever is here.
+
+  harness run
+  harness run experiment=llama3_8b_1xh200                        the advisor's three best settings
+  harness run experiment=llama3_8b_1xh200 recompute=selective_mlp measure.repeats=5
+  harness run experiment=llama3.2_1b_1xh100 'recompute.settings=[none,full:block:4]' job.seq_length=2048
+
+What runs (Hydra overrides; groups are files in configs/experiment and configs/recompute)
+  experiment=NAME           a job preset, e.g. llama3_8b_1xh200
+  recompute=NAME            top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …
+  recompute.top=N           how many of the best
+  recompute.settings=[…]    settings as `advise` spells them
+  model.* layout.* job.*    any field, in Megatron's names, as for `advise`
+  gpus=COUNTxTYPE           instead of the preset's      device=auto|cuda|cpu
+  backend=native            who runs the training step; megatron_core: its own model, schedule and
+                            optimizer; command: any training command, whose
+                            log is read (docs/backends.md):
+    command='torchrun … pretrain_gpt.py … {recompute}'   framework=megatron_lm|megatron_bridge|other
+
+How it is measured
+  measure.steps=10          steps after warm-up           measure.repeats=1   processes a setting
+  measure.timeout_seconds=900   of one process            measure.seed=1234
+  measure.min_warmup_steps, measure.max_warmup_steps, measure.warmup_tolerance,
+  measure.memory_timeline=true|false
+
+Where results go: runs/NAME, made of experiment, device and settings; the same command goes on where
+it was stopped, and runs nothing twice
+  name=NAME   runs=FOLDER
+
+Where it runs
+  launcher=local            this machine; torchrun where the layout has several ranks
+  launcher=torchrun         the same command on every machine, each with its node_rank:
+    launcher.nnodes=2 launcher.node_rank=0 launcher.rendezvous=HOST0:PORT; runs=FOLDER is shared
+  launcher=slurm            an array of jobs; returns at once, and the same command collects
+    launcher.wait=true, partition, account, qos, time, nodes, gpus_per_node, constraint, mem,
+    reservation, cpus_per_task, setup=[…], sbatch=['KEY=VALUE',…], array_parallelism, max_requeues
+  launcher=NAME             configs/launcher/NAME.yaml: the same keys, with kind: slurm
+
+Flags
+  --dry-run                 show the trials and predictions, run nothing, write nothing
+  --no-report               do not write runs/NAME/report (harness report writes it later)
+  --retry                   run trials again that gave no measurement (failed, out of memory, …)
+  --retry=STATUS,…          run those again that ended so, e.g. --retry=unstable, and no others
+  --config-dir DIR          searched before ./configs and the packaged configuration
+  --help
+
+Exit codes: 0 settings were measured, 2 the request is wrong (one line says why), 3 trials are still
+in Slurm's queue, 4 a trial failed or nothing was measured, 130 interrupted (143 by SIGTERM): what is
+finished is kept.
+"""  # noqa: E501
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What stands beside the overrides."""
+
+    overrides: tuple[str, ...] = ()
+    dry_run: bool = False
+    retry: frozenset[TrialStatus] = frozenset()
+    no_report: bool = False
+    config_dir: Path | None = None
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; UserError where the request is wrong."""
+    if "--help" in argv or "-h" in argv:
+        print(HELP, end="")
+        return 0
+    flags = parse(argv)
+    config = compose(flags.overrides, flags.config_dir)
+    check_request(config)
+    plan = make_plan(config, machine_of(config))
+    folder = run_folder(config.runs, config.name or plan.default_name)
+    if flags.dry_run:
+        print(dry_page(plan, folder), end="")
+        return 0
+    return _run(plan, folder, config.launcher, flags, argv)
+
+
+def parse(argv: Sequence[str]) -> Flags:
+    """Flags and overrides; UserError for a flag that is not known."""
+    from advisor.base.units import nearest_names
+
+    rest, overrides = list(argv), []
+    given: dict[str, bool] = {}
+    config_dir: Path | None = None
+    retry: frozenset[TrialStatus] = frozenset()
+    while rest:
+        word = rest.pop(0)
+        name, has_value, value = word.partition("=")
+        if word in _SWITCHES:
+            given[word.removeprefix("--").replace("-", "_")] = True
+        elif name == _RETRY:
+            given_statuses = value.split(",") if has_value else UNMEASURED
+            retry = frozenset(convert(one, TrialStatus, "", _RETRY) for one in given_statuses)
+        elif name == "--config-dir":
+            if not has_value and not rest:
+                raise UserError(name, "(none)", "needs a folder")
+            config_dir = Path(value if has_value else rest.pop(0))
+        elif word.startswith("-"):
+            hint = nearest_names(word, (*_SWITCHES, _RETRY, "--config-dir", "--help"))
+            raise UserError(word, "(given)", "is not a flag", hint)
+        else:
+            overrides.append(word)
+    return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
+
+
+def run_folder(runs: str, name: str) -> RunFolder:
+    """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
+    if os.path.basename(name) != name or name in (".", ".."):
+        raise UserError("name", name, "must be the name of one folder")
+    return RunFolder(Path(runs) / name)
+
+
+def _run(
+    plan: RunPlan, folder: RunFolder, options: LauncherOptions, flags: Flags, argv: Sequence[str]
+) -> int:
+    total, again = sum(1 for _ in plan.trials()), again_line("run", argv)
+
+    def conclude(results: dict[str, TrialResult]) -> int:
+        if len(results) == total:
+            return finish(plan, folder, results, report=not flags.no_report)
+        if results:
+            print(page(plan, results), end="")
+        say(f"{_kept(folder, plan)}; collect the others with: {again}")
+        return UNFINISHED
+
+    runner = make_runner(options, folder, plan, Progress(total), flags.retry)
+    return execute(runner, again, conclude)
+
+
+def execute(
+    runner: Runner,
+    again: str,
+    conclude: Callable[[dict[str, TrialResult]], int],
+    command: str = "run",
+) -> int:
+    """Run all trials and `conclude` from their results; the exit code. `again` is the command line
+    that goes on after an interruption."""
+    folder, total = runner.folder, sum(1 for _ in runner.plan.trials())
+    say(f"{total} {'trial' if total == 1 else 'trials'} into {folder.path}", command)
+    try:
+        results = runner.run()
+    except Stop as stop:
+        say(f"stopped: {_kept(folder, runner.plan)}; go on with: {again}", command)
+        return stop.exit_code
+    except OSError as error:
+        where = error.filename or folder.path
+        say(
+            f"cannot write {where}: {error.strerror or error}: {_kept(folder, runner.plan)}; "
+            f"when that is put right: {again} --retry",
+            command,
+        )
+        return FAILED
+    code = conclude(results)
+    unanswered = sum(result.status in UNANSWERED for result in results.values())
+    if unanswered:
+        words = f"{unanswered} of {total} trials failed; what did not measure runs again with"
+        say(f"{words}: {again} --retry", command)
+    return code
+
+
+def finish(
+    plan: RunPlan, folder: RunFolder, results: dict[str, TrialResult], *, report: bool = True
+) -> int:
+    """Print the page and write the report; the exit code of the run, which no report changes."""
+    print(page(plan, results), end="", flush=True)
+    say(f"results in {folder.path}")
+    if report:
+        _report(folder)
+    return exit_code(results)
+
+
+def _report(folder: RunFolder) -> None:
+    """Whatever goes wrong here, the run stands: it is told in one line."""
+    try:
+        from harness.report.facts import load_facts
+        from harness.report.write import FOLDER, step_summary_file, write_report
+
+        written = write_report(load_facts(folder.path), folder.path / FOLDER, step_summary_file())
+    except Exception as error:
+        again = f"harness report {quote(str(folder.path))}"
+        say(f"no report: {type(error).__name__}: {' '.join(str(error).split())}; again: {again}")
+        return
+    for note in written.notes:
+        say(note)
+    say(f"report in {written.folder}")
+
+
+def dry_page(plan: RunPlan, folder: RunFolder) -> str:
+    """What would be run and what is predicted of it."""
+    shown = page(plan, {}).splitlines()[0]
+    lines = [f"{shown} (dry run)", f"into {folder.path}", ""]
+    for setting, trial in plan.trials():
+        prediction = trial.prediction
+        words = f"  {trial.name}  {setting.spec}"
+        if setting.skip:
+            words += f"  not run: {setting.skip}"
+        elif prediction is not None and prediction.step_time_seconds is not None:
+            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
+        lines.append(words)
+    lines += ["", *(f"Note: {text}." for text in plan.assumptions)]
+    return "\n".join(lines) + "\n"
+
+
+def _kept(folder: RunFolder, plan: RunPlan) -> str:
+    """How much of the run is on disk, and where."""
+    names = [trial.name for _, trial in plan.trials()]
+    done = sum(folder.trial(name).has_result() for name in names)
+    return f"{done} of {len(names)} trials are finished, in {folder.path}"
+
+
+def again_line(command: str, argv: Sequence[str]) -> str:
+    """The command line that goes on where this one was stopped."""
+    words = [word for word in argv if word.partition("=")[0] != _RETRY]
+    return " ".join(["harness", command, *(quote(word) for word in words)])
+
+
+def say(text: str, command: str = "run") -> None:
+    """A line of talk; a full or closed stderr is no reason to fail."""
+    try:
+        print(f"harness {command}: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)

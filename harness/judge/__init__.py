@@ -1,0 +1,1 @@
+"""Results are judged: statistics, goldens, the gate, predicted beside measured."""

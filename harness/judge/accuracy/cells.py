@@ -1,0 +1,206 @@
+"""Results as rows: one setting of one cell, predicted beside measured.
+
+A cell is a workload without its setting: same model, layout, batch, device, software. Only trials
+of status ok give times; bytes are taken where nothing but the times was unstable. What is left out
+is listed with its reason and never averaged.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from advisor.answer.advice import LIKELY
+from advisor.base.fields import read_dataclass
+from harness.judge.predicted import Pair
+from harness.run.progress import reason
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Device, Prediction, Trial
+
+NONE = "none"
+
+
+class Half(StrEnum):
+    """Which cells a model may be improved on, and which it is judged on."""
+
+    FIT = "fit"
+    HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Cell:
+    """What the settings that are compared have in common. group: cells that are judged together."""
+
+    group: str
+    label: str
+    key: str
+    device: Device
+
+    @property
+    def half(self) -> Half:
+        """By a bit of the key, which nobody chooses."""
+        return Half.HELD_OUT if int(self.key, 16) % 2 else Half.FIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One setting of one cell.
+
+    processes: trials of status ok; step is the median of their medians, seconds; kept (by a layer,
+    for its backward) and peaks are the largest where `TrialResult.bytes_hold`, bytes. overhead:
+    step time over that of `none` in the cell, minus 1. fits: whether the advisor says so, and
+    whether it ran. why: what speaks against it, or ended it.
+    """
+
+    cell: Cell
+    setting: str
+    status: TrialStatus
+    processes: int
+    kept: Pair
+    allocated: Pair
+    reserved: Pair
+    step: Pair
+    predicted_fits: bool | None
+    measured_fits: bool | None
+    calibration: str
+    overhead: Pair
+    why: str = ""
+
+
+def rows(results: Iterable[TrialResult]) -> tuple[Row, ...]:
+    """A row a setting and cell, by group and cell; within a cell in order of predicted time.
+
+    A process that was killed before it could tell where it ran, ran where the others did.
+    """
+    results = tuple(results)
+    elsewhere = next((one.environment for one in results if one.environment), {})
+    together: dict[tuple[Cell, str], list[tuple[Trial, TrialResult]]] = {}
+    for result in results:
+        trial = read_dataclass(Trial, result.trial, f"{result.name}: trial")
+        key = cell_of(trial, result.environment or elsewhere), trial.workload.recompute
+        together.setdefault(key, []).append((trial, result))
+    found = [_row(cell, setting, tried) for (cell, setting), tried in together.items()]
+    base = {row.cell: row.step for row in found if row.setting == NONE}
+    return tuple(
+        sorted(
+            (replace(row, overhead=_overhead(row.step, base.get(row.cell))) for row in found),
+            key=lambda row: (row.cell, row.step.predicted or 0.0, row.setting),
+        )
+    )
+
+
+def cell_of(trial: Trial, environment: dict[str, Any]) -> Cell:
+    """The cell of a trial; the allocator's settings and the GPU's name belong to it."""
+    workload = replace(trial.workload, recompute=NONE)
+    model, layout = workload.model, workload.layout
+    software = environment.get("software") or {}
+    gpus = [str(gpu.get("torch_name")) for gpu in environment.get("gpus") or ()]
+    text = "|".join((workload.key(), *trial.variables, *gpus))
+    impl = model.transformer_impl.value
+    if impl == "transformer_engine" and not software.get("transformer_engine"):
+        impl = "local"
+    microbatches = workload.global_batch_size // (
+        workload.micro_batch_size * layout.data_parallel_size
+    )
+    degrees = f"TP{layout.tensor_model_parallel_size} PP{layout.pipeline_model_parallel_size}"
+    parts = [
+        model.name,
+        f"{model.num_layers} layers",
+        f"{workload.seq_length} tokens",
+        f"{microbatches} x {workload.micro_batch_size}",
+        str(workload.precision),
+        impl,
+        *([degrees] if layout.world_size > 1 else []),
+        *(["expandable segments"] if any("expandable" in v for v in trial.variables) else []),
+    ]
+    return Cell(
+        group=f"{workload.device} {workload.backend} {model.name}",
+        label=", ".join(parts),
+        key=hashlib.sha256(text.encode()).hexdigest()[:12],
+        device=workload.device,
+    )
+
+
+def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -> Row:
+    good = [result for _, result in tried if result.status is TrialStatus.OK]
+    sized = [result for _, result in tried if result.bytes_hold]
+    statuses = [result.status for _, result in tried]
+    others = [result for _, result in tried if result.status is not TrialStatus.OK]
+    # the prediction made before the first process ran
+    prediction = min(tried, key=lambda pair: pair[1].started_at)[0].prediction or _NOTHING
+    steps = [median(result.times.seconds) for result in good if result.times]
+    return Row(
+        cell=cell,
+        setting=setting,
+        status=TrialStatus.OK if good else statuses[0],
+        processes=len(good),
+        kept=Pair(
+            predicted=prediction.saved_bytes_per_layer,
+            measured=_most(sized, "saved_bytes_per_layer"),
+        ),
+        allocated=Pair(
+            predicted=prediction.peak_allocated_bytes, measured=_most(sized, "allocated")
+        ),
+        reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_taken(sized)),
+        step=Pair(
+            predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
+        ),
+        predicted_fits=None
+        if prediction.fit_probability is None
+        else prediction.fit_probability >= LIKELY,
+        measured_fits=_ran(statuses),
+        calibration=prediction.calibration,
+        overhead=Pair(),
+        why="; ".join(dict.fromkeys(filter(None, map(_why, others)))),
+    )
+
+
+_NOTHING = Prediction(
+    step_time_seconds=None,
+    peak_allocated_bytes=None,
+    peak_reserved_bytes=None,
+    saved_bytes_per_layer=None,
+    replayed_flops_per_layer=None,
+    calibration="none",
+)
+
+
+def _taken(sized: Sequence[TrialResult]) -> int | None:
+    """What the card gave, CUDA context and all, as is predicted; of older results what the
+    allocator took."""
+    return _most(sized, "nvml_used") or _most(sized, "reserved")
+
+
+def _most(sized: Sequence[TrialResult], which: str) -> int | None:
+    found = [getattr(rank, which) for result in sized for rank in result.memory]
+    return max((value for value in found if value is not None), default=None)
+
+
+def _ran(statuses: Sequence[TrialStatus]) -> bool | None:
+    """Unstable times are still the times of something that fitted."""
+    if TrialStatus.OOM in statuses:
+        return False
+    ran = (TrialStatus.OK, TrialStatus.UNSTABLE)
+    return True if any(status in ran for status in statuses) else None
+
+
+def _why(result: TrialResult) -> str:
+    if result.evidence is not None:
+        return f"{result.status}: {reason(result.evidence)}"
+    fatal = [f"{one.name} {one.seen}" for one in result.concerns if one.fatal]
+    return f"{result.status}: {', '.join(fatal)}" if fatal else str(result.status)
+
+
+def _overhead(step: Pair, base: Pair | None) -> Pair:
+    if base is None:
+        return Pair()
+    return Pair(
+        predicted=_over(step.predicted, base.predicted),
+        measured=_over(step.measured, base.measured),
+    )
+
+
+def _over(value: float | None, base: float | None) -> float | None:
+    return None if value is None or not base else value / base - 1

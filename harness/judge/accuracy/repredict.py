@@ -1,0 +1,46 @@
+"""Predictions made anew, with the advisor as it is now, of what was measured then."""
+
+from pathlib import Path
+from typing import Any
+
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.search.evaluate import Evaluator
+from harness.planner.forecast import as_run, predict
+from harness.trial.codec import plain
+from harness.trial.result import TrialResult
+from harness.trial.trial import Backend, Device, Trial
+
+
+def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[str, Any] | None:
+    """The trial of `result` with the prediction of today; None where none can be made: other
+    backends than the native one, CPUs, unknown GPUs, settings that the advisor does not know."""
+    trial = read_dataclass(Trial, result.trial, f"{result.name}: trial")
+    workload = trial.workload
+    names = [str(gpu.get("torch_name")) for gpu in result.environment.get("gpus") or ()]
+    if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
+        return None
+    try:
+        gpu, setting = load_gpu(names[0], config_dir), parse_setting(workload.recompute)
+    except UserError:
+        return None
+    job = Job(
+        model=workload.model,
+        layout=workload.layout,
+        gpu=gpu,
+        num_gpus=workload.layout.world_size,
+        config=JobConfig(
+            seq_length=workload.seq_length,
+            micro_batch_size=workload.micro_batch_size,
+            global_batch_size=workload.global_batch_size,
+            precision=workload.precision,
+            expandable_segments=any("expandable_segments:True" in v for v in trial.variables),
+        ),
+    )
+    evaluator = Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
+    found: dict[str, Any] = plain(trial)
+    return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting)))}

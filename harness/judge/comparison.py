@@ -1,0 +1,268 @@
+"""`harness compare`: results against goldens; identity before numbers, worst first.
+
+Every trial and every golden is accounted for: what ran, what failed, what vanished since the golden
+was taken and what appeared.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from harness.judge.goldens.golden import Golden, Provenance
+from harness.judge.identity import (
+    VARIABLES,
+    Place,
+    differences,
+    flatten,
+    place_of,
+    unrecorded,
+    workload_label,
+)
+from harness.judge.rows import EnvironmentChange, Row, describe
+from harness.judge.trial_rows import Options, measured_rows
+from harness.judge.update import by_workload
+from harness.judge.verdict import Verdict
+from harness.trial.result import TrialResult, TrialStatus
+
+PASSED: Final = 0
+REGRESSED: Final = 1
+NO_VERDICT: Final = 3
+RUN_FAILED: Final = 4
+
+_MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
+_UNMATCHED: Final = (Verdict.VANISHED, Verdict.APPEARED)
+_OPEN: Final = (Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Rows, worst first. environments: what differs, or is not known, of each trial's environment.
+    commands: workload key -> command that runs it again."""
+
+    rows: tuple[Row, ...]
+    environments: tuple[EnvironmentChange, ...] = ()
+    options: Options = field(default_factory=Options)
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+    def count(self, verdict: Verdict) -> int:
+        """Rows of a verdict."""
+        return sum(row.verdict is verdict for row in self.rows)
+
+    @property
+    def exit_code(self) -> int:
+        """0 pass, 1 regression, 3 no verdict, 4 a run failed. A regression that is certain stands
+        whatever else happened; then a run that failed; then what has no verdict."""
+        return exit_code(self)
+
+
+def exit_code(comparison: Comparison) -> int:
+    """Exit code of `comparison`, see `Comparison.exit_code`."""
+    found = {row.verdict for row in comparison.rows}
+    options = comparison.options
+    if Verdict.REGRESSION in found or (options.strict and Verdict.STALE in found):
+        return REGRESSED
+    if Verdict.FAILED in found:
+        return RUN_FAILED
+    unmatched = found.intersection(_UNMATCHED) and not options.allow_unmatched
+    if unmatched or found.intersection(_OPEN) or not found.intersection(_JUDGED):
+        return NO_VERDICT
+    return PASSED
+
+
+_JUDGED: Final = (Verdict.PASS, Verdict.STALE)
+
+
+def compare(
+    results: Sequence[TrialResult],
+    goldens: Sequence[Golden],
+    options: Options | None = None,
+    commands: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Judge `results` against the goldens of the same workloads.
+
+    commands: workload key -> command that runs it again, shown with what is not a pass.
+    """
+    options = options or Options()
+    rows: list[Row] = []
+    environments: list[EnvironmentChange] = []
+    matched: list[Golden] = []
+    for subject in _subjects(results):
+        golden = find_golden(subject, goldens)
+        if golden is not None:
+            matched.append(golden)
+            change = _environment(subject, golden)
+            environments += [change] if change.differences or change.unrecorded else []
+        rows += _rows(subject, golden, options)
+    rows += _vanished(results, goldens, matched)
+    order = list(Verdict)
+    return Comparison(
+        rows=tuple(sorted(rows, key=lambda row: (order.index(row.verdict), -_distance(row)))),
+        environments=tuple(environments),
+        options=options,
+        commands=dict(commands or {}),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One workload's repeats. label: with the key behind it where two would read the same."""
+
+    key: str
+    label: str
+    results: tuple[TrialResult, ...]
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """The workload as JSON."""
+        found: dict[str, Any] = self.results[0].trial["workload"]
+        return found
+
+    @property
+    def fingerprinted(self) -> bool:
+        """Whether a process was measured, or lived long enough to say where it ran."""
+        return any(one.environment or one.status in _MEASURED for one in self.results)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where its processes ran; those that left no fingerprint know only their GPUs' number
+        and variables."""
+        known = [one for one in self.results if one.environment] or list(self.results[:1])
+        return tuple(place_of(one) for one in known)
+
+
+def find_golden(subject: Subject, goldens: Sequence[Golden]) -> Golden | None:
+    """The golden of a workload: of the same GPUs rather than of others, of exactly this workload
+    rather than of a part of it, measured rather than published. That a setting does not fit is
+    known of its own GPUs only."""
+    gpus = subject.places[0].gpus
+    held = [
+        one
+        for one in goldens
+        if one.identity.holds_for(subject.workload)
+        and (one.status is TrialStatus.OK or _may_be(gpus, one.identity.full_gpus))
+    ]
+
+    def preference(golden: Golden) -> tuple[bool, bool, bool, str]:
+        return (
+            golden.identity.full_gpus == gpus,
+            golden.identity.workload_key is not None,
+            golden.meta.provenance is Provenance.MEASURED,
+            golden.meta.date,
+        )
+
+    return max(held, key=preference, default=None)
+
+
+def _may_be(gpus: str, other: str) -> bool:
+    """Whether the GPUs are the same; a process that ran out of memory may not have said which."""
+    return gpus == other or "?" in gpus + other
+
+
+def _subjects(results: Sequence[TrialResult]) -> tuple[Subject, ...]:
+    groups = by_workload(results)
+    labels = [workload_label(group[0].trial["workload"]) for group in groups.values()]
+    return tuple(
+        Subject(
+            key=key,
+            label=label if labels.count(label) == 1 else f"{label}#{key}",
+            results=tuple(group),
+        )
+        for label, (key, group) in zip(labels, groups.items(), strict=True)
+    )
+
+
+def _environment(subject: Subject, golden: Golden) -> EnvironmentChange:
+    """Differences of any of the processes, each once; of processes that left no fingerprint, those
+    of their variables."""
+    found = [one for place in subject.places for one in differences(golden.place, place)]
+    if not subject.fingerprinted:
+        found = [one for one in found if one.name.startswith(VARIABLES)]
+    return EnvironmentChange(
+        label=subject.label,
+        differences=tuple(dict.fromkeys(found)),
+        unrecorded=unrecorded(golden.place, subject.places[0]),
+    )
+
+
+def _rows(subject: Subject, golden: Golden | None, options: Options) -> list[Row]:
+    """Everything that is to be said about one workload."""
+    measured = tuple(one for one in subject.results if one.status in _MEASURED)
+    others = [one for one in subject.results if one.status not in _MEASURED]
+    rows = [_unmeasured(subject, one, golden) for one in others]
+    if not measured:
+        return list(dict.fromkeys(rows))
+    if golden is None or golden.status is not TrialStatus.OK:
+        return [*rows, _without_numbers(subject, golden)]
+    change = _environment(subject, golden)
+    if change.differences and not options.allow_env_change:
+        names = ", ".join(one.name for one in change.differences)
+        what = f"the environment differs in {names}; --allow-env-change compares"
+        return [*rows, _row(subject, Verdict.ENVIRONMENT, what)]
+    return rows + measured_rows(subject.label, subject.key, measured, golden, options)
+
+
+def _unmeasured(subject: Subject, result: TrialResult, golden: Golden | None) -> Row:
+    """A trial without numbers. Out of memory is an answer: expected where the golden says so, and
+    where there is no golden, one that has none yet."""
+    what = f"{result.status}{describe(result)}"
+    if result.status is TrialStatus.SKIPPED:
+        known = golden is not None and golden.status is TrialStatus.OK
+        return _row(subject, Verdict.VANISHED if known else Verdict.SKIPPED, what)
+    if result.status is TrialStatus.OOM and golden is None:
+        return _row(subject, Verdict.APPEARED, f"{what}; no golden")
+    if result.status is TrialStatus.OOM and golden and golden.status is TrialStatus.OOM:
+        return _row(subject, Verdict.PASS, "oom, as in the golden")
+    if result.status is TrialStatus.INCOMPLETE:
+        return _row(subject, Verdict.UNSTABLE, what)
+    fitted = " (it fits in the golden)" if result.status is TrialStatus.OOM else ""
+    return _row(subject, Verdict.FAILED, f"{what}{fitted}  {result.name}")
+
+
+def _without_numbers(subject: Subject, golden: Golden | None) -> Row:
+    if golden is None:
+        return _row(subject, Verdict.APPEARED, "no golden; add it: harness golden update")
+    return _row(subject, Verdict.STALE, "fits, and the golden says oom: record a new one")
+
+
+def _vanished(
+    results: Sequence[TrialResult], goldens: Sequence[Golden], matched: Sequence[Golden]
+) -> list[Row]:
+    """Measured goldens of the models and GPUs at hand that no result belongs to."""
+    here = {
+        _family(place_of(one).gpus, flatten(w)) for one in results if (w := one.trial["workload"])
+    }
+    seen = {id(golden) for golden in matched}
+    return [
+        Row(
+            label=golden.identity.label,
+            workload_key=golden.identity.workload_key or "",
+            verdict=Verdict.VANISHED,
+            reason=f"in the golden of {golden.meta.date}, not in the results",
+        )
+        for golden in goldens
+        if golden.meta.provenance is Provenance.MEASURED
+        and _family(golden.identity.full_gpus, golden.identity.fields) in here
+        and id(golden) not in seen
+    ]
+
+
+def _family(gpus: str, fields: Mapping[str, object]) -> tuple[str, str]:
+    return gpus, str(fields.get("model.name"))
+
+
+def _row(subject: Subject, verdict: Verdict, reason: str) -> Row:
+    return Row(label=subject.label, workload_key=subject.key, verdict=verdict, reason=reason)
+
+
+def _distance(row: Row) -> float:
+    """How far a row is beyond its limit: the worst of a verdict comes first."""
+    if row.change is None or not row.limit:
+        return 0.0
+    return abs(row.change) / abs(row.limit) if row.two_sided else row.change / row.limit
+
+
+def render(comparison: Comparison) -> str:
+    """`comparison` as text, see harness.judge.render."""
+    from harness.judge.render import render as text
+
+    return text(comparison)

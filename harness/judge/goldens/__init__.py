@@ -1,0 +1,1 @@
+"""What goldens are, and the files that hold them."""

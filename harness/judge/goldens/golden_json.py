@@ -1,0 +1,165 @@
+"""Goldens as JSON files for review: sorted keys, one value a line, and back.
+
+::
+
+    schema_version  1
+    meta            provenance (measured, published), reason, date, source, environment (flat)
+    identity        label, gpus, workload_key (null where only a part is known), workload (flat)
+    status          ok, or oom: known not to fit
+    limits          metric -> relative limit, where it is not the default
+    samples         process -> metric -> series in Megatron-LM's shape
+                    {start_step, end_step, step_interval, values {step: number}}
+    summary         metric -> median, iqr, spread, process_spread, processes, steps; for the reader,
+                    computed anew from the samples
+
+Units are those of the metrics' names: seconds and bytes. Not-a-number is the string "nan".
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import show
+from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
+from harness.judge.goldens.series import Process, Series
+from harness.judge.identity import Scalar, flatten
+from harness.trial.result import TrialStatus
+
+SCHEMA_VERSION: Final = 1
+_SUMMARY_DIGITS: Final = 12
+
+
+def golden_text(golden: Golden) -> str:
+    """The file of a golden."""
+    return json_text(golden_values(golden))
+
+
+def golden_values(golden: Golden) -> dict[str, Any]:
+    """A golden as plain JSON values."""
+    identity = golden.identity
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "meta": asdict(golden.meta),
+        "identity": {
+            "label": identity.label,
+            "gpus": identity.gpus,
+            "workload_key": identity.workload_key,
+            "workload": identity.fields,
+        },
+        "status": golden.status,
+        "limits": golden.limits,
+        "samples": {
+            process.name: {name: series_values(one) for name, one in process.series.items()}
+            for process in golden.processes
+        },
+        "summary": {name: _rounded(asdict(one)) for name, one in golden.summary().items()},
+    }
+
+
+def golden_from_text(text: str, file: object) -> Golden:
+    """A golden from the text of its file; UserError where it is none."""
+    values = json_mapping(text, file)
+    version = values.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise UserError(
+            f"{file}: schema_version",
+            show(version),
+            f"must be {SCHEMA_VERSION}",
+            "harness golden import reads the layouts of Megatron-LM and Megatron Bridge",
+        )
+    try:
+        return _golden(values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        missing = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError("golden", str(file), f"cannot be read: {missing}") from None
+
+
+def _golden(values: Mapping[str, Any]) -> Golden:
+    meta, identity = values["meta"], values["identity"]
+    return Golden(
+        meta=Meta(
+            provenance=Provenance(meta["provenance"]),
+            reason=str(meta["reason"]),
+            date=str(meta["date"]),
+            source=str(meta.get("source", "")),
+            environment=flatten(meta.get("environment", {})),
+        ),
+        identity=Identity(
+            label=str(identity["label"]),
+            gpus=str(identity["gpus"]),
+            fields=flatten(identity["workload"]),
+            workload_key=identity.get("workload_key"),
+        ),
+        status=TrialStatus(values["status"]),
+        processes=tuple(
+            Process(name=name, series={key: series_from(one) for key, one in metrics.items()})
+            for name, metrics in values["samples"].items()
+        ),
+        limits={name: float(limit) for name, limit in values.get("limits", {}).items()},
+    )
+
+
+def series_values(series: Series) -> dict[str, Any]:
+    """A series in Megatron-LM's shape; values that are no numbers are strings."""
+    gaps = [after - before for before, after in zip(series.steps, series.steps[1:], strict=False)]
+    return {
+        "start_step": series.steps[0] if series.steps else 1,
+        "end_step": series.steps[-1] if series.steps else 1,
+        "step_interval": math.gcd(*gaps) if gaps else 1,
+        "values": {
+            str(step): value if math.isfinite(value) else str(value)
+            for step, value in zip(series.steps, series.values, strict=True)
+        },
+    }
+
+
+def series_from(values: Mapping[str, Any]) -> Series:
+    """A series from Megatron-LM's shape, in the order of its steps; "nan" is a number here."""
+    pairs = sorted((int(step), number(value)) for step, value in values["values"].items())
+    return Series(steps=tuple(step for step, _ in pairs), values=tuple(v for _, v in pairs))
+
+
+def number(value: object) -> float:
+    """A number that may be written as a string, as loggers do; ValueError where it is none. Bytes
+    stay integers."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{show(value)} is not a number")
+    return value if isinstance(value, int) else float(value)
+
+
+def json_text(values: object) -> str:
+    """Strict JSON with sorted keys and one value a line; steps are sorted as numbers."""
+    return json.dumps(_sorted(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def json_mapping(text: str, file: object) -> dict[str, Any]:
+    """The object that a JSON file holds; UserError where it holds something else."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UserError("file", str(file), "is not valid JSON") from None
+    if not isinstance(values, dict):
+        raise UserError("file", str(file), "must hold one JSON object")
+    return values
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _sorted(value[key]) for key in sorted(value, key=_order)}
+    return value
+
+
+def _order(key: object) -> tuple[int, str]:
+    text = str(key)
+    return (int(text) if text.isdigit() else -1, text)
+
+
+def _rounded(summary: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Enough digits for bytes, not for the noise of binary fractions."""
+    return {
+        key: float(f"{value:.{_SUMMARY_DIGITS}g}") if isinstance(value, float) else value
+        for key, value in summary.items()
+    }

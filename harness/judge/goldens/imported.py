@@ -1,0 +1,95 @@
+"""Goldens of other suites as ours."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.base.errors import UserError
+from advisor.base.units import parse_gpus
+from harness.judge.goldens.foreign import FIRST_STEP, Layout, guess_layout, read_layout
+from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
+from harness.judge.goldens.golden_json import json_mapping
+from harness.judge.identity import CPU, Scalar, flatten, workload_label
+from harness.judge.results import load_results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRequest:
+    """A foreign golden and what its file does not say. fields: KEY=VALUE of the workload as far as
+    it is known; like: a result of the same workload, instead. first_step: warm-up ends before."""
+
+    path: Path
+    reason: str
+    gpus: str
+    fields: tuple[str, ...] = ()
+    like: Path | None = None
+    layout: Layout | None = None
+    first_step: int = FIRST_STEP
+    source: str = ""
+    date: str = ""
+
+
+def import_golden(request: ImportRequest) -> Golden:
+    """The golden that `request` means, of provenance "published"; UserError where it is wrong.
+
+    Its environment is not known but for the GPUs. Of memory, Megatron-LM's files hold the last
+    rank's peak, which under pipeline parallelism is not the fullest rank's.
+    """
+    if request.gpus != CPU:
+        parse_gpus(request.gpus)
+    try:
+        text = request.path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError("golden", str(request.path), f"cannot be read: {error.strerror}") from None
+    values = json_mapping(text, request.path)
+    layout = request.layout or guess_layout(values)
+    fields = _fields(request)
+    return Golden(
+        meta=Meta(
+            provenance=Provenance.PUBLISHED,
+            reason=" ".join(request.reason.split()),
+            date=request.date or datetime.now(UTC).date().isoformat(),
+            source=request.source or f"{layout} golden {request.path.name}",
+        ),
+        identity=Identity(label=_label(fields), gpus=request.gpus, fields=fields),
+        processes=(read_layout(values, layout, request.path, request.first_step),),
+    )
+
+
+def _fields(request: ImportRequest) -> dict[str, Scalar]:
+    """What is known of the workload: it decides which results belong to the golden."""
+    if request.like is not None:
+        result = load_results([request.like]).results[0]
+        return flatten(result.trial["workload"])
+    found: dict[str, Scalar] = {}
+    for pair in request.fields:
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise UserError(
+                "--workload",
+                pair,
+                "is not a field of the workload and its value",
+                "write e.g. model.name=llama3_8b",
+            )
+        found[key] = value
+    if not found:
+        raise UserError(
+            "--workload",
+            "(none)",
+            "must say of which workload the golden is",
+            "e.g. --workload model.name=llama3_8b, or --like RESULT",
+        )
+    return found
+
+
+def _label(fields: dict[str, Scalar]) -> str:
+    """The workload's label from flat fields."""
+    nested: dict[str, object] = {"model": {}, "layout": {}}
+    for key, value in fields.items():
+        group, _, name = key.partition(".")
+        inner = nested.get(group)
+        if name and isinstance(inner, dict):
+            inner[name] = value
+        elif not name:
+            nested[key] = value
+    return workload_label(nested)

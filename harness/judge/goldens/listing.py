@@ -1,0 +1,79 @@
+"""Goldens as text for a terminal."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.judge.goldens.golden import Golden
+from harness.judge.identity import Scalar
+from harness.judge.metrics import LOSS, METRICS, find_metric
+from harness.judge.stats import Summary
+
+
+def list_page(goldens: Mapping[Path, Golden]) -> str:
+    """One line a golden: workload, GPUs, whose, when, the first metric that the gate judges."""
+    rows = []
+    for path, golden in goldens.items():
+        summary = golden.summary()
+        first = next((name for name in (*METRICS, *summary) if name in summary), "")
+        value = f"{first} {_value(first, summary[first])}" if first else str(golden.status)
+        rows.append(
+            (
+                golden.identity.label,
+                golden.identity.gpus,
+                golden.meta.provenance.value,
+                golden.meta.date,
+                value,
+                path.name,
+            )
+        )
+    if not rows:
+        return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+    return "\n".join(lines) + "\n"
+
+
+def golden_page(golden: Golden) -> str:
+    """Everything about one golden but its single steps."""
+    meta, identity = golden.meta, golden.identity
+    lines = [
+        f"{identity.label}  on {identity.gpus}",
+        f"  {meta.provenance}, {meta.date}: {meta.reason}",
+    ]
+    lines += [f"  source: {meta.source}"] if meta.source else []
+    lines += [f"  workload {identity.workload_key or 'known in part'}", *_numbers(golden)]
+    lines += [f"  {key:<40} {value}" for key, value in sorted(meta.environment.items())]
+    return "\n".join(lines) + "\n"
+
+
+def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar]] | None) -> str:
+    """A golden as it is to be written to `path`: of a new one its numbers, of one that was there
+    (`diff`) what becomes different, value by value."""
+    if diff is None:
+        return "\n".join([f"new  {path}", f"  {new.meta.reason}", *_numbers(new)]) + "\n"
+    lines = [f"  {key}: {_shown(old)} -> {_shown(value)}" for key, (old, value) in diff.items()]
+    return "\n".join([f"changed  {path}" if lines else f"as it was  {path}", *lines]) + "\n"
+
+
+def _shown(value: Scalar) -> str:
+    return "(none)" if value is None else str(value)
+
+
+def _numbers(golden: Golden) -> list[str]:
+    """A line a metric: its median, its scatter, a limit of its own."""
+    lines = [] if golden.processes else [f"  status {golden.status}"]
+    for name, one in golden.summary().items():
+        limit = f"  limit {golden.limits[name] * 100:g} %" if name in golden.limits else ""
+        lines.append(f"  {name:<28} {_value(name, one):>12}  {_scatter(one)}{limit}")
+    return lines
+
+
+def _value(name: str, one: Summary) -> str:
+    metric = find_metric(name)
+    return metric.show(one.median) if metric and name != LOSS else f"{one.median:.4g}"
+
+
+def _scatter(one: Summary) -> str:
+    steps = f"{one.processes} x {one.steps // one.processes} steps, IQR {one.spread * 100:.2f} %"
+    between = one.process_spread
+    return steps if between is None else f"{steps}, {between * 100:.2f} % between processes"

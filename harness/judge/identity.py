@@ -1,0 +1,171 @@
+"""Identity before numbers: whether a result and a golden speak of the same thing.
+
+The workload decides which golden a result belongs to; the environment, whether the two may be
+compared. What is under test (git commit) or differs from run to run (host, date, clocks of the
+moment, process ids) is recorded and never compared.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import read_dataclass
+from harness.trial.result import TrialResult
+from harness.trial.trial import Workload
+
+Scalar = str | int | float | bool | None
+
+GPUS: Final = "gpus"
+CPU: Final = "cpu"
+_SOFTWARE: Final = "software."
+VARIABLES: Final = "variables."
+_COMPARED: Final = re.compile(
+    r"software\.(torch|cuda|cudnn|nccl|transformer_engine|deterministic|matmul_precision)"
+    r"|gpus\[0\]\.(driver|power_limit_watts|ecc_enabled|mig_enabled)"
+    r"|variables\.\w+"
+    r"|source\.framework"
+)
+_COMPARED_ON_CPU: Final = re.compile(r"host\.(cpu|torch_threads)")
+_GPU_NAME: Final = re.compile(r"gpus\[0\]\.(torch_)?name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One thing that is not as in the golden; None where a side does not have it."""
+
+    name: str
+    golden: Scalar
+    new: Scalar
+
+    def __str__(self) -> str:
+        return f"{self.name}  {_shown(self.golden)} -> {_shown(self.new)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where numbers come from: ``32xH100-SXM-80GB`` or ``cpu``, and the flat environment."""
+
+    gpus: str
+    environment: dict[str, Scalar]
+
+    @property
+    def complete(self) -> bool:
+        """Whether a whole fingerprint was taken, so that what is missing was not set."""
+        return any(key.startswith(_SOFTWARE) for key in self.environment)
+
+
+def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
+    """Nested JSON as ``a.b[0].c`` -> scalar; empty containers vanish."""
+    found: dict[str, Scalar] = {}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            found |= flatten(item, f"{prefix}[{index}]")
+    elif isinstance(value, str | int | float | bool) or value is None:
+        found[prefix] = value
+    else:
+        found[prefix] = str(value)
+    return found
+
+
+def workload_key(workload: Mapping[str, Any]) -> str:
+    """`Workload.key` of a workload as JSON; of one that is known in part, a hash of that part."""
+    try:
+        return read_dataclass(Workload, workload, "workload").key()
+    except UserError:
+        text = json.dumps(workload, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def workload_label(workload: Mapping[str, Any]) -> str:
+    """`Workload.label` of a workload as JSON, of which parts may be missing."""
+    flat = flatten(workload)
+    tensor, pipeline = (
+        flat.get(f"layout.{name}_model_parallel_size", 1) for name in ("tensor", "pipeline")
+    )
+    words = (flat.get("model.name", "?"), f"tp{tensor}pp{pipeline}", flat.get("recompute"))
+    return "/".join(str(word) for word in words if word is not None)
+
+
+def world_size(workload: Mapping[str, Any]) -> int:
+    """GPUs of a workload as JSON: TP x CP x PP x DP."""
+    layout = workload.get("layout", {})
+    degrees = ("tensor_model", "context", "pipeline_model", "data")
+    return math.prod(int(layout.get(f"{name}_parallel_size", 1)) for name in degrees)
+
+
+def same_workload(key: str | None, fields: Mapping[str, Scalar], workload: Any) -> bool:
+    """Whether a golden is of `workload`: by its key or, where it has none (published or imported
+    goldens know only a part), by all the fields that it does record."""
+    if key is not None:
+        return key == workload_key(workload)
+    flat = {name: str(value) for name, value in flatten(workload).items()}
+    return bool(fields) and all(flat.get(name) == str(fields[name]) for name in fields)
+
+
+def place_of(result: TrialResult) -> Place:
+    """Where a result was measured: GPUs of the layout, type by its full name.
+
+    A process that died too early to leave a fingerprint still ran under its trial's variables.
+    """
+    environment, workload = result.environment, result.trial["workload"]
+    if not environment:
+        pairs = (str(text).partition("=") for text in result.trial.get("variables", ()))
+        environment = {"variables": {name: value for name, _, value in pairs}}
+    flat = flatten(environment)
+    if str(workload.get("device", "cuda")) == CPU:
+        return Place(gpus=CPU, environment=flat)
+    names = [str(value) for key, value in flat.items() if _GPU_NAME.fullmatch(key)]
+    return Place(
+        gpus=f"{world_size(workload)}x{gpu_type(names[0]) if names else '?'}", environment=flat
+    )
+
+
+def gpu_type(name: str) -> str:
+    """The full name of a GPU type; as it was given where the type is not known."""
+    from advisor.hardware.catalogue import resolve_gpu
+
+    try:
+        return resolve_gpu(name)
+    except UserError:
+        return name
+
+
+def compared(environment: Mapping[str, Scalar], on_cpu: bool) -> dict[str, Scalar]:
+    """The part of a flat environment that must be the same on both sides."""
+    found = {key: value for key, value in environment.items() if _COMPARED.fullmatch(key)}
+    if on_cpu:
+        found |= {k: v for k, v in environment.items() if _COMPARED_ON_CPU.fullmatch(k)}
+    return found
+
+
+def differences(golden: Place, new: Place) -> tuple[Difference, ...]:
+    """What differs between two environments; the GPUs come first.
+
+    A golden that records its software records everything, and what it lacks was not set. One that
+    does not (a published number) can only differ in what it records; see `unrecorded`.
+    """
+    old, now = (compared(place.environment, place.gpus == CPU) for place in (golden, new))
+    names = sorted(old.keys() | now.keys() if golden.complete else old.keys())
+    here = Difference(name=GPUS, golden=golden.gpus, new=new.gpus)
+    found = (Difference(name=key, golden=old.get(key), new=now.get(key)) for key in names)
+    return tuple(one for one in (here, *found) if one.golden != one.new)
+
+
+def unrecorded(golden: Place, new: Place) -> tuple[str, ...]:
+    """What the result records of its environment and an incomplete golden does not."""
+    if golden.complete:
+        return ()
+    known = compared(new.environment, new.gpus == CPU).keys() - golden.environment.keys()
+    return tuple(sorted(key.removeprefix(_SOFTWARE) for key in known))
+
+
+def _shown(value: Scalar) -> str:
+    return "(none)" if value is None else str(value)

@@ -1,0 +1,58 @@
+"""Losses are compared step by step: with the same seed they follow the same curve."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from harness.judge.goldens.series import Process
+from harness.judge.metrics import LOSS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDeviation:
+    """The training step at which two loss curves are furthest apart, and how many were compared.
+
+    change: new / golden - 1; infinite where one of them is not a number.
+    """
+
+    step: int
+    golden: float
+    new: float
+    change: float
+    steps: int
+
+
+def furthest(new: Sequence[Process], golden: Sequence[Process]) -> LossDeviation | None:
+    """The worst step of those that both have; None where they share none.
+
+    Of several processes the median counts, step by step.
+    """
+    old, now = _curve(golden), _curve(new)
+    shared = sorted(old.keys() & now.keys())
+    if not shared:
+        return None
+    changes = {step: _change(old[step], now[step]) for step in shared}
+    worst = max(shared, key=lambda step: abs(changes[step]))
+    return LossDeviation(
+        step=worst, golden=old[worst], new=now[worst], change=changes[worst], steps=len(shared)
+    )
+
+
+def _curve(processes: Sequence[Process]) -> dict[int, float]:
+    """Training step -> median loss over processes; NaN where one of them is."""
+    found: dict[int, list[float]] = {}
+    for process in processes:
+        series = process.series.get(LOSS)
+        for step, value in zip(series.steps, series.values, strict=True) if series else ():
+            found.setdefault(step, []).append(value)
+    return {
+        step: median(values) if all(map(math.isfinite, values)) else math.nan
+        for step, values in found.items()
+    }
+
+
+def _change(old: float, new: float) -> float:
+    if not math.isfinite(new) or not math.isfinite(old):
+        return math.inf
+    return (new - old) / abs(old) if old else (0.0 if new == old else math.inf)

@@ -1,0 +1,166 @@
+"""What is compared: each metric's unit, good direction, limit and floor, and where it comes from.
+
+Limits are those of measuring practice: 5 % for times and throughput (as Megatron-LM and Megatron
+Bridge have it), 2 % for allocated peaks, which are nearly deterministic, 5 % for reserved ones,
+which hold the allocator's rounding. Below the floor a difference of memory does not count.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from advisor.base.units import MIB, human_bytes
+from harness.judge.goldens.series import Process, Series
+from harness.judge.identity import world_size
+from harness.trial.result import MemoryPeak, TrialResult
+from harness.trial.trial import Device
+
+LOSS: Final = "loss"
+STEP_TIME: Final = "step_time_seconds"
+TFLOPS: Final = "tflops_per_gpu"
+TOKENS: Final = "tokens_per_second_per_gpu"
+ALLOCATED: Final = "peak_allocated_bytes"
+ACTIVE: Final = "peak_active_bytes"
+RESERVED: Final = "peak_reserved_bytes"
+NVML: Final = "peak_nvml_used_bytes"
+
+TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
+"""Relative standard deviation between processes, assumed where a comparison has one of each side:
+1 % on one GPU node, 5 % on a CPU that others use too. Repeats replace the assumption."""
+
+
+class Better(StrEnum):
+    """Which way is an improvement."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric: how far it may worsen (relative), from which difference on that counts (in its
+    unit), and how much processes are assumed to differ where that is not seen."""
+
+    name: str
+    better: Better
+    limit: float
+    floor: float = 0.0
+    memory_noise: float | None = None
+
+    @property
+    def timing(self) -> bool:
+        """Whether it depends on time, so that an unstable process says nothing about it."""
+        return self.memory_noise is None
+
+    def assumed_noise(self, device: Device) -> float:
+        """Relative standard deviation between processes that is assumed where none is seen."""
+        return TIME_NOISE[device] if self.memory_noise is None else self.memory_noise
+
+    def show(self, value: float) -> str:
+        """A value with its unit, where the name does not say it."""
+        if self.name.partition(".")[0].endswith("_bytes"):
+            return human_bytes(value)
+        if self.name == STEP_TIME:
+            return f"{value:.4g} s"
+        return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+
+
+_FLOOR: Final = 64 * MIB
+
+
+def _memory(name: str, limit: float, noise: float) -> Metric:
+    return Metric(name=name, better=Better.LOWER, limit=limit, floor=_FLOOR, memory_noise=noise)
+
+
+METRICS: Final = {
+    metric.name: metric
+    for metric in (
+        Metric(name=TFLOPS, better=Better.HIGHER, limit=0.05),
+        Metric(name=TOKENS, better=Better.HIGHER, limit=0.05),
+        Metric(name=STEP_TIME, better=Better.LOWER, limit=0.05),
+        _memory(ALLOCATED, 0.02, 0.001),
+        _memory(ACTIVE, 0.02, 0.001),
+        _memory(RESERVED, 0.05, 0.005),
+        _memory(NVML, 0.05, 0.005),
+    )
+}
+LOSS_LIMIT: Final = 0.02
+
+
+def find_metric(name: str) -> Metric | None:
+    """The metric called `name`; one of a pipeline stage is called ``NAME.stage2``."""
+    base = METRICS.get(name.partition(".stage")[0])
+    if base is None:
+        return None
+    return replace(base, name=name)
+
+
+def process_of(result: TrialResult) -> Process:
+    """What a trial that was measured gives to compare."""
+    series = _timings(result) | _memory_series(result)
+    if result.loss:
+        series[LOSS] = Series(steps=_steps(result, len(result.loss)), values=result.loss)
+    return Process(name=result.name, series=series)
+
+
+def _timings(result: TrialResult) -> dict[str, Series]:
+    """Seconds of a step, and what is derived from it: model TFLOP/s (recompute not counted) and
+    tokens per second, a GPU. What the framework's own log reports stands instead."""
+    seconds = result.times.seconds if result.times else ()
+    if not seconds:
+        return {}
+    workload, steps = result.trial["workload"], _steps(result, len(seconds))
+    gpus = world_size(workload)
+    work = {}
+    if "seq_length" in workload and "global_batch_size" in workload:  # a log may not tell them
+        work[TOKENS] = workload["seq_length"] * workload["global_batch_size"] / gpus
+    if result.flops is not None:
+        work[TFLOPS] = result.flops.model / gpus / 1e12
+    found = {STEP_TIME: Series(steps=steps, values=seconds)}
+    for name, amount in work.items():
+        values = tuple(_rounded(amount / one) for one in seconds)
+        found[name] = Series(steps=steps, values=values)
+    return found | _reported(result, steps)
+
+
+def _reported(result: TrialResult, steps: tuple[int, ...]) -> dict[str, Series]:
+    given = result.reported
+    rates = {TFLOPS: given.tflops_per_gpu, TOKENS: given.tokens_per_second_per_gpu} if given else {}
+    return {name: Series(steps=steps, values=v) for name, v in rates.items() if v}
+
+
+def _memory_series(result: TrialResult) -> dict[str, Series]:
+    """Peaks over all ranks and, where there are several pipeline stages, over those of each."""
+    peaks: dict[str, tuple[MemoryPeak, ...]] = {"": result.memory}
+    stages = sorted({peak.stage for peak in result.memory})
+    for stage in stages if len(stages) > 1 else ():
+        peaks[f".stage{stage}"] = tuple(p for p in result.memory if p.stage == stage)
+    last = _steps(result, len(result.times.seconds) if result.times else 1)[-1:] or (1,)
+    found = {}
+    for suffix, ranks in peaks.items():
+        for name, field in _PEAKS.items():
+            values = [getattr(peak, field) for peak in ranks if getattr(peak, field) is not None]
+            if values:
+                found[name + suffix] = Series(steps=last, values=(max(values),))
+    return found
+
+
+_PEAKS: Final = {
+    ALLOCATED: "allocated",
+    ACTIVE: "active",
+    RESERVED: "reserved",
+    NVML: "nvml_used",
+}
+
+
+def _steps(result: TrialResult, count: int) -> tuple[int, ...]:
+    """Training steps, from 1, of the measured ones: those after warm-up."""
+    if result.times and len(result.times.steps) == count:
+        return result.times.steps
+    first = len(result.times.warmup_seconds) + 1 if result.times else 1
+    return tuple(range(first, first + count))
+
+
+def _rounded(value: float) -> float:
+    """Seven significant digits: what is derived is not written more precisely than measured."""
+    return float(f"{value:.7g}")

@@ -1,0 +1,118 @@
+"""A comparison as lines: environments first, then one line a row, worst first.
+
+``FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]
+limit -5 %`` (on one line), then why, and the command that runs the trial again.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from harness.judge.rows import EnvironmentChange, Row
+from harness.judge.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.judge.comparison import Comparison
+
+WORDS: Final = {
+    Verdict.REGRESSION: "FAIL",
+    Verdict.FAILED: "ERROR",
+    Verdict.UNSTABLE: "UNSTABLE",
+    Verdict.INCONCLUSIVE: "OPEN",
+    Verdict.ENVIRONMENT: "REFUSED",
+    Verdict.VANISHED: "GONE",
+    Verdict.APPEARED: "NEW",
+    Verdict.STALE: "STALE",
+    Verdict.SKIPPED: "SKIPPED",
+    Verdict.PASS: "PASS",
+}
+_RUN_AGAIN: Final = (
+    Verdict.REGRESSION,
+    Verdict.FAILED,
+    Verdict.UNSTABLE,
+    Verdict.INCONCLUSIVE,
+)
+_MEANING: Final = {
+    0: "pass",
+    1: "regression",
+    3: "no verdict",
+    4: "a run failed",
+}
+
+
+def render(comparison: "Comparison") -> str:
+    """The whole comparison as text."""
+    lines = environment_lines(comparison)
+    for row, notes in noted_rows(comparison):
+        lines += [row_line(row), *(f"      {note}" for note in notes)]
+    return "\n".join([*lines, summary_line(comparison)]) + "\n"
+
+
+def environment_lines(comparison: "Comparison") -> list[str]:
+    """What differs between the environments, or is not known of them."""
+    return [line for change in comparison.environments for line in _environment(change)]
+
+
+def noted_rows(comparison: "Comparison") -> Iterator[tuple[Row, list[str]]]:
+    """Every row, worst first, with what is said below its line: why, and with the first row of a
+    trial that is no pass the command that runs it again."""
+    shown: set[str] = set()
+    for row in comparison.rows:
+        notes = [note for note in (row.reason if row.metric else "", *row.notes) if note]
+        command = comparison.commands.get(row.workload_key)
+        if command and row.verdict in _RUN_AGAIN and row.workload_key not in shown:
+            shown.add(row.workload_key)
+            notes.append(command)
+        yield row, notes
+
+
+def row_line(row: Row) -> str:
+    """One row as one line, the same in the terminal, in JUnit and in Markdown."""
+    words = [f"{WORDS[row.verdict]:<4}", row.label]
+    if row.metric:
+        words.append(row.metric + (" (CPU time)" if row.cpu_time else ""))
+    if row.shown[0]:
+        words.append(f"{row.shown[0]} -> {row.shown[1]}")
+    if row.change is not None:
+        words.append(percent(row.change) + _interval(row))
+    if row.limit is not None:
+        words.append(f"limit {_limit(row)}")
+    if not row.metric and row.reason:
+        words.append(row.reason)
+    return "  ".join(words)
+
+
+def summary_line(comparison: "Comparison") -> str:
+    """How many rows of each verdict, and what the exit code means."""
+    counts = Counter(row.verdict for row in comparison.rows)
+    words = ", ".join(f"{counts[one]} {one}" for one in Verdict if counts[one]) or "nothing"
+    code = comparison.exit_code
+    return f"{words}: {_MEANING[code]} (exit {code})"
+
+
+def percent(change: float) -> str:
+    """``-6.8 %``."""
+    return f"{change * 100:+.1f} %"
+
+
+def _interval(row: Row) -> str:
+    if row.interval is None:
+        return ""
+    return f" [{row.interval.low * 100:+.1f}, {row.interval.high * 100:+.1f}]"
+
+
+def _limit(row: Row) -> str:
+    limit = row.limit or 0.0
+    if row.two_sided:
+        return f"±{limit * 100:g} %" if limit else "equal"
+    return f"{limit * 100:+g} %"
+
+
+def _environment(change: EnvironmentChange) -> Iterator[str]:
+    """What differs, and in one line what the golden is silent about."""
+    for difference in change.differences:
+        yield f"environment  {change.label}  {difference}"
+    if change.unrecorded:
+        yield (
+            f"environment  {change.label}  the golden does not say: {', '.join(change.unrecorded)}"
+        )

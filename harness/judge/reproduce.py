@@ -1,0 +1,85 @@
+"""The command that runs one trial again."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from advisor.base.errors import UserError
+from advisor.base.units import parse_gpus
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
+from advisor.models.spec import ModelSpec
+from advisor.request.experiments import load_experiment
+from harness.trial.trial import Trial
+
+_JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+_DERIVED = ("name", "data_parallel_size")
+_OWN = Path(__file__).parents[1] / "configs"
+
+
+def again(experiment: str, trial: Trial) -> str:
+    """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
+    changes in its preset.
+
+    Into a folder of its own: `harness run` measures nothing twice. An experiment that is no file
+    here is taken as it stands.
+    """
+    words = [f"experiment={experiment}", *_changes(experiment, trial)]
+    words += [
+        f"recompute.settings=[{quoted_setting(trial.workload.recompute)}]",
+        f"measure.repeats={trial.measurement.repeats}",
+        f"device={trial.workload.device}",
+        f"name=again-{trial.workload.key()}",
+    ]
+    if trial.command is not None:
+        words += [
+            f"backend={trial.workload.backend}",
+            f"framework={trial.command.framework}",
+            f"command={trial.command.template}",
+        ]
+    variables = [
+        f"{name}={quote(value)}"
+        for name, _, value in (text.partition("=") for text in trial.variables)
+    ]
+    return " ".join([*variables, "harness run", *(quote(word) for word in words)])
+
+
+def quoted_setting(spec: str) -> str:
+    """A setting as one item of a Hydra list: commas and equals signs need quotes."""
+    return f'"{spec}"' if set(spec) & set(",=+") else spec
+
+
+def _changes(experiment: str, trial: Trial) -> Iterator[str]:
+    """Overrides of a preset's values; data parallelism follows from the number of GPUs."""
+    workload = trial.workload
+    try:
+        preset = load_experiment(experiment, _OWN)
+        model = preset.configure(load_model(preset.model))
+    except UserError:
+        return
+    yield from _overrides("model", workload.model, model, ModelSpec)
+    yield from _overrides("layout", workload.layout, preset.layout, ParallelLayout)
+    count, gpu = parse_gpus(preset.gpus)
+    if workload.layout.world_size != count:
+        yield f"gpus={workload.layout.world_size}x{gpu}"
+    for name in _JOB:
+        if getattr(workload, name) != getattr(preset.config, name):
+            yield f"job.{name}={_shown(getattr(workload, name))}"
+
+
+def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
+    for field in fields(kind):
+        value = getattr(now, field.name)
+        if value != getattr(before, field.name) and field.name not in _DERIVED:
+            yield f"{group}.{field.name}={_shown(value)}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(_shown(item) for item in value)}]"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value.value if isinstance(value, StrEnum) else value)

@@ -1,0 +1,186 @@
+"""Rows of a trial that was measured: each metric of its golden against the same of its repeats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from advisor.base.errors import UserError
+from advisor.base.units import nearest_names
+from harness.judge.goldens.golden import Golden
+from harness.judge.goldens.series import Process, metric_names, samples
+from harness.judge.loss import furthest
+from harness.judge.metrics import LOSS, LOSS_LIMIT, METRICS, Better, Metric, find_metric, process_of
+from harness.judge.rows import Row
+from harness.judge.stats import Interval, Shift, relative_shift
+from harness.judge.verdict import Verdict, judge
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Device
+
+FEW_PROCESSES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to compare. allow_env_change: compare across environments, which are then shown first.
+    strict: a stale golden fails. allow_unmatched: vanished and appeared trials do not decide.
+    exact_loss: bit by bit. limits: metric and relative limit, before the golden's and the default.
+    """
+
+    allow_env_change: bool = False
+    strict: bool = False
+    allow_unmatched: bool = False
+    exact_loss: bool = False
+    limits: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        known = (*METRICS, LOSS)
+        for name, limit in self.limits:
+            if name.partition(".stage")[0] not in known:
+                raise UserError("--limit", name, "is not a metric", nearest_names(name, known))
+            if not 0 < limit < 1:
+                raise UserError("--limit", f"{name}={limit:g}", "must lie between 0 and 100 %")
+
+    def limit(self, name: str, golden: Golden, default: float) -> float:
+        """Relative limit of a metric; that of a metric holds for its pipeline stages too."""
+        given, base = dict(self.limits), name.partition(".stage")[0]
+        for limits in (given, golden.limits):
+            for key in (name, base):
+                if key in limits:
+                    return limits[key]
+        return default
+
+
+def measured_rows(
+    label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: Options
+) -> list[Row]:
+    """One row for each metric of the golden."""
+    processes = tuple(process_of(result) for result in results)
+    unstable = _unstable(results)
+    device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
+    rows = []
+    for name in metric_names(golden.processes):
+        metric = find_metric(name)
+        if name == LOSS:
+            rows.append(_loss_row(label, key, processes, golden, options))
+        elif metric is not None:
+            limit = options.limit(name, golden, metric.limit)
+            about = _Subject(label=label, key=key, metric=metric, limit=limit, device=device)
+            row = _metric_row(about, samples(processes, name), golden, unstable)
+            rows.append(row)
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """One metric of one workload."""
+
+    label: str
+    key: str
+    metric: Metric
+    limit: float
+    device: Device
+
+    def row(self, verdict: Verdict, reason: str) -> Row:
+        return Row(
+            label=self.label,
+            workload_key=self.key,
+            metric=self.metric.name,
+            verdict=verdict,
+            reason=reason,
+            limit=self.limit if self.metric.better is Better.LOWER else -self.limit,
+            cpu_time=self.cpu_time,
+        )
+
+    @property
+    def cpu_time(self) -> bool:
+        return self.metric.timing and self.device is Device.CPU
+
+
+def _metric_row(
+    about: _Subject, new: tuple[tuple[float, ...], ...], golden: Golden, unstable: str
+) -> Row:
+    metric = about.metric
+    old = samples(golden.processes, metric.name)
+    if not new:
+        return about.row(Verdict.VANISHED, "in the golden, not in the results")
+    if not old:
+        return about.row(Verdict.VANISHED, "the golden holds no finite number of it")
+    if min(map(min, (*new, *old))) <= 0:
+        return about.row(Verdict.VANISHED, "is not positive on both sides")
+    shift = relative_shift(new, old, metric.assumed_noise(about.device), golden.exact(metric.name))
+    centre = _centre(old)
+    verdict, reason, repeats = Verdict.UNSTABLE, unstable, None
+    if not (unstable and metric.timing):
+        judged = judge(shift, metric, about.limit, _centre(new) - centre)
+        verdict, reason, repeats = judged.verdict, judged.reason, judged.repeats
+    return Row(
+        label=about.label,
+        workload_key=about.key,
+        metric=metric.name,
+        verdict=verdict,
+        golden=centre,
+        new=_centre(new),
+        change=shift.ratio - 1,
+        interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
+        limit=about.row(verdict, "").limit,
+        cpu_time=about.cpu_time,
+        shown=(metric.show(centre), metric.show(_centre(new))),
+        reason=reason,
+        repeats=repeats,
+        notes=_notes(shift, metric),
+    )
+
+
+def _loss_row(
+    label: str, key: str, processes: tuple[Process, ...], golden: Golden, options: Options
+) -> Row:
+    """The step where the losses are furthest apart, against a limit in both directions."""
+    limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
+    worst = furthest(processes, golden.processes)
+    if worst is None:
+        return Row(
+            label=label,
+            workload_key=key,
+            metric=LOSS,
+            verdict=Verdict.VANISHED,
+            reason="no training step is in both",
+        )
+    beyond = abs(worst.change) > limit
+    return Row(
+        label=label,
+        workload_key=key,
+        metric=LOSS,
+        verdict=Verdict.REGRESSION if beyond else Verdict.PASS,
+        golden=worst.golden,
+        new=worst.new,
+        change=worst.change,
+        limit=limit,
+        two_sided=True,
+        shown=(f"{worst.golden:.6g}", f"{worst.new:.6g}"),
+        reason=f"furthest at step {worst.step}; {worst.steps} compared",
+    )
+
+
+def _unstable(results: Sequence[TrialResult]) -> str:
+    """Why times of these processes are not to be trusted; empty where they are."""
+    for result in results:
+        fatal = [concern for concern in result.concerns if concern.fatal]
+        if fatal:
+            return f"{fatal[0].name}: {fatal[0].seen}, limit {fatal[0].limit}; {fatal[0].advice}"
+        if result.status is TrialStatus.UNSTABLE:
+            return f"{result.name} is unstable"
+    return ""
+
+
+def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
+    """Where the interval rests on less than it should."""
+    if shift.noise_assumed:
+        return (f"one process a side: {shift.noise * 100:.2g} % between processes is assumed",)
+    fewest = min(shift.processes, shift.golden_processes or shift.processes)
+    if metric.timing and fewest < FEW_PROCESSES:
+        return (f"few samples: {shift.processes} against {shift.golden_processes or 1} processes",)
+    return ()
+
+
+def _centre(values: Sequence[Sequence[float]]) -> float:
+    return median([median(steps) for steps in values])

@@ -1,0 +1,189 @@
+"""Goldens: made from results by an explicit act, kept as files that a reviewer can read.
+
+Nothing in the harness makes or changes a golden but `harness golden`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
+from harness.judge.goldens.golden_json import golden_from_text, golden_text, golden_values
+from harness.judge.identity import Place, Scalar, differences, flatten, place_of, workload_key
+from harness.judge.identity import workload_label as label_of
+from harness.judge.metrics import process_of
+from harness.trial.files import write_atomic
+from harness.trial.result import TrialResult, TrialStatus
+
+FOLDER: Final = Path("results/golden")
+ADVISED_REPEATS: Final = 5
+_UNREVIEWED: Final = ("samples", "schema_version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One golden as it is to be written. path: its file; old: what the file holds now."""
+
+    path: Path
+    new: Golden
+    old: Golden | None = None
+
+    def diff(self) -> dict[str, tuple[Scalar, Scalar]]:
+        """Old and new of every value that changes; None where a side has none. Samples are left to
+        the diff of the file itself: their summary is what a reviewer judges."""
+        before = _reviewed(self.old) if self.old else {}
+        after = _reviewed(self.new)
+        pairs = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
+        return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
+    """Results of each workload, by its key, in their first order."""
+    found: dict[str, list[TrialResult]] = {}
+    for result in results:
+        found.setdefault(workload_key(result.trial["workload"]), []).append(result)
+    return found
+
+
+def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
+    """The golden of one workload's repeats; UserError where they are no baseline.
+
+    A setting that runs out of memory in every repeat is one: that it does not fit.
+    """
+    first = results[0]
+    workload = first.trial["workload"]
+    label = label_of(workload)
+    statuses = {result.status for result in results}
+    if statuses not in ({TrialStatus.OK}, {TrialStatus.OOM}):
+        words = ", ".join(sorted(f"{one.name} {one.status}" for one in results))
+        raise UserError(label, words, "is no baseline: all its repeats must be ok, or all oom")
+    _same_environment(results, label)
+    place = place_of(first)
+    measured = statuses == {TrialStatus.OK}
+    return Golden(
+        meta=Meta(
+            provenance=Provenance.MEASURED,
+            reason=_reason(reason),
+            date=max(result.started_at for result in results)[:10],
+            environment=place.environment,
+        ),
+        identity=identity_of(workload, label, place),
+        status=next(iter(statuses)),
+        processes=tuple(process_of(result) for result in results) if measured else (),
+    )
+
+
+def plan_update(results: Sequence[TrialResult], reason: str, folder: Path) -> tuple[Change, ...]:
+    """What an update from `results` would change below `folder`; writes nothing.
+
+    A golden of the same workload on the same GPUs is replaced where it lies, and its own limits
+    are kept.
+    """
+    if not results:
+        raise UserError("RESULTS", "(none)", "hold no trial")
+    present = load_goldens([folder]) if folder.exists() else {}
+    changes = []
+    for group in by_workload(result for result in results if _counts(result)).values():
+        changes.append(change_for(golden_of(group, reason), present, folder))
+    if not changes:
+        raise UserError("RESULTS", "(skipped)", "hold no trial that was run")
+    return tuple(changes)
+
+
+def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> Change:
+    """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
+    for path, old in present.items():
+        if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
+            kept = Golden(
+                meta=new.meta,
+                identity=new.identity,
+                status=new.status,
+                processes=new.processes,
+                limits=old.limits | new.limits,
+            )
+            return Change(path=path, new=kept, old=old)
+    return Change(path=folder / file_name(new.identity), new=new)
+
+
+def write(changes: Iterable[Change]) -> None:
+    """Write the files, each whole or not at all."""
+    for change in changes:
+        change.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(change.path, golden_text(change.new))
+
+
+def diff_text(changes: Iterable[Change]) -> str:
+    """JSON for review: file -> value -> old and new, sorted, one value a line."""
+    blocks = []
+    for change in sorted(changes, key=lambda one: str(one.path)):
+        lines = [
+            f"  {_json(key)}: {_json({'old': old, 'new': new})}"
+            for key, (old, new) in change.diff().items()
+        ]
+        body = ",\n".join(lines)
+        blocks.append(
+            f" {_json(str(change.path))}: {{\n{body}\n }}"
+            if lines
+            else f" {_json(str(change.path))}: {{}}"
+        )
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
+    """Goldens by file; folders give all JSON files in them. UserError where one cannot be read."""
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return {file: load_golden(file) for file in files}
+
+
+def load_golden(path: Path) -> Golden:
+    """The golden in a file; UserError where there is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError("golden", str(path), f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError("golden", str(path), "is not text") from None
+    return golden_from_text(text, path)
+
+
+def file_name(identity: Identity) -> str:
+    """``llama3_8b-tp1pp1-selective_mlp-1xH200-SXM-141GB-0123456789ab.json``."""
+    words = [*identity.label.split("/"), identity.full_gpus, identity.workload_key or "partial"]
+    return "-".join(re.sub(r"[^A-Za-z0-9.-]+", "_", word) for word in words) + ".json"
+
+
+def _counts(result: TrialResult) -> bool:
+    return result.status is not TrialStatus.SKIPPED
+
+
+def _reason(reason: str) -> str:
+    text = " ".join(reason.split())
+    if not text:
+        raise UserError("--reason", repr(reason), "must say why the baseline changes")
+    return text
+
+
+def _same_environment(results: Sequence[TrialResult], label: str) -> None:
+    """Repeats of one golden come from one environment."""
+    places: list[Place] = [place_of(one) for one in results]
+    for place in places[1:]:
+        found = differences(places[0], place)
+        if found:
+            raise UserError(
+                label, str(found[0]), "differs between its repeats", "run them again on one machine"
+            )
+
+
+def _reviewed(golden: Golden) -> dict[str, Scalar]:
+    values: dict[str, Any] = golden_values(golden)
+    return flatten({key: value for key, value in values.items() if key not in _UNREVIEWED})
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,234 @@
+"""Logs that lie somewhere as results of the harness: of which workload they are, and where they go.
+
+A workload that is wholly known (``experiment=``, ``like=``) gives a run's folder, with plan and
+predictions; one that only the log tells of gives one folder with a result.json for each log.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.base.units import parse_gpus
+from harness.logs.parse import ParsedLog, parse_logs
+from harness.logs.records import LogFramework
+from harness.logs.trial_result import Question, result_of
+from harness.logs.workload import told_recompute, unknown_workload
+from harness.planner.device import Machine
+from harness.planner.planning import make_plan
+from harness.planner.run_request import RecomputeChoice, RunConfig
+from harness.trial.codec import decode, encode, plain
+from harness.trial.files import read_text, write_atomic
+from harness.trial.result import TrialResult
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
+
+EXPERIMENT: Final = "ingested"
+"""Of the plan that is made of logs."""
+_LOGS: Final = "logs.txt"
+"""Whose results a folder holds: the full path of each log, a line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The log of one run: its name, and its files."""
+
+    name: str
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Of which workload the logs are. preset: whether `config` names a job preset; like: a result
+    of the same workload. Without either, what the log tells."""
+
+    config: RunConfig
+    preset: bool = False
+    like: TrialResult | None = None
+    device: Device = Device.CUDA
+
+    @property
+    def gpus(self) -> str | None:
+        """COUNTxTYPE as it is given, else the preset's."""
+        own = self.config.experiment.get("gpus") if self.preset else None
+        return self.config.gpus or (str(own) if own else None)
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What is known of the machine."""
+        if self.device is Device.CPU:
+            return {}
+        if self.gpus is not None:
+            return {"gpus": [{"name": parse_gpus(self.gpus)[1]}]}
+        return {"gpus": self.like.environment.get("gpus", [])} if self.like else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """One log and what it gave. setting: its trial, where the workload is wholly known."""
+
+    source: Source
+    parsed: ParsedLog
+    result: TrialResult
+    setting: PlannedSetting | None = None
+
+
+def ingest(
+    sources: Sequence[Source],
+    framework: LogFramework | None,
+    identity: Identity,
+    accept_incomplete: bool = False,
+) -> tuple[Ingested, ...]:
+    """A result for every log; UserError where a file cannot be read or no setting is told."""
+    logs = [parse_logs(source.paths, framework) for source in sources]
+    settings = _repeats([_setting(log, identity) for log in logs], identity.config.measure)
+    found = []
+    for source, log, setting in zip(sources, logs, settings, strict=True):
+        question = Question(
+            name=setting.trial.name if setting else source.name,
+            trial=plain(setting.trial) if setting else _partial(source, log, identity),
+            plan=identity.config.measure,
+            started_at=_written(source.paths),
+            device=identity.device,
+            environment=identity.environment,
+            accept_incomplete=accept_incomplete,
+        )
+        result = result_of(log, question)
+        found.append(Ingested(source=source, parsed=log, result=result, setting=setting))
+    return tuple(found)
+
+
+def write(found: Sequence[Ingested], run: RunFolder) -> None:
+    """Keep the results in `run`; UserError where a run of ours is there, or another log's."""
+    folder = run.path
+    if _measured_here(run):
+        raise UserError("name", folder.name, "is the folder of a run", "give name=ANOTHER")
+    _claim(folder, [str(path.resolve()) for one in found for path in one.source.paths])
+    settings = {one.setting.trial.workload.key(): one.setting for one in found if one.setting}
+    if settings:
+        firsts = (replace(one, trial=replace(one.trial, repeat=0)) for one in settings.values())
+        plan = RunPlan(
+            experiment=EXPERIMENT, device_name=_device_name(found[0].result), settings=tuple(firsts)
+        )
+        run.create(plan)
+    for one in found:
+        if one.setting is not None:
+            trial = run.trial(one.setting.trial.name)
+            trial.create(one.setting.trial)
+            trial.write_result(one.result)
+        else:
+            (folder / one.source.name).mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / one.source.name / "result.json", encode(one.result))
+
+
+def _claim(folder: Path, logs: Sequence[str]) -> None:
+    """Say of which logs the results are; UserError where those of others are there."""
+    owners = read_text(folder / _LOGS)
+    if owners is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / _LOGS, "\n".join([*logs, ""]))
+    elif set(logs) - set(owners.splitlines()):
+        first = owners.partition("\n")[0]
+        raise UserError(
+            "name",
+            folder.name,
+            f"holds results of another log ({first})",
+            "give name=ANOTHER or runs=FOLDER",
+        )
+
+
+def _device_name(result: TrialResult) -> str:
+    """The GPU's type as it was given; else what kind of device it is."""
+    names = [gpu["name"] for gpu in result.environment.get("gpus", []) if "name" in gpu]
+    return str(names[0] if names else result.trial["workload"]["device"])
+
+
+def _measured_here(run: RunFolder) -> bool:
+    try:
+        return run.plan().experiment != EXPERIMENT
+    except UserError:
+        return False
+
+
+def _setting(log: ParsedLog, identity: Identity) -> PlannedSetting | None:
+    """The log's trial with what is predicted of it; None where only the log tells the workload."""
+    if identity.like is not None:
+        return _like(identity.like)
+    if not identity.preset:
+        return None
+    config = identity.config
+    asked = config.recompute.settings
+    if len(asked) > 1:
+        raise UserError(
+            "recompute.settings",
+            ",".join(asked),
+            "are several, and a log is of one",
+            "read the logs of each by themselves",
+        )
+    spec = asked[0] if len(asked) == 1 else told_recompute(log.arguments)
+    if spec is None:
+        raise UserError(
+            "recompute",
+            ",".join(asked) or "(none)",
+            "the log does not tell its setting",
+            "give one, e.g. recompute.settings=[none], and the logs of others by themselves",
+        )
+    one = replace(
+        config, backend=Backend.COMMAND, command="", recompute=RecomputeChoice(settings=(spec,))
+    )
+    plan = make_plan(one, _machine(identity))
+    return replace(plan.settings[0], rank=None, skip="")
+
+
+def _like(result: TrialResult) -> PlannedSetting | None:
+    """The trial of a result, whoever ran it; None where its own workload is known in part only."""
+    try:
+        trial = decode(Trial, json.dumps(result.trial), result.name)
+    except UserError:
+        return None
+    return PlannedSetting(trial=replace(trial, command=None))
+
+
+def _machine(identity: Identity) -> Machine:
+    if identity.device is Device.CPU or identity.gpus is None:
+        return Machine(device=Device.CPU)
+    count, name = parse_gpus(identity.gpus)
+    return Machine(device=Device.CUDA, gpu_names=(name,) * count)
+
+
+def _repeats(
+    settings: Sequence[PlannedSetting | None], plan: MeasurementPlan
+) -> list[PlannedSetting | None]:
+    """Logs of one workload are its repeats, in their order."""
+    counts = Counter(setting.trial.workload.key() for setting in settings if setting)
+    done: Counter[str] = Counter()
+    found: list[PlannedSetting | None] = []
+    for setting in settings:
+        if setting is None:
+            found.append(None)
+            continue
+        key = setting.trial.workload.key()
+        measured = replace(plan, repeats=counts[key])
+        trial = replace(setting.trial, measurement=measured, repeat=done[key])
+        found.append(replace(setting, trial=trial))
+        done[key] += 1
+    return found
+
+
+def _partial(source: Source, log: ParsedLog, identity: Identity) -> dict[str, Any]:
+    """A trial of which only a part is known."""
+    if identity.like is not None:
+        return {**identity.like.trial, "measurement": plain(identity.config.measure)}
+    workload = unknown_workload(log.arguments, source.name) | {"device": identity.device.value}
+    return {"workload": workload, "measurement": plain(identity.config.measure)}
+
+
+def _written(paths: Sequence[Path]) -> str:
+    """When the last of the files was written."""
+    latest = max(path.stat().st_mtime for path in paths)
+    return datetime.fromtimestamp(latest, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,315 @@
+"""A parsed log as the result of a trial."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from harness.judge.identity import world_size
+from harness.logs.parse import ParsedLog
+from harness.logs.records import Step, WholeRun
+from harness.logs.step_seconds import STAMPS, TIMERS, TimedSteps, Work, timed_steps, work_of
+from harness.logs.workload import contradictions, told_workload
+from harness.measure.trust import Evidence as Seen
+from harness.measure.trust import concerns
+from harness.measure.warmup import is_warm
+from harness.trial.failures import Failure
+from harness.trial.result import (
+    Concern,
+    Evidence,
+    MemoryPeak,
+    Phase,
+    Reported,
+    StepTimes,
+    TrialResult,
+    TrialStatus,
+)
+from harness.trial.trial import Device, MeasurementPlan
+
+PROVENANCE: Final = "parsed from log"
+_DAMAGED: Final = (
+    "the file is damaged or cut short, as its compression shows; --accept-incomplete takes what "
+    "could be read"
+)
+_SHOWN: Final = 3
+_NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Of which run a log is. trial: as JSON, with its workload. done: the run is known to have come
+    to its end, whatever the log shows; accept_incomplete: one that did not is good all the same.
+    """
+
+    name: str
+    trial: dict[str, Any]
+    plan: MeasurementPlan
+    started_at: str
+    device: Device = Device.CUDA
+    wall_seconds: float = 0.0
+    environment: dict[str, Any] = field(default_factory=dict)
+    done: bool = False
+    accept_incomplete: bool = False
+
+    @property
+    def workload(self) -> dict[str, Any]:
+        """What was asked for."""
+        found: dict[str, Any] = self.trial["workload"]
+        return found
+
+
+def result_of(parsed: ParsedLog, question: Question) -> TrialResult:
+    """Status and numbers of the run; numbers only where it trained beyond the warm-up, and came to
+    its end: of a log that was cut nobody knows what is missing."""
+    bare = unmeasured(parsed, question)
+    failure = _failure(parsed, question)
+    if failure is not None:
+        return failed(bare, parsed, failure)
+    if parsed.damaged and not question.accept_incomplete:
+        message = f"{', '.join(parsed.damaged)}: {_DAMAGED}"
+        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=message))
+    timed = timed_steps(parsed.steps, _work(parsed, question))
+    cut = _warm_up(timed, question.plan)
+    window = slice(cut, cut + question.plan.steps)
+    if not timed.seconds[window]:
+        whole = parsed.whole_run
+        if whole is not None and whole.seconds is not None:
+            return _of_whole_run(bare, parsed, question, whole)
+        return failed(bare, parsed, Failure(status=TrialStatus.NO_DATA, message=_nothing(parsed)))
+    if not (question.done or parsed.ended or question.accept_incomplete):
+        return failed(bare, parsed, Failure(status=TrialStatus.INCOMPLETE, message=_NO_END))
+    steps = timed.steps[window]
+    seen = Seen(seconds=timed.seconds[window], warmup_seconds=timed.seconds[:cut])
+    found = (*concerns(seen, question.plan, question.device), *_concerns(parsed, question, timed))
+    return replace(
+        bare,
+        status=_status(found),
+        times=StepTimes(
+            seconds=seen.seconds,
+            warmup_seconds=seen.warmup_seconds,
+            clock=timed.clock,
+            steps=tuple(step.number for step in steps),
+        ),
+        memory=_memory(parsed, question.workload),
+        loss=_losses(steps),
+        concerns=_fatal_first(found),
+        reported=Reported(
+            tflops_per_gpu=_complete([step.tflops_per_gpu for step in steps]),
+            tokens_per_second_per_gpu=_complete([s.tokens_per_second_per_gpu for s in steps]),
+        ),
+    )
+
+
+def failed(bare: TrialResult, parsed: ParsedLog, failure: Failure) -> TrialResult:
+    """`bare` with why there are no numbers."""
+    where = f" ({_last(parsed)})" if parsed.steps else ""
+    evidence = Evidence(
+        phase=Phase.TRAINING if parsed.steps else Phase.START,
+        message=failure.message + where,
+        over_bytes=failure.over_bytes,
+    )
+    return replace(bare, status=failure.status, evidence=evidence)
+
+
+def _last(parsed: ParsedLog) -> str:
+    """Where the log ends."""
+    last = parsed.steps[-1] if parsed.steps else Step(number=0)
+    return f"after step {last.number}" + ("" if last.total is None else f" of {last.total}")
+
+
+def unmeasured(parsed: ParsedLog, question: Question) -> TrialResult:
+    """The result of a run of which nothing but its log's framework is known yet."""
+    source = {"provenance": PROVENANCE, "framework": str(parsed.framework or "unknown")}
+    given = question.environment.get("source", {})
+    return TrialResult(
+        name=question.name,
+        status=TrialStatus.NO_DATA,
+        trial=question.trial,
+        environment={**question.environment, "source": {**given, **source}},
+        started_at=question.started_at,
+        wall_seconds=question.wall_seconds,
+    )
+
+
+def _failure(parsed: ParsedLog, question: Question) -> Failure | None:
+    """A loss that is no number, or what ended the run before its time."""
+    return not_a_number(parsed) or (None if parsed.ended else parsed.cause)
+
+
+def not_a_number(parsed: ParsedLog) -> Failure | None:
+    """The first loss that is NaN or infinite."""
+    bad = next((s for s in parsed.steps if s.loss is not None and not math.isfinite(s.loss)), None)
+    if bad is None:
+        return None
+    return Failure(status=TrialStatus.NAN, message=f"loss of step {bad.number} is {bad.loss}")
+
+
+def _work(parsed: ParsedLog, question: Question) -> Work:
+    """What is asked for decides; where it says nothing, what the log tells."""
+    told = told_workload(parsed.arguments)
+    layout = {**told.get("layout", {}), **question.workload.get("layout", {})}
+    return work_of({**told, **question.workload, "layout": layout})
+
+
+def _warm_up(timed: TimedSteps, plan: MeasurementPlan) -> int:
+    """Lines that are warm-up, by the rule of every measurement; a line may stand for several
+    steps."""
+    least = max(1, math.ceil(plan.min_warmup_steps / timed.interval))
+    scaled = replace(plan, min_warmup_steps=least)
+    count = len(timed.seconds)
+    return next((n for n in range(count) if is_warm(timed.seconds[:n], scaled)), count)
+
+
+def _nothing(parsed: ParsedLog) -> str:
+    lines = f"{parsed.lines} {'line' if parsed.lines == 1 else 'lines'}"
+    if parsed.mistaken:
+        return parsed.mistaken
+    if parsed.framework is None:
+        return f"no line of a known framework in {lines}"
+    if not parsed.steps:
+        mean = parsed.whole_run and parsed.whole_run.tflops_per_gpu
+        words = f", but a mean of {mean:g} TFLOP/s/GPU since the job's start" if mean else ""
+        return f"no step in {lines} of {parsed.framework}{words}"
+    count = len(parsed.steps)
+    if timed_steps(parsed.steps, Work()).seconds or parsed.steps[0].seconds:
+        return f"all {count} logged steps are warm-up"
+    return f"{count} logged steps, and none has a time"
+
+
+def _of_whole_run(
+    bare: TrialResult, parsed: ParsedLog, question: Question, whole: WholeRun
+) -> TrialResult:
+    """The mean over all steps: the only time there is, and one that holds the warm-up."""
+    mean = Concern(
+        name="whole_run_mean",
+        seen="one mean step time of the whole run",
+        limit="single steps",
+        advice="the warm-up is in it; a callback that times steps, or backend=native, tells more",
+        fatal=True,
+    )
+    found = (mean, *_concerns(parsed, question, TimedSteps()))
+    assert whole.seconds is not None
+    tokens = whole.tokens_per_second_per_gpu
+    layout = question.workload.get("layout")
+    if whole.tokens_per_second is not None and layout:
+        tokens = whole.tokens_per_second / world_size(question.workload)
+    return replace(
+        bare,
+        status=TrialStatus.UNSTABLE,
+        times=StepTimes(seconds=(whole.seconds,), warmup_seconds=(), clock="log"),
+        reported=Reported(tokens_per_second_per_gpu=() if tokens is None else (tokens,)),
+        memory=_memory(parsed, question.workload),
+        loss=_losses(parsed.steps),
+        concerns=_fatal_first(found),
+    )
+
+
+def _concerns(parsed: ParsedLog, question: Question, timed: TimedSteps) -> Iterator[Concern]:
+    """What speaks against numbers out of a log, beside their scatter."""
+    for text in contradictions(question.workload, parsed.arguments):
+        yield Concern(
+            name="not_as_asked",
+            seen=text,
+            limit="what was asked for",
+            fatal=True,
+            advice="the command does not take what is put in; see docs/backends.md",
+        )
+    if not (question.done or parsed.ended):
+        yield Concern(
+            name="incomplete",
+            seen=f"the log ends {_last(parsed)}",
+            limit="its end",
+            advice="make sure that the run was stopped on purpose",
+        )
+    if parsed.damaged:
+        yield Concern(
+            name="damaged_file",
+            seen=", ".join(parsed.damaged),
+            limit="whole files",
+            advice="copy the log once more",
+        )
+    if parsed.odd_files:
+        first, more = parsed.odd_files[:_SHOWN], len(parsed.odd_files) - _SHOWN
+        yield Concern(
+            name="rank_files",
+            limit="all ranks to the end",
+            seen="; ".join([*first, f"and {more} more"] if more > 0 else first),
+            advice="make sure that all files are of this run, and whole",
+        )
+    if parsed.restarts:
+        yield Concern(
+            name="restarts",
+            seen=str(parsed.restarts),
+            limit="0",
+            advice="only the last attempt is counted",
+        )
+    if timed.interval > 1:
+        yield Concern(
+            name="log_interval",
+            seen=f"a line every {timed.interval} steps",
+            limit="1",
+            advice="values are means of them; log every step to see the scatter",
+        )
+    if timed.missing:
+        yield Concern(
+            name="missing_lines",
+            seen=f"{timed.missing} between the first and the last",
+            limit="0",
+            advice="ranks wrote over each other: one file a rank",
+        )
+    mean = parsed.whole_run.tflops_per_gpu if parsed.whole_run else None
+    if mean is not None:
+        yield Concern(
+            name="job_mean",
+            seen=f"{mean:g} TFLOP/s/GPU since the job's start",
+            limit="steps",
+            advice="its start and its checkpoints are in it; no step's rate is taken from it",
+        )
+    if timed.clock == TIMERS:
+        yield Concern(
+            name="engine_timers",
+            seen="step times are fwd + bwd + step",
+            limit="whole steps",
+            advice="what lies between is not in them; steps_per_print=1 gives samples per second",
+        )
+    if timed.clock == STAMPS:
+        yield Concern(
+            name="time_stamps",
+            seen="step times are distances of time stamps",
+            limit="times",
+            advice="say the workload: experiment=NAME or like=RESULT",
+        )
+
+
+def _memory(parsed: ParsedLog, workload: Mapping[str, Any]) -> tuple[MemoryPeak, ...]:
+    """Peaks by rank; the stage by Megatron's order of ranks, in which pipeline comes last."""
+    stages = int(workload.get("layout", {}).get("pipeline_model_parallel_size", 1))
+    ranks = world_size(workload)
+    return tuple(
+        MemoryPeak(
+            rank=peak.rank or 0,
+            stage=min(stages - 1, (peak.rank or 0) * stages // ranks),
+            allocated=peak.allocated,
+            reserved=peak.reserved,
+        )
+        for peak in parsed.peaks
+    )
+
+
+def _losses(steps: Sequence[Step]) -> tuple[float, ...]:
+    """Losses of all steps; none where one lacks it (a skipped iteration): they would be shifted."""
+    return _complete([step.loss for step in steps])
+
+
+def _complete(values: Sequence[float | None]) -> tuple[float, ...]:
+    known = tuple(value for value in values if value is not None)
+    return known if len(known) == len(values) else ()
+
+
+def _status(found: Sequence[Concern]) -> TrialStatus:
+    fatal = any(concern.fatal for concern in found)
+    return TrialStatus.UNSTABLE if fatal else TrialStatus.OK
+
+
+def _fatal_first(found: Sequence[Concern]) -> tuple[Concern, ...]:
+    return tuple(sorted(found, key=lambda concern: not concern.fatal))

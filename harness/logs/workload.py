@@ -1,0 +1,127 @@
+"""The workload as a log itself tells it: the arguments that Megatron-LM and DeepSpeed print."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.setting import (
+    Granularity,
+    Method,
+    RecomputeSetting,
+    parse_setting,
+)
+from harness.judge.identity import Scalar, flatten, world_size
+from harness.trial.trial import Backend
+
+_SIZES: Final = {
+    "tensor_model_parallel_size": "layout.tensor_model_parallel_size",
+    "pipeline_model_parallel_size": "layout.pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size": "layout.virtual_pipeline_model_parallel_size",
+    "context_parallel_size": "layout.context_parallel_size",
+    "num_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size",
+    "seq_length": "seq_length",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+    "train_batch_size": "global_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+}
+"""Argument -> field of a workload; the last two are DeepSpeed's."""
+_WORLD: Final = "world_size"
+
+
+def told_workload(arguments: Mapping[str, str]) -> dict[str, Any]:
+    """The part of a workload, as JSON, that `arguments` tell."""
+    found: dict[str, Any] = {}
+    for name, path in _SIZES.items():
+        size = _size(arguments.get(name, ""))
+        if size is not None:
+            _enter(found, path, size)
+    ranks = _size(arguments.get(_WORLD, ""))
+    replicas, rest = divmod(ranks or 0, world_size(found))
+    if replicas and not rest:
+        _enter(found, "layout.data_parallel_size", replicas)
+    recompute = told_recompute(arguments)
+    if recompute is not None:
+        found["recompute"] = recompute
+    return found
+
+
+def told_recompute(arguments: Mapping[str, str]) -> str | None:
+    """The recompute setting that the arguments give, as the advisor spells it; None where they do
+    not tell. Megatron prints ['core_attn'] even where nothing is recomputed."""
+    granularity = arguments.get("recompute_granularity")
+    if granularity is None:
+        return None
+    try:
+        setting = RecomputeSetting(
+            granularity=Granularity(granularity.lower()),
+            modules=_names(arguments.get("recompute_modules", "None")),
+            method=_method(arguments.get("recompute_method", "None")),
+            num_layers=_size(arguments.get("recompute_num_layers", "")),
+            offload_modules=_names(arguments.get("offload_modules", "[]")) or (),
+            distribute_saved_activations=arguments.get("distribute_saved_activations") == "True",
+        )
+    except (ValueError, SyntaxError, TypeError):
+        return None
+    return same_spelling(setting)
+
+
+def contradictions(workload: Mapping[str, Any], arguments: Mapping[str, str]) -> tuple[str, ...]:
+    """What the log tells otherwise than `workload` asks, one text each."""
+    asked: dict[str, Scalar] = flatten(workload)
+    told = flatten(told_workload(arguments))
+    recompute = asked.get("recompute")
+    if "recompute" in told and isinstance(recompute, str):
+        try:
+            asked["recompute"] = same_spelling(parse_setting(recompute))
+        except UserError:  # a setting that Megatron does not have
+            told.pop("recompute")
+    return tuple(
+        f"{name} is {value}, asked for was {asked[name]}"
+        for name, value in told.items()
+        if name in asked and asked[name] is not None and str(asked[name]) != str(value)
+    )
+
+
+def unknown_workload(arguments: Mapping[str, str], name: str) -> dict[str, Any]:
+    """A workload of which only the log tells: its model has no name but its sizes, else `name`."""
+    found = told_workload(arguments)
+    model = found.setdefault("model", {})
+    sizes = model.get("num_layers"), model.get("hidden_size")
+    model["name"] = name if None in sizes else f"{sizes[0]}x{sizes[1]}"
+    return {"layout": {}, **found, "backend": Backend.COMMAND.value}
+
+
+def same_spelling(setting: RecomputeSetting) -> str:
+    """One text for all settings that act alike: modules sorted, what has no effect left out."""
+    modules = tuple(sorted(setting.effective_modules))
+    acts = setting.granularity is Granularity.FULL or modules
+    return replace(
+        setting,
+        granularity=setting.granularity if acts else Granularity.NONE,
+        modules=modules or None,
+        distribute_saved_activations=setting.distribute_saved_activations
+        and setting.granularity is Granularity.FULL,
+        offload_modules=tuple(sorted(setting.offload_modules)),
+    ).spec
+
+
+def _enter(found: dict[str, Any], path: str, value: int) -> None:
+    group, _, name = path.rpartition(".")
+    (found.setdefault(group, {}) if group else found)[name] = value
+
+
+def _size(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    values = ast.literal_eval(text)
+    return None if values is None else tuple(str(value) for value in values)
+
+
+def _method(text: str) -> Method | None:
+    return None if text == "None" else Method(text)

@@ -1,0 +1,41 @@
+"""What every backend that runs in our own worker offers: a training step to be measured."""
+
+from typing import Protocol
+
+from harness.trial.result import Flops, Phase
+from harness.trial.trial import Workload
+
+
+class Recorder(Protocol):
+    """Told by a step which phase begins; measurements hang on it."""
+
+    def phase(self, phase: Phase) -> None:
+        """`phase` begins now, on this rank."""
+
+
+class TrainingStep(Protocol):
+    """One rank's training loop of one workload, built and ready."""
+
+    def run(self, recorder: Recorder) -> float:
+        """One optimizer step over all its microbatches; returns the loss (NaN is the caller's to
+        judge). Calls `recorder.phase` at the start of forward, backward and optimizer."""
+
+    def saved_bytes_per_layer(self) -> int | None:
+        """Bytes that autograd keeps for one layer and one microbatch, counted on a forward."""
+
+    def flops(self) -> Flops:
+        """Model and hardware FLOPs of one step, all ranks; replays counted where possible."""
+
+    @property
+    def stage(self) -> int:
+        """Pipeline stage of this rank."""
+
+    def close(self) -> None:
+        """Free what the step holds: process groups, graphs."""
+
+
+class StepFactory(Protocol):
+    """How a backend makes a step; raises UserError for what it cannot run."""
+
+    def __call__(self, workload: Workload, seed: int) -> TrainingStep:
+        """Build model, optimizer and data for this rank (RANK, WORLD_SIZE, LOCAL_RANK)."""

@@ -1,0 +1,94 @@
+"""What this machine has to run trials on, without torch: asked once, before anything starts."""
+
+import os
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import show
+from harness.trial.trial import Device
+
+_AUTO: Final = "auto"
+_QUERY: Final = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+_TIMEOUT_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The device trials run on; `gpu_names` in the driver's order, empty for the CPU."""
+
+    device: Device
+    gpu_names: tuple[str, ...] = ()
+
+
+def find_machine(wanted: str = _AUTO) -> Machine:
+    """The device that ``auto``, ``cuda`` or ``cpu`` means here; UserError where there is none."""
+    if wanted == Device.CPU:
+        return Machine(device=Device.CPU)
+    if wanted not in (_AUTO, Device.CUDA):
+        raise UserError("device", show(wanted), "must be one of auto, cuda, cpu")
+    names = visible(gpu_names(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if names:
+        return Machine(device=Device.CUDA, gpu_names=names)
+    if wanted == Device.CUDA:
+        raise UserError(
+            "device", wanted, "no GPU is seen by the driver here", "device=cpu runs small models"
+        )
+    return Machine(device=Device.CPU)
+
+
+def visible(names: tuple[str, ...], mask: str | None) -> tuple[str, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves; CUDA ends the list at the first bad entry."""
+    if mask is None:
+        return names
+    found = []
+    for entry in mask.split(","):
+        text = entry.strip()
+        if text.isdigit() and int(text) < len(names):
+            found.append(names[int(text)])
+        elif text.startswith(("GPU-", "MIG-")) and names:
+            found.append(names[0])  # by UUID: nodes have one type of GPU
+        else:
+            break
+    return tuple(found)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of all GPUs by NVML, else by nvidia-smi; empty without a driver."""
+    names = _by_nvml()
+    return _by_nvidia_smi() if names is None else names
+
+
+def _by_nvml() -> tuple[str, ...] | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    nvml: Any = pynvml
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        names = [nvml.nvmlDeviceGetName(handle) for handle in handles]
+    except nvml.NVMLError:
+        return None
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+    return tuple(n.decode() if isinstance(n, bytes) else n for n in names)
+
+
+def _by_nvidia_smi() -> tuple[str, ...]:
+    try:
+        done = subprocess.run(
+            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    if done.returncode:
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())

@@ -1,0 +1,143 @@
+"""What is expected of a trial before it runs: of the job as the backend really runs it."""
+
+from dataclasses import fields, replace
+from importlib import import_module
+from typing import Any, Final
+
+from advisor.answer.advice import Evaluation
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
+from advisor.job.job import Job, Optimizer
+from advisor.models.spec import ModelSpec
+from advisor.time.machine import machine
+from harness.backends.megatron_core.translate import as_megatron_runs
+from harness.trial.trial import Backend, Device, Prediction, Workload
+
+_NATIVE_PREDICT: Final = "harness.backends.native.predict"
+
+
+def predict(workload: Workload, evaluation: Evaluation | None = None) -> Prediction:
+    """What is expected of `workload` before it runs.
+
+    Bytes and FLOPs of a layer come from the backend's own model where it has one. Times and peaks
+    are the advisor's for the GPU; it has none for the CPU, nor for a setting it does not know.
+    """
+    saved, replayed = _layer_predictions(workload)
+    if evaluation is None or workload.device is Device.CPU:
+        return Prediction(
+            step_time_seconds=None,
+            peak_allocated_bytes=None,
+            peak_reserved_bytes=None,
+            saved_bytes_per_layer=saved,
+            replayed_flops_per_layer=replayed,
+            calibration="none",
+        )
+    return Prediction(
+        step_time_seconds=evaluation.step_time_seconds + _other_seconds(workload, evaluation),
+        peak_allocated_bytes=evaluation.peak.peak_allocated_bytes,
+        peak_reserved_bytes=evaluation.peak_reserved_bytes,
+        saved_bytes_per_layer=saved,
+        replayed_flops_per_layer=replayed,
+        calibration=evaluation.calibration.name,
+        fit_probability=evaluation.fit_probability,
+        peak_stage=evaluation.peak.stage,
+        peak_memory_bytes=evaluation.peak.memory_bytes,
+    )
+
+
+def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
+    """What a step of the native backend takes beyond Megatron's: the traffic of plain modules and
+    of its own optimizer, and no data loading, nor the other fixed costs of a training loop."""
+    model = _native_predict(workload)
+    if model is None or not hasattr(model, "unfused_bytes"):
+        return 0.0
+    calibration = evaluation.calibration
+    rates = machine(evaluation.job.gpu, calibration, workload.precision)
+    try:
+        unfused = model.unfused_bytes(workload) / rates.memory_bytes_per_second
+        optimizer = model.optimizer_bytes(workload) / rates.optimizer_bytes_per_second
+        return float(unfused + optimizer - calibration.step_seconds)
+    except UserError:  # its trial will say why it is not run
+        return 0.0
+
+
+def as_run(job: Job, workload: Workload) -> Job:
+    """`job` with the layers and gradients that the backend runs it with."""
+    if workload.backend in (Backend.MEGATRON_CORE, Backend.REHEARSAL):
+        return as_megatron_runs(job, workload)
+    model = _native_predict(workload)
+    if model is None or not hasattr(model, "native_model"):
+        return job
+    # its gradients are accumulated in the type of the parameters, its batches hold tokens alone,
+    # its optimizer's states are fp32
+    names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    fp32: dict[str, Any] = dict.fromkeys(names, DType.FP32)
+    config = replace(
+        job.config,
+        main_grads_dtype=grads_dtype(workload.backend, job),
+        create_attention_mask=False,
+        copies_gradients=False,
+        optimizer_cpu_offload=False,
+        use_precision_aware_optimizer=False,
+        optimizer=Optimizer.ADAM,
+        **fp32,
+    )
+    return replace(job, model=model.native_model(workload), config=config)
+
+
+def grads_dtype(backend: Backend, job: Job) -> DType:
+    """Type in which `backend` accumulates gradients: the native one in that of the parameters."""
+    return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
+
+
+_TOLD: Final = (
+    "main_grads_dtype",
+    "precision",
+    "fp8_param_gather",
+    "use_precision_aware_optimizer",
+    "main_params_dtype",
+    "exp_avg_dtype",
+    "exp_avg_sq_dtype",
+    "optimizer_cpu_offload",
+    "cuda_graph_impl",
+    "moe_load_imbalance",
+)
+
+
+def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
+    """What the backend does otherwise than the job asks, in one line."""
+    pairs = [
+        (field.name, getattr(asked.model, field.name), getattr(run.model, field.name))
+        for field in fields(ModelSpec)
+    ]
+    pairs += [(name, getattr(asked.config, name), getattr(run.config, name)) for name in _TOLD]
+    changed = [f"{name} {now}" for name, before, now in pairs if now != before]
+    if not changed:
+        return ()
+    return (f"the {backend} backend runs, and is predicted, with {', '.join(changed)}",)
+
+
+def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
+    """Saved bytes and replayed FLOPs of one layer by the backend's own model; None without one."""
+    model = _native_predict(workload)
+    if model is None:
+        return None, None
+    try:
+        return (
+            model.predict_saved_bytes_per_layer(workload),
+            model.predict_replayed_flops_per_layer(workload),
+        )
+    except UserError:  # a setting that the backend does not run: its trial will say why
+        return None, None
+
+
+def _native_predict(workload: Workload) -> Any:
+    """The native backend's model of itself; None for other backends and where it is not built."""
+    if workload.backend is not Backend.NATIVE:
+        return None
+    try:
+        return import_module(_NATIVE_PREDICT)
+    except ModuleNotFoundError as error:
+        if error.name and _NATIVE_PREDICT.startswith(error.name):
+            return None
+        raise

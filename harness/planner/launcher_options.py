@@ -1,0 +1,157 @@
+"""How trials are launched, as asked for: ``launcher=local | torchrun | slurm`` and its keys."""
+
+import re
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from advisor.base.errors import UserError
+
+
+class LauncherKind(StrEnum):
+    """Who starts a trial's processes."""
+
+    LOCAL = "local"
+    TORCHRUN = "torchrun"
+    SLURM = "slurm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherOptions:
+    """Keys of ``launcher.*``; each kind has its own, and refuses those of the others.
+
+    torchrun: the trials span `nnodes` machines, each of which runs the same command with its
+    `node_rank`; rendezvous is HOST:PORT of node 0. slurm: partition to mem are sbatch's own
+    options; time is Slurm's, empty for what the measurement needs; nodes or gpus_per_node divide
+    the layout's ranks; sbatch are further parameters as sbatch spells them, without dashes; setup
+    are shell lines that run before python; max_requeues bounds how often a trial that is
+    preempted or whose node is lost starts anew.
+    """
+
+    kind: LauncherKind = LauncherKind.LOCAL
+    nnodes: int = 1
+    node_rank: int = 0
+    rendezvous: str = ""
+    wait: bool = False
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    constraint: str = ""
+    time: str = ""
+    nodes: int = 0
+    gpus_per_node: int = 0
+    cpus_per_task: int = 0
+    mem: str = ""
+    sbatch: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    array_parallelism: int = 256
+    max_requeues: int = 3
+    poll_seconds: float = 10.0
+    python: str = ""
+
+    def __post_init__(self) -> None:
+        _check_kind(self)
+        for name in ("nnodes", "array_parallelism"):
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "must be at least 1")
+        for name in ("node_rank", "nodes", "gpus_per_node", "cpus_per_task", "max_requeues"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "must not be negative")
+        _check(
+            "node_rank",
+            self.node_rank,
+            self.node_rank < self.nnodes,
+            f"must be below launcher.nnodes = {self.nnodes}",
+        )
+        _check("poll_seconds", self.poll_seconds, self.poll_seconds > 0, "must be positive")
+        if self.nnodes > 1:
+            self.endpoint()
+        if self.time:
+            minutes(self.time)
+        for entry in self.sbatch:
+            _check(
+                "sbatch",
+                entry,
+                re.match(r"[a-z][\w-]*(=|$)", entry) is not None,
+                "must be KEY or KEY=VALUE, as sbatch spells it, without dashes",
+            )
+
+    def endpoint(self) -> tuple[str, int]:
+        """Host and port of `rendezvous`; UserError where it is neither."""
+        host, _, port = self.rendezvous.rpartition(":")
+        legal = bool(host) and port.isdigit() and 0 < int(port) < 2**16
+        _check(
+            "rendezvous",
+            self.rendezvous or "(none)",
+            legal,
+            "must be HOST:PORT of node 0, with a free port",
+        )
+        return host.strip("[]"), int(port)
+
+
+_ONLY: Final = {
+    **dict.fromkeys(("nnodes", "node_rank", "rendezvous"), LauncherKind.TORCHRUN),
+    **dict.fromkeys(
+        (
+            "wait",
+            "partition",
+            "account",
+            "qos",
+            "reservation",
+            "constraint",
+            "time",
+            "nodes",
+            "gpus_per_node",
+            "cpus_per_task",
+            "mem",
+            "sbatch",
+            "setup",
+            "array_parallelism",
+            "max_requeues",
+            "poll_seconds",
+            "python",
+        ),
+        LauncherKind.SLURM,
+    ),
+}
+
+
+def _check_kind(options: LauncherOptions) -> None:
+    for field in fields(options):
+        owner = _ONLY.get(field.name)
+        value = getattr(options, field.name)
+        given = value != field.default
+        _check(
+            field.name,
+            value,
+            not given or owner in (None, options.kind),
+            f"says nothing under launcher={options.kind}",
+            f"launcher={owner}",
+        )
+
+
+def _check(name: str, value: object, legal: bool, relation: str, hint: str = "") -> None:
+    if not legal:
+        raise UserError(f"launcher.{name}", value, relation, hint)
+
+
+_TIME: Final = re.compile(r"(?:(?P<d>\d+)-)?(?P<a>\d+)(?::(?P<b>\d+))?(?::(?P<c>\d+))?")
+
+
+def minutes(text: str) -> int:
+    """Whole minutes, rounded up, of a time as sbatch takes it: ``M``, ``M:S``, ``H:M:S``, ``D-H``,
+    ``D-H:M``, ``D-H:M:S``."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise UserError(
+            "launcher.time",
+            text,
+            "is not a time that sbatch takes",
+            "e.g. 30 (minutes), 1:30:00 or 1-12",
+        )
+    days, first, second, third = (int(found[name] or 0) for name in "dabc")
+    if found["d"] is not None or found["c"] is not None:
+        seconds = ((days * 24 + first) * 60 + second) * 60 + third
+    else:
+        seconds = first * 60 + second
+    _check("time", text, seconds > 0, "must be positive")
+    return -(-seconds // 60)

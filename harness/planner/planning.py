@@ -1,0 +1,254 @@
+"""From a request to a plan: the job, the advisor's best settings, a prediction for each."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from advisor.answer.advice import Evaluation
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, read_dataclass, read_fields
+from advisor.base.units import human_bytes, parse_gpus
+from advisor.frameworks.protocols import Stack
+from advisor.frameworks.registry import stack_of
+from advisor.hardware.calibration import Calibration, load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.hardware.gpu import Gpu
+from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.layers.parameters import parameter_count
+from advisor.models.presets import load_model
+from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.plan.recompute_plan import Setting
+from advisor.search.evaluate import Evaluator
+from advisor.search.ranking import rank
+from harness.planner.command import job_framework, with_command
+from harness.planner.device import Machine
+from harness.planner.forecast import as_run, differences, grads_dtype, predict
+from harness.planner.run_request import RunConfig
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.trial import Backend, Device, Trial, Workload
+from harness.trial.variables import variables_of_trials
+
+_ABOUT: Final = ("model", "gpus", "shipped_recompute", "source", "notes")
+_HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
+BACKENDS_OWN: Final = ("op:", "budget:")
+"""Settings that a backend knows and the advisor does not: run, and not ranked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The job on the GPU whose times are predicted, and what was assumed to get there."""
+
+    job: Job
+    calibration: Calibration
+    assumptions: tuple[str, ...]
+
+
+def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
+    """Trials of the settings asked for, else of the advisor's best; each with its prediction.
+
+    Raises UserError where the job is illegal or this machine cannot hold it.
+    """
+    target = find_target(config, machine)
+    job = target.job
+    stack = stack_of(job.config.framework)
+    own = tuple(text for text in config.recompute.settings if _is_backends_own(text, stack))
+    settings, skipped = choose(config, target)
+    run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
+    evaluator = Evaluator(run_as, target.calibration)
+    ranked = rank([evaluator.evaluate(setting) for setting in settings])
+    planned = [
+        PlannedSetting(trial=_trial(config, machine, target, c.evaluation), rank=c.rank)
+        for c in ranked
+    ]
+    for setting, reason in skipped.items():
+        bare = bare_trial(config, machine, job, setting.spec)
+        planned.append(PlannedSetting(trial=bare, skip=reason))
+    for spec in own:
+        bare = bare_trial(config, machine, job, spec)
+        planned.append(PlannedSetting(trial=replace(bare, prediction=predict(bare.workload))))
+    if config.command:
+        gpu = machine.gpu_names[0] if machine.gpu_names else ""
+        planned = [with_command(one, config, job, gpu) for one in planned]
+    return RunPlan(
+        experiment=config.experiment_name,
+        device_name=device_name(job, machine.device),
+        settings=tuple(planned),
+        assumptions=(*target.assumptions, *differences(job, run_as, config.backend)),
+    )
+
+
+def _is_backends_own(text: str, stack: Stack) -> bool:
+    """Whether the job's framework has no word for a setting that a backend of ours runs."""
+    return stack.runs_presets and text.startswith(BACKENDS_OWN)
+
+
+def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
+    """Settings to run, and those asked for that a rule forbids, with the reason."""
+    job = target.job
+    stack = stack_of(job.config.framework)
+    if not config.recompute.settings:
+        legal = stack.candidates(job)
+        evaluator = Evaluator(job, target.calibration)
+        of = {setting.spec: setting for setting in legal}
+        best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
+        return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
+    named = (text for text in config.recompute.settings if not _is_backends_own(text, stack))
+    asked = tuple(dict.fromkeys(stack.parse(text) for text in named))
+    refused = {setting: stack.check(setting, job) for setting in asked}
+    reasons = {setting: found[0].reason for setting, found in refused.items() if found}
+    if reasons and len(reasons) == len(config.recompute.settings):
+        (first, *_) = next(iter(refused.values()))
+        raise UserError(
+            "recompute.settings",
+            first.setting.spec,
+            first.reason.rstrip("."),
+            first.fix.rstrip("."),
+        )
+    return tuple(setting for setting in asked if setting not in reasons), reasons
+
+
+def find_target(config: RunConfig, machine: Machine) -> Target:
+    """The job of `config` on `machine`: the preset, what is laid over it, the GPU at hand."""
+    where = f"experiment {config.experiment_name}"
+    values = dict(config.experiment)
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
+    layout_values = _mapping(values.pop("layout", {}), where, "layout")
+    options = _mapping(values.pop("model_options", {}), where, "model_options")
+    model = load_model(about["model"], config.config_dir)
+    model = replace(model, **read_fields(ModelSpec, options, where, "model_options."))
+    model = replace(model, **config.model)
+    num_gpus, gpu_type = parse_gpus(config.gpus or about["gpus"])
+    gpu, assumptions = _gpu(config, machine, gpu_type)
+    job_config = replace(read_dataclass(JobConfig, values, where), **config.job)
+    job_config = _of_framework(job_config, job_framework(config))
+    stack = stack_of(job_config.framework)
+    if not stack.runs_presets and config.backend is not Backend.COMMAND:
+        raise UserError(
+            "job.framework",
+            job_config.framework,
+            f"is not what backend={config.backend} runs, which is Megatron's layers",
+            "backend=command command='…'",
+        )
+    model, job_config = stack.configure(model, job_config, frozenset(config.model))
+    # published layouts are Megatron's; of other stacks only the batch is taken from them
+    published = layout_values if stack.runs_presets else {}
+    given = read_fields(ParallelLayout, published, where, "layout.") | config.layout
+    layout = stack.layout(given, num_gpus)
+    job = Job(
+        model=model,
+        layout=layout or _layout(given, num_gpus, config.gpus is not None),
+        config=job_config,
+        gpu=gpu,
+        num_gpus=num_gpus,
+    )
+    _check_room(job, machine)
+    calibration = load_calibration(gpu, config.config_dir)
+    return Target(job=job, calibration=calibration, assumptions=assumptions)
+
+
+def _of_framework(config: JobConfig, framework: Framework | None) -> JobConfig:
+    """`config` for `framework`, if it is given, in that one's newest release where it is not the
+    job's own."""
+    chosen = framework or config.framework
+    text = config.framework_version if chosen is config.framework else ""
+    stack = stack_of(chosen)
+    if not stack.runs_presets:
+        text = stack.version(text)
+    return replace(config, framework=chosen, framework_version=text)
+
+
+def _mapping(value: object, where: str, key: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
+    return value
+
+
+def _layout(given: dict[str, Any], num_gpus: int, resized: bool) -> ParallelLayout:
+    """Data parallelism is what the other degrees leave of the GPUs."""
+    if resized:
+        given = {key: value for key, value in given.items() if key != "data_parallel_size"}
+    layout = ParallelLayout(**given)
+    if "data_parallel_size" in given:
+        return layout
+    if num_gpus % layout.world_size:
+        raise UserError(
+            "layout TP x CP x PP",
+            layout.world_size,
+            f"must divide {num_gpus} GPUs",
+            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
+        )
+    return replace(layout, data_parallel_size=num_gpus // layout.world_size)
+
+
+def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple[str, ...]]:
+    """The GPU that predictions are for: the one at hand where its type is known."""
+    wanted = load_gpu(gpu_type, config.config_dir)
+    if machine.device is Device.CPU:
+        return wanted, (
+            f"on the CPU: settings are in the advisor's order for {wanted.name}; times are CPU "
+            "times, and none is predicted",
+        )
+    name = machine.gpu_names[0]
+    try:
+        found = load_gpu(name, config.config_dir)
+    except UserError:
+        return wanted, (f"{name} is not described: predictions are for {wanted.name}",)
+    if found.name == wanted.name:
+        return found, ()
+    return found, (f"this is {found.name}: predictions are for it, not for {wanted.name}",)
+
+
+def _check_room(job: Job, machine: Machine) -> None:
+    """Refuse what cannot run here before anything is built."""
+    if machine.device is Device.CUDA:
+        here = len(machine.gpu_names)
+        if job.num_gpus > here:
+            raise UserError(
+                "gpus",
+                job.num_gpus,
+                f"there {'is 1 GPU' if here == 1 else f'are {here} GPUs'} here",
+                f"e.g. gpus={here}x{job.gpu.name}, with a layout that fits",
+            )
+        return
+    needed = parameter_count(job.model).total * _HOST_BYTES_PER_PARAMETER
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > room:
+        raise UserError(
+            "device",
+            Device.CPU,
+            f"{job.model.name} needs {human_bytes(needed)} for weights, "
+            f"gradients and optimizer, and this machine has {human_bytes(room)}",
+            "experiment=tiny_cpu runs anywhere; model.num_layers=2 cuts the model",
+        )
+
+
+def device_name(job: Job, device: Device) -> str:
+    """The GPU's type, or ``cpu``."""
+    return job.gpu.name if device is Device.CUDA else "cpu"
+
+
+def _trial(config: RunConfig, machine: Machine, target: Target, evaluation: Evaluation) -> Trial:
+    bare = bare_trial(config, machine, target.job, evaluation.setting.spec)
+    return replace(bare, prediction=predict(bare.workload, evaluation))
+
+
+def bare_trial(config: RunConfig, machine: Machine, job: Job, spec: str) -> Trial:
+    """The trial of a setting, with no prediction."""
+    workload = Workload(
+        model=job.model,
+        layout=job.layout,
+        seq_length=job.config.seq_length,
+        micro_batch_size=job.config.micro_batch_size,
+        global_batch_size=job.config.global_batch_size,
+        precision=job.config.precision,
+        recompute=spec,
+        backend=config.backend,
+        device=machine.device,
+        main_grads_dtype=grads_dtype(config.backend, job),
+    )
+    return Trial(
+        workload=workload,
+        measurement=config.measure,
+        variables=variables_of_trials(job.config, machine.device, os.environ),
+    )

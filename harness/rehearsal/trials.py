@@ -1,0 +1,140 @@
+"""From what was asked to trials: the job, its ranks, and what the advisor predicts of them."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.hardware.calibration import load_calibration
+from advisor.job.job import Job
+from advisor.request.resolve import resolve
+from advisor.search.evaluate import Evaluator
+from harness.backends.megatron_core.installed import under_installed
+from harness.backends.megatron_core.translate import megatron_case, runs_transformer_engine
+from harness.planner.device import find_machine
+from harness.planner.forecast import as_run, differences
+from harness.planner.rehearsal_request import Asked
+from harness.rehearsal.prediction import predicted_stages, reserved_alone
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from harness.trial.variables import variables_of_trials
+
+DEVICES = (Device.FAKE, Device.CUDA, Device.CPU, "auto")
+
+CANNOT_CONTAIN = (
+    "a rehearsal has no communication, no pipeline bubbles and no memory of NCCL: a rank's compute "
+    "and its tensors are real, the rest is to be added"
+)
+
+
+def plan_rehearsal(asked: Asked) -> RunPlan:
+    """One trial a setting; UserError where the job is illegal or no stage is meant."""
+    resolution = resolve(asked.request)
+    if resolution.layout_fields:  # what a rehearsal's layout does not name is the preset's, or 1
+        resolution = resolve(asked.request, borrow=False)
+    if resolution.layout is None:
+        raise UserError(
+            "layout",
+            "(none)",
+            "there is no preset of this model on these GPUs",
+            "write e.g. layout=tp4_pp4_vpp5",
+        )
+    job, under = under_installed(resolution.job(resolution.layout))
+    if asked.device not in DEVICES:
+        raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
+    device = Device.FAKE
+    if asked.device != Device.FAKE:
+        device = find_machine(asked.device).device
+    workload = workload_of(job, asked.recompute[0], device)
+    run = as_run(job, workload)
+    evaluator = Evaluator(run, load_calibration(job.gpu, asked.request.config_dir))
+    check_legal(job, asked.recompute)
+    settings = tuple(
+        _planned(asked, job, evaluator, replace(workload, recompute=spec))
+        for spec in asked.recompute
+    )
+    return RunPlan(
+        experiment=f"rehearse-{job.model.name}-{job.num_gpus}x{job.gpu.name}",
+        device_name=str(device),
+        settings=settings,
+        assumptions=(
+            *resolution.assumptions,
+            *((under,) if under else ()),
+            *differences(job, run, Backend.REHEARSAL),
+            CANNOT_CONTAIN,
+        ),
+    )
+
+
+def check_legal(job: Job, specs: Iterable[str]) -> None:
+    """UserError for the first of `specs` that a rule of the job's release refuses."""
+    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    for spec in specs:
+        for refused in check(parse_setting(spec), job, revision):
+            raise UserError("recompute", spec, refused.reason.rstrip("."), refused.fix.rstrip("."))
+
+
+def workload_of(job: Job, recompute: str, device: Device) -> Workload:
+    """What is rehearsed of `job`: in bf16, or in FP8 where Transformer Engine runs on a GPU."""
+    config = job.config
+    workload = Workload(
+        model=job.model,
+        layout=job.layout,
+        seq_length=config.seq_length,
+        micro_batch_size=config.micro_batch_size,
+        global_batch_size=config.global_batch_size,
+        precision=Precision.BF16,
+        recompute=recompute,
+        backend=Backend.REHEARSAL,
+        device=device,
+        main_grads_dtype=config.main_grads_dtype,
+    )
+    if config.precision.is_fp8 and runs_transformer_engine(workload):
+        return replace(workload, precision=config.precision)
+    return workload
+
+
+def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -> PlannedSetting:
+    stages = _stages(asked, job)
+    trial = Trial(
+        workload=workload,
+        measurement=MeasurementPlan(steps=asked.steps),
+        stages=stages,
+        memory_bytes=job.gpu.memory_bytes,
+        variables=_variables(job, workload.device),
+    )
+    megatron_case(workload)  # raises for what cannot be rehearsed
+    peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
+    on_gpu = workload.device is Device.CUDA
+    reserved = reserved_alone(evaluator, workload.recompute, stages) if on_gpu else ()
+    prediction = Prediction(
+        step_time_seconds=None,
+        peak_allocated_bytes=max(one.peak for one in peaks),
+        peak_reserved_bytes=max(one.total for one in reserved) if reserved else None,
+        saved_bytes_per_layer=None,
+        replayed_flops_per_layer=None,
+        calibration="none",
+        fit_probability=min(
+            (one.fit_probability(job.gpu.memory_bytes) for one in reserved), default=None
+        ),
+        stages=peaks,
+    )
+    return PlannedSetting(trial=replace(trial, prediction=prediction))
+
+
+def _variables(job: Job, device: Device) -> tuple[str, ...]:
+    """Of a GPU's allocator; fake tensors know none."""
+    return variables_of_trials(job.config, device, os.environ) if device is Device.CUDA else ()
+
+
+def _stages(asked: Asked, job: Job) -> tuple[int, ...]:
+    pp = job.layout.pipeline_model_parallel_size
+    if asked.stage is None:
+        return tuple(range(pp))
+    if asked.stage >= pp:
+        raise UserError("stage", asked.stage, f"there are {pp} stages", f"write 0 to {pp - 1}")
+    return (asked.stage,)

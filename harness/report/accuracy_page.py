@@ -1,0 +1,236 @@
+"""The judgement as Markdown for people, and the rows as CSV for programs."""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from typing import Any, Final
+
+from advisor.base.units import MIB, gib, signed_percent
+from harness.judge.accuracy.cells import Cell, Half, Row
+from harness.judge.accuracy.judgement import Errors, Judgement, by_cell, difference, judge
+from harness.judge.predicted import Pair
+from harness.report.document import Document, Picture, Section, Table
+from harness.report.markdown import markdown
+from harness.trial.trial import Device
+
+FIELDS: Final = (
+    "group",
+    "cell",
+    "key",
+    "half",
+    "device",
+    "setting",
+    "status",
+    "processes",
+    "calibration",
+    "predicted_fits",
+    "measured_fits",
+    "why",
+)
+PAIRS: Final = {
+    "kept": "saved_bytes_per_layer",
+    "allocated": "peak_allocated_bytes",
+    "reserved": "peak_reserved_bytes",
+    "step": "step_time_seconds",
+    "overhead": "overhead",
+}
+_DASH: Final = "—"
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """One line a row, bytes and seconds; what is not known is empty. On a CPU the names of times
+    say so in the column `device`."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    columns = [f"{side}_{name}" for name in PAIRS.values() for side in ("predicted", "measured")]
+    writer.writerow([*FIELDS, *columns])
+    for row in rows:
+        pairs: list[Pair] = [getattr(row, name) for name in PAIRS]
+        numbers = [value for pair in pairs for value in (pair.predicted, pair.measured)]
+        writer.writerow([_plain(value) for value in (*_fields(row), *numbers)])
+    return text.getvalue()
+
+
+def _fields(row: Row) -> tuple[Any, ...]:
+    cell = row.cell
+    return (
+        cell.group,
+        cell.label,
+        cell.key,
+        cell.half,
+        cell.device,
+        row.setting,
+        row.status,
+        row.processes,
+        row.calibration,
+        row.predicted_fits,
+        row.measured_fits,
+        row.why,
+    )
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -> str:
+    """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
+    cells = by_cell(rows)
+    on_cpu = {cell.device for cell in cells} == {Device.CPU}
+    sections = [
+        Section(
+            title="Errors",
+            prose=(
+                "Predicted over measured, minus 1: mean of the sizes, and the worst with its sign. "
+                "Overheads are ratios to `none`; their errors are in points. tau: Kendall's of "
+                "step times within a cell, mean over cells. Regret: what the advisor's first "
+                "choice costs over the best measured setting.",
+                "A cell is in the half fit or held_out by a bit of its key: a model may be "
+                "improved on the first, and is judged on the second.",
+                *(("CPU times, which say nothing about a GPU.",) if on_cpu else ()),
+            ),
+            tables=(_judgements(_groups(rows)),),
+        ),
+        Section(title="Will it fit", prose=(_VERDICTS,), tables=(_verdicts(_groups(rows)),)),
+        *(_cell_section(cell, own) for cell, own in cells.items()),
+    ]
+    if pictures:
+        sections.insert(2, Section(title="Predicted and measured", pictures=tuple(pictures)))
+    left_out = [row for row in rows if row.why]
+    if left_out:
+        table = Table(
+            columns=("cell", "setting", "trusted processes", "why"),
+            left=4,
+            rows=tuple((r.cell.label, r.setting, str(r.processes), r.why) for r in left_out),
+        )
+        sections.append(
+            Section(
+                title="Not measured, or not trusted",
+                tables=(table,),
+                prose=(
+                    "These trials are in no mean; one out of memory is a verdict all the same.",
+                ),
+            )
+        )
+    whole = judge("all", rows)
+    return markdown(
+        Document(
+            title="Accuracy",
+            subtitle=subtitle,
+            good=None,
+            sections=tuple(sections),
+            outcome=f"{whole.cells} cells, {whole.rows} settings; peak allocated "
+            f"{_shown(whole.allocated)}, step time {_shown(whole.step)}",
+        )
+    )
+
+
+_VERDICTS: Final = (
+    "What the advisor said (it fits with a probability of at least 90 %), and what happened."
+)
+
+
+def _groups(rows: Sequence[Row]) -> list[Judgement]:
+    """All, each half, each group."""
+    found = [judge("all", rows)]
+    for half in Half:
+        found.append(judge(half, [row for row in rows if row.cell.half is half]))
+    for group in dict.fromkeys(row.cell.group for row in rows):
+        found.append(judge(group, [row for row in rows if row.cell.group == group]))
+    return [one for one in found if one.rows]
+
+
+def _judgements(found: Iterable[Judgement]) -> Table:
+    return Table(
+        columns=(
+            "group",
+            "cells",
+            "settings",
+            "kept a layer",
+            "allocated",
+            "reserved",
+            "step time",
+            "overhead",
+            "tau",
+            "regret",
+            "worst regret",
+        ),
+        rows=tuple(
+            (
+                one.name,
+                str(one.cells),
+                str(one.rows),
+                _shown(one.kept),
+                _shown(one.allocated),
+                _shown(one.reserved),
+                _shown(one.step),
+                _shown(one.overhead),
+                _DASH if one.tau is None else f"{one.tau:+.2f}",
+                _lost(one.regret),
+                _lost(one.worst_regret),
+            )
+            for one in found
+        ),
+    )
+
+
+def _verdicts(found: Iterable[Judgement]) -> Table:
+    return Table(
+        columns=(
+            "group",
+            "fits: ran",
+            "fits: out of memory",
+            "does not: out of memory",
+            "does not: ran",
+        ),
+        rows=tuple(
+            (one.name, str(v.fits), str(v.false_fits), str(v.refusals), str(v.false_refusals))
+            for one, v in ((one, one.verdicts) for one in found)
+        ),
+    )
+
+
+def _cell_section(cell: Cell, own: Sequence[Row]) -> Section:
+    columns = ["setting", "status"]
+    for name in ("kept MiB", "allocated GiB", "reserved GiB", "step ms", "overhead %"):
+        columns += [name, "measured", "error"]
+    table = Table(columns=tuple(columns), rows=tuple(map(_cell_row, own)), left=2)
+    title = f"{cell.label} ({cell.device}, {cell.half}, {cell.key})"
+    return Section(title=title, tables=(table,), folded=True)
+
+
+def _cell_row(row: Row) -> tuple[str, ...]:
+    points = difference(row.overhead)
+    return (
+        row.setting,
+        str(row.status),
+        *_three(row.kept, lambda n: f"{n / MIB:.2f}"),
+        *_three(row.allocated, gib),
+        *_three(row.reserved, gib),
+        *_three(row.step, lambda s: f"{s * 1e3:.1f}"),
+        *_three(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
+        _DASH if points is None else f"{points * 100:+.1f} points",
+    )
+
+
+def _three(pair: Pair, write: Callable[[Any], str]) -> tuple[str, str, str]:
+    error = pair.error
+    return (
+        _DASH if pair.predicted is None else write(pair.predicted),
+        _DASH if pair.measured is None else write(pair.measured),
+        _DASH if error is None else signed_percent(error) if error else "0 %",
+    )
+
+
+def _shown(errors: Errors | None) -> str:
+    if errors is None:
+        return _DASH
+    return f"{errors.mean * 100:.2f} %, worst {errors.worst * 100:+.2f} % ({errors.count})"
+
+
+def _lost(share: float | None) -> str:
+    if share is None:
+        return _DASH
+    return "out of memory" if share == float("inf") else f"{share * 100:.1f} %"

@@ -1,0 +1,1 @@
+"""Trials are run: started, watched, stopped, concluded."""

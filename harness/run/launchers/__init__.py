@@ -1,0 +1,1 @@
+"""How the processes of a trial are started: on this machine, by torchrun, by Slurm."""

@@ -1,0 +1,92 @@
+"""What a run is: the trials of its settings, in the advisor's order. Data only."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSetting:
+    """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
+
+    rank: place in the advisor's order among the settings of this run, 1 first; None where the
+    setting is skipped, or one that the advisor does not know. label: what it is called in progress
+    where the setting alone does not tell.
+    """
+
+    trial: Trial
+    rank: int | None = None
+    skip: str = ""
+    label: str = ""
+
+    @property
+    def spec(self) -> str:
+        """The setting as the advisor spells it."""
+        return self.trial.workload.recompute
+
+    def trials(self) -> tuple[Trial, ...]:
+        """One trial a repeat; a skipped setting has one."""
+        count = 1 if self.skip else self.trial.measurement.repeats
+        return tuple(replace(self.trial, repeat=repeat) for repeat in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """Everything that `harness run` will do, fixed before the first trial starts.
+
+    device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line
+    each.
+    """
+
+    experiment: str
+    device_name: str
+    settings: tuple[PlannedSetting, ...]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def default_name(self) -> str:
+        """Folder name that the same command in the same environment always gives: experiment,
+        device, settings, variables that change times or memory, and what backend `command` runs."""
+        trials = [setting.trial for setting in self.settings]
+        words = sorted(trial.workload.key() for trial in trials)
+        words += sorted({trial.command.template for trial in trials if trial.command})
+        words += sorted({text for trial in trials for text in trial.variables})
+        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:6]
+        device = self.settings[0].trial.workload.device if self.settings else "none"
+        return f"{self.experiment}-{device}-{digest}"
+
+    def trials(self) -> Iterator[tuple[PlannedSetting, Trial]]:
+        """All trials in the order in which they run: repeats are interleaved across settings, so
+        that a machine that drifts does not favour one of them."""
+        rounds = max((len(setting.trials()) for setting in self.settings), default=0)
+        for repeat in range(rounds):
+            for setting in self.settings:
+                if repeat < len(setting.trials()):
+                    yield setting, setting.trials()[repeat]
+
+
+def same_question(asked: Trial, answered: Trial, result: TrialResult) -> bool:
+    """Whether `result` of `answered` is also the answer to `asked`.
+
+    The prediction and the number of repeats do not change a measurement; the time limit matters
+    where it was hit.
+    """
+    same_time = asked.measurement.timeout_seconds == answered.measurement.timeout_seconds
+    return same_trial(asked, answered) and (same_time or result.status is not TrialStatus.TIMEOUT)
+
+
+def same_trial(asked: Trial, other: Trial) -> bool:
+    """Whether `other` measures what is asked, if it does so in time."""
+    own = asked.measurement
+    alike = replace(other.measurement, repeats=own.repeats, timeout_seconds=own.timeout_seconds)
+    return (
+        asked.workload == other.workload
+        and asked.command == other.command
+        and asked.variables == other.variables
+        and asked.repeat == other.repeat
+        and asked.stages == other.stages
+        and own == alike
+    )

@@ -1,0 +1,247 @@
+"""The folder of a run, and what may be trusted in it after a crash.
+
+::
+
+    runs/<name>/plan.json                     settings, order, predictions; written first
+    runs/<name>/trials/<trial>/trial.json     what is measured
+                              /result.json    how it ended: there only once it is final
+                              /log.txt        everything the trial's processes printed; those of
+                                              further machines into log.node<k>.txt
+                              /job.json       the job that a cluster runs it as
+                              /state.json     phase and step of a trial that is running
+                              /rank<k>.json   results of single ranks, until they are merged
+    runs/<name>/superseded/<trial>.<n>/       trials that were run again, as they were
+
+Every JSON file is written beside its place and renamed, so it is whole or absent. The only thing
+that is ever overwritten is a trial without a result.
+"""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from harness.trial.codec import decode, decode_result, encode
+from harness.trial.files import Reservation, read_text, remove_temporaries, tail, write_atomic
+from harness.trial.result import Phase, TrialResult
+from harness.trial.run_plan import RunPlan
+from harness.trial.trial import Trial
+
+_STATE_BYTES: Final = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialState:
+    """Where a running trial is: its phase, and how many steps it has begun."""
+
+    phase: Phase = Phase.START
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmittedJob:
+    """The job that a cluster runs a trial as, by the cluster's id."""
+
+    job: str
+    submitted_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFolder:
+    """Files of one trial."""
+
+    path: Path
+
+    @property
+    def log(self) -> Path:
+        """What its processes printed."""
+        return self.path / "log.txt"
+
+    def log_of(self, node: int) -> Path:
+        """What the processes of one of its machines printed; `log` for the first."""
+        return self.path / f"log.node{node}.txt" if node else self.log
+
+    @property
+    def lock(self) -> Path:
+        """Held by the trial's processes as long as one of them lives."""
+        return self.path / "lock"
+
+    def create(self, trial: Trial) -> None:
+        """Begin an attempt: nothing of an earlier, unfinished one is left but its log's place."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(self.path)
+        for path in (*self.rank_files(), self.path / _STATE):
+            path.unlink(missing_ok=True)
+        write_atomic(self.path / _TRIAL, encode(trial))
+
+    def trial(self) -> Trial | None:
+        """The trial as written before it ran; None where there is none that can be read."""
+        text = read_text(self.path / _TRIAL)
+        if text is None:
+            return None
+        try:
+            return decode(Trial, text, self.path / _TRIAL)
+        except UserError:
+            return None
+
+    def result(self) -> TrialResult | None:
+        """The final result; None where there is none that can be read."""
+        return self._result(self.path / _RESULT)
+
+    def job(self) -> SubmittedJob | None:
+        """The job it was submitted as; None where it was not, or that cannot be read."""
+        text = read_text(self.path / _JOB)
+        if text is None:
+            return None
+        try:
+            return decode(SubmittedJob, text, self.path / _JOB)
+        except UserError:
+            return None
+
+    def write_job(self, job: SubmittedJob) -> None:
+        """Say which job it was submitted as."""
+        write_atomic(self.path / _JOB, encode(job))
+
+    def forget_job(self) -> None:
+        """Its job is of no account any more."""
+        (self.path / _JOB).unlink(missing_ok=True)
+
+    def has_result(self) -> bool:
+        """Whether there is a result file, readable or not."""
+        return (self.path / _RESULT).exists()
+
+    def write_result(self, result: TrialResult) -> None:
+        """Write the final result; OSError where the disk is full."""
+        write_atomic(self.path / _RESULT, encode(result))
+
+    def reserve(self, rank: int | None) -> Reservation:
+        """Space for the result of the trial, or of one of its ranks."""
+        return Reservation(self.path / (_RESULT if rank is None else f"rank{rank}.json"))
+
+    def rank_files(self) -> tuple[Path, ...]:
+        """Results of single ranks that are there, by name."""
+        return tuple(sorted(self.path.glob("rank*.json")))
+
+    def rank_results(self) -> dict[int, TrialResult]:
+        """Readable results of single ranks by rank."""
+        found = {}
+        for path in self.rank_files():
+            result = self._result(path)
+            digits = path.stem.removeprefix("rank")
+            if result is not None and digits.isdigit():
+                found[int(digits)] = result
+        return found
+
+    def state(self) -> TrialState:
+        """Where the trial was last; its start where it said nothing yet."""
+        text = read_text(self.path / _STATE)
+        with suppress(ValueError, TypeError, KeyError):
+            values = json.loads(text or "{}")
+            return TrialState(phase=Phase(values["phase"]), step=int(values["step"]))
+        return TrialState()
+
+    def log_tail(self, lines: int = 20) -> tuple[str, ...]:
+        """Last lines of the log."""
+        return tail(self.log, lines)
+
+    def _result(self, path: Path) -> TrialResult | None:
+        text = read_text(path)
+        if text is None:
+            return None
+        try:
+            return decode_result(text, path)
+        except (UserError, TypeError, ValueError):
+            return None
+
+
+class StateWriter:
+    """Says where a trial is, by one small write into an open file: a few microseconds.
+
+    Nothing depends on it: where the disk is full it stays silent.
+    """
+
+    def __init__(self, folder: TrialFolder) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(folder.path / _STATE, os.O_WRONLY | os.O_CREAT, 0o644)
+
+    def write(self, phase: Phase, step: int) -> None:
+        """`phase` of step number `step` begins."""
+        if self._descriptor is None:
+            return
+        text = f'{{"phase": "{phase}", "step": {step}}}'.ljust(_STATE_BYTES)
+        with suppress(OSError):
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Files of one run."""
+
+    path: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held by the runner at work."""
+        return self.path / "lock"
+
+    def create(self, plan: RunPlan) -> None:
+        """Make the folder and write the plan."""
+        (self.path / _TRIALS).mkdir(parents=True, exist_ok=True)
+        remove_temporaries(self.path)
+        write_atomic(self.path / _PLAN, encode(plan))
+
+    def has_plan(self) -> bool:
+        """Whether this is the folder of a run at all."""
+        return (self.path / _PLAN).exists()
+
+    def plan(self) -> RunPlan:
+        """The plan; UserError where the folder holds none."""
+        path = self.path / _PLAN
+        text = read_text(path)
+        if text is None:
+            raise UserError("run", str(self.path), f"holds no {_PLAN}", "name the folder of a run")
+        return decode(RunPlan, text, path)
+
+    def trial(self, name: str) -> TrialFolder:
+        """Folder of a trial by its name, whether it exists or not."""
+        return TrialFolder(self.path / _TRIALS / name)
+
+    def trials(self) -> tuple[TrialFolder, ...]:
+        """Folders of all trials that were begun, by name."""
+        paths = sorted((self.path / _TRIALS).glob("*"))
+        return tuple(TrialFolder(path) for path in paths if (path / _TRIAL).exists())
+
+    def results(self) -> dict[str, TrialResult]:
+        """Final results of the plan's trials by trial name, in the plan's order."""
+        found = {trial.name: self.trial(trial.name).result() for _, trial in self.plan().trials()}
+        return {name: result for name, result in found.items() if result is not None}
+
+    def set_aside(self, name: str) -> Path:
+        """Move a trial's folder out of the way by one rename; nothing in it is touched."""
+        target_folder = self.path / "superseded"
+        target_folder.mkdir(exist_ok=True)
+        number = 1
+        while (target_folder / f"{name}.{number}").exists():
+            number += 1
+        target = target_folder / f"{name}.{number}"
+        os.rename(self.trial(name).path, target)
+        return target
+
+
+def list_runs(folder: Path) -> tuple[RunFolder, ...]:
+    """Runs below `folder`, the newest first."""
+    plans = list(folder.glob(f"*/{_PLAN}"))
+    plans.sort(key=lambda path: (-path.stat().st_mtime, path.parent.name))
+    return tuple(RunFolder(path.parent) for path in plans)
+
+
+_PLAN: Final = "plan.json"
+_TRIALS: Final = "trials"
+_TRIAL: Final = "trial.json"
+_RESULT: Final = "result.json"
+_STATE: Final = "state.json"
+_JOB: Final = "job.json"

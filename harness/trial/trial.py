@@ -1,0 +1,218 @@
+"""What one trial is: a workload, how it is run, and the key under which its result is found."""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from advisor.answer.advice import MemoryBreakdown
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from harness.trial.result import StagePeaks
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Backend(StrEnum):
+    """Who runs the training step; `rehearsal` runs single ranks of it (harness rehearse)."""
+
+    NATIVE = "native"
+    MEGATRON_CORE = "megatron_core"
+    COMMAND = "command"
+    REHEARSAL = "rehearsal"
+
+
+class Device(StrEnum):
+    """Where it runs. Times of `cpu` are CPU times and never compared with a GPU's; `fake` tensors
+    have sizes and no values: a rehearsal on them counts bytes and takes no device."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+    FAKE = "fake"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is trained: the part of a trial that decides whether two results may be compared.
+
+    recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
+    ``full:block:2``, ``op:<policy>``, with ``+offload=...``). main_grads_dtype is the type in which
+    gradients are accumulated.
+    """
+
+    model: ModelSpec
+    layout: ParallelLayout
+    seq_length: int
+    micro_batch_size: int
+    global_batch_size: int
+    precision: Precision
+    recompute: str
+    backend: Backend
+    device: Device
+    main_grads_dtype: DType = DType.BF16
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches of a step on one data-parallel rank; UserError where they do not divide."""
+        per_pass = self.micro_batch_size * self.layout.data_parallel_size
+        if self.global_batch_size % per_pass:
+            raise UserError(
+                "job.global_batch_size",
+                self.global_batch_size,
+                f"must be divisible by micro_batch_size x DP = {per_pass}",
+            )
+        return self.global_batch_size // per_pass
+
+    def key(self) -> str:
+        """Twelve hex digits of a SHA-256: the identity of the workload.
+
+        Fields at their default are left out, so that a new one orphans no result.
+        """
+        text = json.dumps(_given(self), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """Short name for tables: model/layout/setting."""
+        layout = self.layout
+        degrees = f"tp{layout.tensor_model_parallel_size}pp{layout.pipeline_model_parallel_size}"
+        return f"{self.model.name}/{degrees}/{self.recompute}"
+
+
+def _given(instance: "DataclassInstance") -> dict[str, object]:
+    """Fields that differ from their default, those of nested dataclasses likewise."""
+    given: dict[str, object] = {}
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if value != field.default:
+            nested = is_dataclass(value) and not isinstance(value, type)
+            given[field.name] = _given(value) if nested else value
+    return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementPlan:
+    """How a trial measures: warm-up by rule, then steps, in `repeats` processes.
+
+    min_warmup_steps are always dropped; warm-up ends once the last three steps agree within
+    `warmup_tolerance`, or at max_warmup_steps. timeout_seconds bounds one process.
+    """
+
+    steps: int = 10
+    min_warmup_steps: int = 3
+    max_warmup_steps: int = 20
+    warmup_tolerance: float = 0.05
+    repeats: int = 1
+    timeout_seconds: float = 900.0
+    seed: int = 1234
+    memory_timeline: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("steps", "min_warmup_steps", "max_warmup_steps", "repeats"):
+            if getattr(self, field) < 1:
+                raise UserError(f"measure.{field}", getattr(self, field), "must be at least 1")
+        if self.timeout_seconds <= 0:
+            raise UserError("measure.timeout_seconds", self.timeout_seconds, "must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What the advisor said before the run; None where its model does not speak of the backend.
+
+    saved_bytes_per_layer and replayed_flops_per_layer are of one layer and one microbatch.
+    peak_memory_bytes: components of the fullest rank, of pipeline stage peak_stage; they sum to
+    peak_reserved_bytes. stages: those that a rehearsal runs.
+    """
+
+    step_time_seconds: float | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    saved_bytes_per_layer: int | None
+    replayed_flops_per_layer: int | None
+    calibration: str
+    fit_probability: float | None = None
+    peak_stage: int | None = None
+    peak_memory_bytes: MemoryBreakdown | None = None
+    stages: tuple[StagePeaks, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What backend `command` runs: a line for a shell, and whose log it writes.
+
+    template: the user's, with placeholders. words: NAME=text for them, quoted for a shell, that of
+    `recompute` first of all. variables: NAME=value that the setting needs. gpu: type of the GPUs it
+    runs on.
+    """
+
+    template: str
+    framework: str
+    words: tuple[str, ...]
+    gpu: str = ""
+    variables: tuple[str, ...] = ()
+
+    def line(self, plan: MeasurementPlan) -> str:
+        """The line of a trial: the setting in its place, else at the end."""
+        words = dict(pair.split("=", 1) for pair in self.words)
+        words |= {"steps": str(plan.max_warmup_steps + plan.steps), "seed": str(plan.seed)}
+        filled = _PLACEHOLDER.sub(
+            lambda match: words.get(match[1], "") if match[1] else match[0][1:-1], self.template
+        )
+        return filled if takes_setting(self.template) else f"{filled} {words['recompute']}".rstrip()
+
+
+_SETTING: Final = ("recompute", "granularity", "modules", "method", "num_layers")
+PLACEHOLDERS: Final = (*_SETTING, "layout", "steps", "seed")
+_PLACEHOLDER: Final = re.compile(r"(?<!\$)(?:\{\{[a-z]\w*\}\}|\{([a-z]\w*)\})")
+"""``{name}``, and ``{{name}}`` for one that stays; all other braces, and the shell's own ${name},
+stay as they are."""
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """Names in braces of a command, known or not."""
+    return tuple(match[1] for match in _PLACEHOLDER.finditer(template) if match[1])
+
+
+def takes_setting(template: str) -> bool:
+    """Whether a command says where the setting goes."""
+    return any(name in _SETTING for name in placeholders(template))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One setting, one fresh process (group): repeat number `repeat` of a workload.
+
+    variables: environment of its processes as KEY=VALUE, as far as it changes times or memory (the
+    allocator's settings first of all). They are part of what is measured, as the workload is.
+    stages: pipeline stages of which a rehearsal runs one rank each; empty: the whole job runs.
+    memory_bytes: of the GPU that is rehearsed, where the device at hand may have more.
+    """
+
+    workload: Workload
+    measurement: MeasurementPlan
+    prediction: Prediction | None = None
+    repeat: int = 0
+    command: Command | None = None
+    variables: tuple[str, ...] = ()
+    stages: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Folder name: workload key and repeat."""
+        return f"{self.workload.key()}-r{self.repeat}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """`variables` by name."""
+        return dict(pair.split("=", 1) for pair in self.variables)
+
+
+def as_json(value: Any) -> str:
+    """Deterministic JSON of a dataclass: sorted keys, one value a line."""
+    return json.dumps(asdict(value), sort_keys=True, indent=1, default=str)

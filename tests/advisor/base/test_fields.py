@@ -1,0 +1,208 @@
+"""Strict reading: right types pass unchanged, everything else is one clear line."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, override_all, parse, read_dataclass, read_fields, show
+from advisor.models.spec import ModelSpec
+
+
+class Shade(StrEnum):
+    DARK = "dark-blue"
+    LIGHT = "Light"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise UserError("inner.depth", self.depth, "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    width: int
+    ratio: float = 0.5
+    on: bool = False
+    label: str = ""
+    shade: Shade = Shade.DARK
+    limit: int | None = None
+    names: tuple[str, ...] = ()
+    inner: Inner = Inner()
+
+
+def test_every_kind_of_field_is_read() -> None:
+    values = {
+        "width": 3,
+        "ratio": 2,
+        "on": True,
+        "label": "x",
+        "shade": "light",
+        "limit": None,
+        "names": ["a", "b"],
+        "inner": {"depth": 4},
+    }
+    outer = read_dataclass(Outer, values, "f.yaml")
+    assert outer == Outer(
+        width=3,
+        ratio=2.0,
+        on=True,
+        label="x",
+        shade=Shade.LIGHT,
+        names=("a", "b"),
+        inner=Inner(depth=4),
+    )
+    assert isinstance(outer.ratio, float)
+
+
+def test_defaults_stand_where_keys_are_absent() -> None:
+    assert read_dataclass(Outer, {"width": 1}, "f.yaml") == Outer(width=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({}, "f.yaml: width = (none): is missing and has no default"),
+        ({"width": "8"}, "f.yaml: width = 8: must be an integer; write 8 without quotes"),
+        ({"width": 8.0}, "f.yaml: width = 8.0: must be an integer; write 8"),
+        ({"width": 8.5}, "f.yaml: width = 8.5: must be an integer"),
+        ({"width": True}, "f.yaml: width = True: must be an integer"),
+        ({"width": None}, "f.yaml: width = None: must be an integer"),
+        ({"width": [8]}, "f.yaml: width = [8]: must be an integer"),
+        (
+            {"width": 1, "ratio": "1e9"},
+            "f.yaml: ratio = 1e9: must be a number; write 1000000000 without quotes",
+        ),
+        ({"width": 1, "ratio": float("nan")}, "f.yaml: ratio = nan: must be finite"),
+        ({"width": 1, "ratio": True}, "f.yaml: ratio = True: must be a number"),
+        ({"width": 1, "on": 1}, "f.yaml: on = 1: must be true or false"),
+        ({"width": 1, "label": 7}, "f.yaml: label = 7: must be text"),
+        ({"width": 1, "names": "a"}, "f.yaml: names = a: must be a list; write [a]"),
+        ({"width": 1, "names": [1]}, "f.yaml: names = 1: must be text"),
+        (
+            {"width": 1, "shade": "lihgt"},
+            "f.yaml: shade = lihgt: must be one of dark-blue, Light; did you mean Light?",
+        ),
+        ({"width": 1, "shade": 3}, "f.yaml: shade = 3: must be one of dark-blue, Light"),
+        ({"width": 1, "inner": 3}, "f.yaml: inner = 3: must be a mapping of keys to values"),
+        (
+            {"width": 1, "inner": {"dept": 3}},
+            "f.yaml: inner.dept = 3: is not a known key; did you mean depth?",
+        ),
+        (
+            {"width": 1, "inner": {"depth": "3"}},
+            "f.yaml: inner.depth = 3: must be an integer; write 3 without quotes",
+        ),
+        ({"width": 1, "inner": {"depth": 0}}, "f.yaml: inner.depth = 0: must be at least 1"),
+        ({"with": 1}, "f.yaml: with = 1: is not a known key; did you mean width"),
+    ],
+)
+def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_dataclass(Outer, values, "f.yaml")
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+def test_read_fields_needs_no_complete_set() -> None:
+    assert read_fields(Outer, {"shade": "DARK"}, "f.yaml") == {"shade": Shade.DARK}
+
+
+def test_an_enum_is_named_by_value_or_by_member() -> None:
+    assert convert("bf16", DType, "", "job.main_grads_dtype") is DType.BF16
+    assert convert("bfloat16", DType, "", "job.main_grads_dtype") is DType.BF16
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "value"),
+    [
+        ("12", int, 12),
+        ("1e3", float, 1000.0),
+        ("0.1", float, 0.1),
+        ("true", bool, True),
+        ("OFF", bool, False),
+        ("1", bool, True),
+        ("x y", str, "x y"),
+        ("12", str, "12"),
+        ("light", Shade, Shade.LIGHT),
+        ("none", int | None, None),
+        ("7", int | None, 7),
+        ("a, b,", tuple[str, ...], ("a", "b")),
+        ("", tuple[str, ...], ()),
+    ],
+)
+def test_parse_reads_what_a_command_line_spells(text: str, annotation: type, value: object) -> None:
+    assert parse(text, annotation, "x") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "line"),
+    [
+        ("1.5", int, "x = 1.5: is not an integer"),
+        ("", int, "x = '': is not an integer"),
+        ("inf", float, "x = inf: must be finite"),
+        ("maybe", bool, "x = maybe: is neither true nor false"),
+        ("red", Shade, "x = red: must be one of dark-blue, Light"),
+    ],
+)
+def test_parse_refuses_the_rest(text: str, annotation: type, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(text, annotation, "x")
+    assert str(error.value) == line
+
+
+def test_override_replaces_fields(toy: ModelSpec) -> None:
+    texts = {"num_layers": "12", "transformer_impl": "local"}
+    changed = override_all(toy, texts, "model.")
+    assert (changed.num_layers, changed.transformer_impl) == (12, "local")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "line"),
+    [
+        ("num_layer", "12", "model.num_layer = 12: is not a known key; did you mean num_layers"),
+        ("num_layers", "0", "model.num_layers = 0: must be at least 1"),
+        ("num_layers", "x", "model.num_layers = x: is not an integer"),
+    ],
+)
+def test_override_names_the_field(toy: ModelSpec, key: str, text: str, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        override_all(toy, {key: text}, "model.")
+    assert str(error.value).startswith(line)
+
+
+@pytest.fixture
+def toy() -> ModelSpec:
+    return ModelSpec(
+        name="toy",
+        num_layers=2,
+        hidden_size=64,
+        ffn_hidden_size=128,
+        num_attention_heads=4,
+        num_query_groups=2,
+        kv_channels=16,
+        vocab_size=100,
+        max_position_embeddings=32,
+    )
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text() | st.floats(), st.lists))
+def test_show_is_one_short_line(value: object) -> None:
+    text = show(value)
+    assert len(text) <= 60
+    assert "\n" not in text
+
+
+@given(st.none() | st.booleans() | st.text() | st.floats() | st.lists(st.integers()))
+def test_an_integer_field_takes_integers_alone(value: object) -> None:
+    with pytest.raises(UserError) as error:
+        read_dataclass(Inner, {"depth": value}, "f.yaml")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,567 @@
+"""The command line: what is accepted, what is refused in one line, exit codes, streams."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from advisor.answer.advice import Advice
+from advisor.base.dtypes import Precision
+from advisor.cli import arguments, help, subcommands
+from advisor.cli import main as cli
+from advisor.cli.arguments import OutputFormat, parse
+from advisor.job.job import Framework
+from advisor.request.request import Request, SearchScope
+
+JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
+HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
+
+Answer = Callable[[Advice], list[Request]]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Answer:
+    """Lets `advise` answer with a given Advice; the requests it gets are collected."""
+
+    def install(advice: Advice) -> list[Request]:
+        requests: list[Request] = []
+        module = ModuleType("advisor.search.advise")
+        module.advise = lambda request: requests.append(request) or advice  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+        lines = ModuleType("advisor.search.explain")
+        lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
+        lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
+        return requests
+
+    return install
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line on stderr of a wrong request; asserts exit code 2 and an empty stdout."""
+    assert cli.main(list(args)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("\n")
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("advise: ")
+    return captured.err.removeprefix("advise: ").rstrip("\n")
+
+
+# Parsing
+
+
+def test_every_flag_reaches_its_field() -> None:
+    options = parse(
+        [
+            *JOB,
+            "--seq-length",
+            "8192",
+            "--micro-batch-size",
+            "2",
+            "--global-batch-size",
+            "64",
+            "--tp",
+            "4",
+            "--pp",
+            "8",
+            "--vpp",
+            "2",
+            "--cp",
+            "1",
+            "--ep",
+            "1",
+            "--etp",
+            "1",
+            "--sp",
+            "--precision",
+            "BF16",
+            "--framework",
+            "megatron_bridge",
+            "--framework-version",
+            "0.5",
+            "--recompute",
+            "none",
+            "--recompute",
+            "full:block:8",
+            "--search",
+            "layout",
+            "--memory-budget",
+            "76GiB",
+            "--top",
+            "3",
+            "--show-rejected",
+            "--explain",
+            "2",
+            "--plot",
+            "out.svg",
+            "--format",
+            "json",
+            "--config-dir",
+            "configs",
+            "model.num_layers=12",
+            "layout.use_distributed_optimizer=false",
+        ]
+    )
+    assert options.request == Request(
+        model="llama3_70b",
+        gpus="32xH100",
+        seq_length=8192,
+        micro_batch_size=2,
+        global_batch_size=64,
+        tensor_model_parallel_size=4,
+        pipeline_model_parallel_size=8,
+        virtual_pipeline_model_parallel_size=2,
+        context_parallel_size=1,
+        expert_model_parallel_size=1,
+        expert_tensor_parallel_size=1,
+        sequence_parallel=True,
+        precision="bf16",
+        framework="megatron_bridge",
+        framework_version="0.5",
+        recompute=("none", "full:block:8"),
+        search=SearchScope.LAYOUT,
+        memory_budget="76GiB",
+        overrides=("model.num_layers=12", "layout.use_distributed_optimizer=false"),
+        config_dir=Path("configs"),
+    )
+    assert (options.output, options.top, options.explain) == (OutputFormat.JSON, 3, 2)
+    assert (options.show_rejected, options.plot) == (True, Path("out.svg"))
+
+
+def test_what_is_not_given_is_none() -> None:
+    options = parse(JOB)
+    assert options.request == Request(model="llama3_70b", gpus="32xH100")
+    assert (options.output, options.top, options.explain) == (OutputFormat.TABLE, None, None)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [(names[0], other) for names in arguments.INTEGER_FLAGS.values() for other in names[1:]],
+)
+def test_megatrons_long_names(short: str, long: str) -> None:
+    assert parse([*JOB, long, "2"]) == parse([*JOB, short, "2"]) == parse([*JOB, f"{long}=2"])
+
+
+def test_sequence_parallel_on_off_and_unset() -> None:
+    given = [
+        parse([*JOB, *flag]).request.sequence_parallel
+        for flag in ([], ["--sp"], ["--sequence-parallel"], ["--no-sp"])
+    ]
+    assert given == [None, True, True, False]
+
+
+def test_overrides_stand_anywhere() -> None:
+    options = parse(["model.num_layers=4", *JOB, "job.seq_length=1", "--tp", "2", "layout.x=y"])
+    assert options.request.overrides == ("model.num_layers=4", "job.seq_length=1", "layout.x=y")
+
+
+def test_explain_without_a_number_is_the_first_row_and_eats_no_override() -> None:
+    assert parse([*JOB, "--explain"]).explain == 1
+    options = parse([*JOB, "--explain", "model.num_layers=4", "layout.x=y"])
+    assert options.explain == 1
+    assert options.request.overrides == ("model.num_layers=4", "layout.x=y")
+
+
+# Wrong requests
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--tpp", "4"], "--tpp: not a flag; did you mean --tp?"),
+        (["--tpp=4"], "--tpp: not a flag; did you mean --tp?"),
+        (["--tensor-model-parallel", "4"], "did you mean --tensor-model-parallel-size?"),
+        (["--tensor", "4"], "--tensor: not a flag"),
+        (["--recompute-granularity", "full"], "did you mean --recompute?"),
+        (["--xyzzy"], "--xyzzy: not a flag; advise --help lists them"),
+        (["--tp", "four"], "--tp = four: is not a whole number; write e.g. --tp 1"),
+        (["--tp", "4.0"], "--tp = 4.0: is not a whole number"),
+        (["--tp", "0"], "--tp = 0: must be at least 1"),
+        (["--seq-length", "-4096"], "--seq-length = -4096: must be at least 1"),
+        (["--pipeline-model-parallel-size", "-1"], "--pipeline-model-parallel-size = -1: must be"),
+        (["--tp", "9" * 5000], "is too large"),
+        (["--tp", "٤"], "is not a whole number"),
+        (["--tp"], "--tp: needs a value"),
+        (["--memory-budget", "-3GiB"], "--memory-budget = -3GiB: is not a quantity of bytes"),
+        (["--recompute", "none+offload="], "+offload= names no module"),
+        (["--sp=1"], "--sp: takes no value"),
+        (["--tp", "--pp", "2"], "--tp: needs a value"),
+        (["--precision", "bf61"], "--precision = bf61: is not known here; did you mean bf16"),
+        (["--framework", "megatron-lm"], "did you mean megatron_lm"),
+        (["--format", "yaml"], "--format = yaml: is not known here; "),
+        (["--search", "x"], "--search = x"),
+        (["--top", "0"], "--top = 0: must be at least 1"),
+        (["--explain", "0"], "--explain = 0: must be at least 1"),
+        (["--memory-budget", ""], "--memory-budget = '': is empty"),
+        (["lnt"], "lnt: neither a command nor KEY=VALUE; did you mean lint?"),
+        (["llama3_8b"], "llama3_8b: neither a command nor KEY=VALUE, e.g."),
+        (["--plot", "out.bmp"], "--plot = out.bmp: is no picture; end it in .png, .svg, .pdf"),
+        (["--plot", "nowhere/out.png"], "there is no folder nowhere"),
+        (["--explain", "--format", "csv"], "does not go with --format csv"),
+    ],
+)
+def test_wrong_flags_are_one_line(
+    capsys: pytest.CaptureFixture[str], args: list[str], words: str
+) -> None:
+    assert words in error_line(capsys, *JOB, *args)
+
+
+def test_model_and_gpus_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_line(capsys, "--gpus", "8xH100").startswith("--model: is missing")
+    assert error_line(capsys, "--model", "x").startswith("--gpus: is missing; write e.g. --gpus 32")
+
+
+def test_an_error_of_several_lines_is_printed_as_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from advisor.base.errors import UserError
+
+    def refuse(request: Request) -> Advice:
+        raise UserError("model", "a\nb", "is not\nvalid YAML")
+
+    module = ModuleType("advisor.search.advise")
+    module.advise = refuse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    assert error_line(capsys, *JOB) == "model = a b: is not valid YAML"
+
+
+def test_a_file_that_cannot_be_read_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(request: Request) -> Advice:
+        raise PermissionError(13, "Permission denied", "model.yaml")
+
+    module = ModuleType("advisor.search.advise")
+    module.advise = refuse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    assert error_line(capsys, *JOB) == "model.yaml: Permission denied"
+
+
+def test_explain_beyond_the_last_row(
+    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+) -> None:
+    answer(tight)
+    line = error_line(capsys, *JOB, "--explain", "6")
+    assert line == "--explain = 6: there are 5 rows; nearest: 5"
+
+
+# Answers
+
+
+def test_exit_code_says_whether_something_fits(
+    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, hopeless: Advice
+) -> None:
+    requests = answer(tight)
+    assert cli.main(JOB) == 0
+    assert requests == [Request(model="llama3_70b", gpus="32xH100")]
+    answer(hopeless)
+    assert cli.main(JOB) == 1
+    assert capsys.readouterr().err == ""
+
+
+def test_explain_follows_the_page(
+    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+) -> None:
+    answer(tight)
+    assert cli.main([*JOB, "--explain"]) == 0
+    page, _, explanation = capsys.readouterr().out.partition("Row 1, selective:mlp: memory")
+    assert "is the choice" in page
+    assert "total: the reserved peak" in explanation
+
+
+def test_formats(capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice) -> None:
+    answer(tight)
+    assert cli.main([*JOB, "--format", "json", "--top", "2", "--explain", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["candidates"]) == 2
+    assert report["explain"]["rank"] == 1
+    assert cli.main([*JOB, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.count("\n") == 6
+    assert cli.main([*JOB, "--format", "flags"]) == 0
+    assert capsys.readouterr().out == (
+        "--recompute-granularity selective --recompute-modules mlp\n"
+    )
+
+
+def test_flags_of_what_does_not_fit_come_with_a_warning(
+    capsys: pytest.CaptureFixture[str], answer: Answer, hopeless: Advice
+) -> None:
+    answer(hopeless)
+    assert cli.main([*JOB, "--format", "flags"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("--recompute-granularity full")
+    assert captured.err.startswith("advise: Nothing fits in 77.0 GiB. Nearest: row 1 ")
+
+
+def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
+    capsys: pytest.CaptureFixture[str], answer: Answer, make_advice: Callable, make_evaluation
+) -> None:
+    chosen = make_advice(make_evaluation("none", 10), assumptions=())
+    answer(chosen)
+    tp = "--tensor-model-parallel-size 4"
+    for args, given in (
+        ([], True),
+        (["--tp", "4"], True),
+        (["--tp", "4", "--search", "layout"], True),
+    ):
+        cli.main([*JOB, "--format", "flags", *args])
+        assert (tp in capsys.readouterr().out) is given
+        cli.main([*JOB, *args])
+        assert (tp in capsys.readouterr().out) is given
+    answer(make_advice(make_evaluation("none", 10)))  # a preset gave it
+    cli.main([*JOB, "--format", "flags"])
+    assert capsys.readouterr().out == "\n"
+
+
+def test_plot_writes_the_file_and_tells_stderr(
+    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    answer(tight)
+    assert cli.main([*JOB, "--plot", str(tmp_path / "out.svg"), "--format", "flags"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("--recompute-granularity")
+    assert captured.err == f"advise: wrote {tmp_path / 'out.svg'}\n"
+    assert (tmp_path / "out.svg").read_text().startswith("<?xml")
+
+
+def test_plot_without_matplotlib_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = error_line(capsys, *JOB, "--plot", "out.png")
+    assert line == '--plot = out.png: needs matplotlib; pip install "recompute-advisor[report]"'
+
+
+# Help and the rest of the process
+
+
+def test_no_arguments_give_a_short_help_with_one_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("advise --model") == 1
+    assert captured.err.count("\n") <= 6
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_names_every_flag_within_100_columns(
+    capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert cli.main([*JOB, flag]) == 0
+    text = capsys.readouterr().out
+    assert text == help.LONG
+    for name in arguments.known_flags(arguments.build_parser()):
+        assert name in text or name == "--no-sequence-parallel", name
+    for name in (*arguments.COMMANDS, "Exit codes: 0", "1 nothing fits", "2 the request is wrong"):
+        assert name in text
+    for name in (*Precision, *Framework, "selective:N", "op:save_attention", "budget:0.5"):
+        assert name in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert len(text.splitlines()) <= 75
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("advise ")
+
+
+def test_every_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(subcommands.RUN) == set(arguments.COMMANDS) == set(subcommands.USAGE)
+    for name in arguments.COMMANDS:
+        assert cli.main([name, "--help"]) == 0
+        assert capsys.readouterr().out.startswith(f"advise {name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("models", "llama3_70b"),
+        ("gpus", "H100-SXM-80GB"),
+        ("rules", "refused"),
+        ("recipes", "deepseek_v3"),
+    ],
+)
+def test_listings(capsys: pytest.CaptureFixture[str], name: str, word: str) -> None:
+    assert cli.main([name]) == 0
+    text = capsys.readouterr().out
+    assert word in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_diagnose_names_the_cause_of_a_log(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
+    assert cli.main(["diagnose", str(log)]) == 0
+    assert "line 1" in capsys.readouterr().out
+    log.write_text("all is well\n")
+    assert cli.main(["diagnose", str(log)]) == 1
+    capsys.readouterr()
+    assert "cannot be read" in error_line(capsys, "diagnose", str(tmp_path / "none.log"))
+
+
+def test_lint_reads_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = "--recompute-granularity full --recompute-method uniform"
+    assert cli.main(["lint", *flags.split()]) == 1
+    from_flags = capsys.readouterr().out
+    script = tmp_path / "train.sh"
+    script.write_text(f"torchrun pretrain_gpt.py {flags}\n")
+    assert cli.main(["lint", str(script), "--framework-version", "0.16"]) == 1
+    for text in (from_flags, capsys.readouterr().out):
+        assert "full_needs_num_layers" in text
+    legal = ["--recompute-granularity", "full", "--recompute-method", "uniform"]
+    assert cli.main(["lint", *legal, "--recompute-num-layers", "1", "--num-layers", "4"]) == 0
+
+
+@pytest.mark.parametrize("args", [["--framework-version"], ["--framework-version", "0.16"]])
+def test_lint_needs_something_to_lint(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    assert "needs a value and something to lint" in error_line(capsys, "lint", *args)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["diagnose"],
+        ["diagnose", "a", "b"],
+        ["lint"],
+        ["models", "x"],
+        ["rules", "--x"],
+        ["rules", "a", "b"],
+        ["recipes", "a", "b"],
+    ],
+)
+def test_wrong_subcommand_arguments(capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
+    assert error_line(capsys, *args).startswith(f"{args[0]}: ")
+
+
+def test_interrupt_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(request: Request) -> Advice:
+        raise KeyboardInterrupt
+
+    module = ModuleType("advisor.search.advise")
+    module.advise = interrupt  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.advise", module)
+    assert cli.main(JOB) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def process(*args: str, **options: object) -> subprocess.Popen[str]:
+    """A fresh `advise` process from another directory than the repository's."""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), **options.pop("env", {})}  # type: ignore[dict-item]
+    return subprocess.Popen(
+        [sys.executable, "-m", "advisor.cli.main", *args],
+        env=environment,
+        text=True,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    child = process("rules")
+    assert child.stdout
+    child.stdout.close()
+    assert child.stderr
+    assert child.stderr.read() == ""
+    assert child.wait() == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    root = Path(__file__).parents[3]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "advisor.cli.main", "gpus"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
+    assert done.returncode == 2
+    assert done.stderr == "advise: stdout: cannot write the answer: No space left on device\n"
+
+
+def test_a_terminal_without_utf8_is_no_error() -> None:
+    out, err = process("gpus", env={"PYTHONIOENCODING": "ascii"}).communicate()
+    assert err == ""
+    assert "H100" in out
+
+
+MACHINE = "advisor.report.json_report, advisor.report.csv_report, advisor.report.setting_flags"
+
+
+def top_level(code: str) -> set[str]:
+    """Packages that a fresh process holds after `code`, or has tried to import."""
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code + "; print(*sys.modules, file=sys.stderr)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    *timed, loaded = done.stderr.splitlines()
+    names = [*loaded.split(), *(line.rpartition("|")[2].strip() for line in timed)]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("modules", ["advisor.cli.main", f"advisor.cli.commands, {MACHINE}"])
+def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
+    assert not top_level(f"import sys, {modules}") & {*HEAVY, "rich"}
+
+
+def test_a_page_loads_rich_and_nothing_heavier() -> None:
+    loaded = top_level("import sys, advisor.report.advice_page, advisor.report.explain_page")
+    assert "rich" in loaded
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("output", ["json", "csv", "flags"])
+def test_what_a_machine_reads_is_made_without_rich(output: str) -> None:
+    answer = f"main(['--model', 'llama3_8b', '--gpus', '1xH200', '--format', '{output}'])"
+    assert "rich" not in top_level(f"import sys; from advisor.cli.main import main; {answer}")
+
+
+def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc.isenabled()
+    cli.main(["--version"])
+    assert gc.isenabled()
+
+
+def test_an_unknown_framework_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = error_line(capsys, *JOB, "--framework", "torchtian")
+    assert line == "--framework = torchtian: is not known here; did you mean torchtitan?"
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--recompute-granularity selective --recompute-modules mlp", 0),
+        ("--recompute-granularity selective --recompute-modules core_attn", 1),  # buys nothing
+        ("--recompute-granularity selective --recompute-modules layernorm", 1),  # does nothing
+        ("--recompute-granularity full --recompute-method uniform", 1),  # is refused
+    ],
+)
+def test_lint_fails_on_errors_and_warnings(
+    capsys: pytest.CaptureFixture[str], flags: str, code: int
+) -> None:
+    assert cli.main(["lint", *flags.split(), "--disable-bias-linear"]) == code
+    capsys.readouterr()
+    assert cli.main(["lint", "--help"]) == 0
+    assert "Exit codes: 0 clean or notes only; 1 an error" in capsys.readouterr().out

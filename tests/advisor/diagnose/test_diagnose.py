@@ -1,0 +1,419 @@
+"""Known failures are found in logs, and nothing else is."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from advisor.base.errors import UserError
+from advisor.base.units import GIB, MIB
+from advisor.diagnose import (
+    Case,
+    Evidence,
+    Failure,
+    Finding,
+    Severity,
+    diagnose,
+    load_catalog,
+    meaning_of,
+    scan,
+    symptoms,
+)
+from advisor.diagnose.scan import BLOCK_BYTES, LINE_BYTES, WINDOW_LINES
+from advisor.report.diagnosis_page import diagnosis_page
+from advisor.report.text import plain_lines
+
+LOGS = Path(__file__).parent / "logs"
+FAILURES = load_catalog().failures
+CASES = [pytest.param(failure, case, id=case.id) for failure in FAILURES for case in failure.cases]
+CLEAN = (LOGS / "megatron_clean.log").read_text(encoding="utf-8")
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 3 has a total "
+    "capacity of 79.10 GiB of which {free} is free. Including non-PyTorch memory, this process has "
+    "77.58 GiB memory in use. Of the allocated memory {allocated} is allocated by PyTorch, and "
+    "{cached} is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
+    "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+
+
+def render(findings: Sequence[Finding], num_lines: int | None = None) -> str:
+    """The page as a file gets it."""
+    return "\n".join(plain_lines(diagnosis_page(findings, num_lines)))
+
+
+OTHER = "ValueError: CUDA graphs not supported with CPU offloading."
+
+
+def one(source: Path | str) -> Finding:
+    (finding,) = diagnose(source)
+    return finding
+
+
+def case_of(case_id: str) -> Case:
+    return next(case for failure in FAILURES for case in failure.cases if case.id == case_id)
+
+
+# --- the catalogue -------------------------------------------------------------------------------
+
+
+def test_every_case_is_complete_and_its_id_unique() -> None:
+    cases = [case for failure in FAILURES for case in failure.cases]
+    ids = [case.id for case in cases] + [symptom.id for symptom in symptoms()]
+    assert len(set(ids)) == len(ids)
+    assert all(
+        text.strip()
+        for case in cases
+        for text in (case.message, case.context, case.cause, case.fix, case.source, case.framework)
+    )
+    assert len({failure.id for failure in FAILURES}) == len(FAILURES)
+
+
+def test_the_catalogue_holds_all_collected_rows() -> None:
+    """115 rows were collected: 101 texts and 14 symptoms; texts seen by probing came on top."""
+    collected = [c for failure in FAILURES for c in failure.cases if c.id.startswith("F")]
+    assert len(collected) == 101
+    assert len(symptoms()) == 14
+
+
+def test_symptoms_say_what_is_seen_and_are_no_patterns() -> None:
+    for symptom in symptoms():
+        assert symptom.symptom
+        assert isinstance(symptom.evidence, Evidence)
+        assert diagnose(symptom.symptom) == ()
+
+
+def test_every_level_of_evidence_has_words() -> None:
+    assert [level.rank for level in Evidence] == list(range(len(Evidence)))
+    assert len({level.meaning for level in Evidence}) == len(Evidence)
+
+
+@pytest.mark.parametrize(("failure", "case"), CASES)
+def test_a_case_is_found_as_its_own_failure_and_as_no_other(failure: Failure, case: Case) -> None:
+    assert one(case.message).failure.id == failure.id
+
+
+@pytest.mark.parametrize(("failure", "case"), CASES)
+def test_only_texts_of_the_same_failure_match(failure: Failure, case: Case) -> None:
+    """A template may hit another failure's text only where that failure is a special case of it."""
+    special = {("cuda_out_of_memory", "cuda_out_of_memory_graph_pools")}
+    special |= {("cuda_out_of_memory", "cuda_out_of_memory_fraction")}
+    text = " ".join(case.message.split())
+    hits = {f.id for f in FAILURES for t in f.templates if t.regex.search(text)} - {failure.id}
+    assert {(hit, failure.id) for hit in hits} <= special
+
+
+@pytest.mark.parametrize(("failure", "case"), CASES)
+def test_a_case_is_found_deep_in_a_log_of_a_rank(failure: Failure, case: Case) -> None:
+    lines = [f"[rank7]: {line}" for line in case.message.splitlines()]
+    text = CLEAN + "\n".join(lines) + "\n" + CLEAN
+    found = one(text)
+    assert found.failure.id == failure.id
+    assert CLEAN.count("\n") < found.line_number <= CLEAN.count("\n") + len(lines)
+    assert found.rank == 7
+
+
+@pytest.mark.parametrize(("failure", "case"), CASES)
+def test_a_case_renders_its_cause_fix_and_evidence(failure: Failure, case: Case) -> None:
+    page = render(diagnose(case.message))
+    assert failure.title in " ".join(page.split())
+    if len(failure.cases) == 1:
+        for text in (case.cause, case.fix, case.evidence.meaning, case.source):
+            assert " ".join(text.split()) in " ".join(page.split())
+    assert max(len(line) for line in page.splitlines()) <= 100
+
+
+# --- what must not be found ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["megatron_clean.log", "other_frameworks_clean.log"])
+def test_a_clean_log_has_no_known_failure(name: str) -> None:
+    diagnosis = scan(LOGS / name)
+    assert diagnosis.findings == ()
+    assert diagnosis.num_lines == (LOGS / name).read_bytes().count(b"\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    raise ValueError("CUDA graphs not supported with CPU offloading.")',
+        "                f'CPU offloading can be done only for layers less than {n}'",
+        "notCUDA out of memory",
+        " | lm loss: 8.1E+00 | grad norm: 3.210 | number of nan iterations:   0 |",
+        "IndexError: list index out of range",
+        "AssertionError",
+        "",
+    ],
+)
+def test_a_source_line_or_half_a_text_is_no_failure(line: str) -> None:
+    assert diagnose(line) == ()
+
+
+def test_nothing_found_says_how_much_was_read() -> None:
+    assert render(scan("a\nb\n").findings, 1234567) == "no known failure in 1,234,567 lines"
+    assert render(()) == "no known failure"
+
+
+# --- positions, ranks, order ---------------------------------------------------------------------
+
+
+def test_first_occurrence_and_all_ranks_are_kept() -> None:
+    text = f"start\n[rank3]: {OTHER}\n[rank1]: {OTHER}\n[rank3]: {OTHER}\n"
+    finding = one(text)
+    assert (finding.line_number, finding.rank) == (2, 3)
+    assert (finding.occurrences, finding.ranks) == (3, (1, 3))
+    assert render([finding]).startswith("line 2, rank 3 (3 times, ranks 1, 3): CUDA graphs")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [
+        ("", None),
+        ("[rank12]: ", 12),
+        ("[default5]:", 5),
+        ("[Rank 0] ", 0),
+        ("7: ", 7),
+        ("1: [rank9]: ", 9),
+        ("\x1b[31m[rank2]: ", 2),
+        ("2026-01-15 10:20:31,123 ERROR ", None),
+    ],
+)
+def test_rank_prefixes(prefix: str, rank: int | None) -> None:
+    assert one(prefix + OTHER).rank == rank
+
+
+def test_errors_come_before_warnings_and_then_in_order() -> None:
+    warning = case_of("F019").message
+    text = "\n".join([warning, "later", case_of("F161").message, OTHER])
+    found = diagnose(text)
+    assert [item.line_number for item in found] == [3, 4, 1]
+    assert [item.failure.severity for item in found][-1] is Severity.WARNING
+    assert "warning: use_reentrant" in render(found)
+
+
+def test_the_excerpt_begins_with_the_exception_and_is_short() -> None:
+    finding = one(f"12:01 worker said: {OTHER} and more")
+    assert finding.excerpt == OTHER
+    assert len(one(OTHER + "x" * 5000).excerpt) <= 400
+
+
+# --- messages of several lines -------------------------------------------------------------------
+
+
+def test_a_message_of_several_lines_is_read_across_another_ranks_lines() -> None:
+    text = (
+        "[rank0]: torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: A different "
+        "number of tensors was saved during the original forward and recomputation.\n"
+        "[rank1]: Traceback (most recent call last):\n"
+        "[rank0]: Number of tensors saved during forward: 2038\n"
+        "[rank1]: Number of tensors saved during forward: 9999\n"
+        "[rank0]: Number of tensors saved during recomputation: 1638.\n"
+    )
+    finding = one(text)
+    assert finding.number("saved_tensors") == 2038
+    assert finding.number("recomputed_tensors") == 1638
+    assert "2038 tensors in the forward pass, 1638 in the replay" in render([finding])
+
+
+def test_a_message_wrapped_by_a_console_is_read() -> None:
+    words = OOM.format(tried="1.96 GiB", free="1.51 GiB", allocated="73.90 GiB", cached="1.12 GiB")
+    text = words.replace("capacity of ", "capacity of\n   ").replace("is free. ", "is free.\n")
+    assert one(text).number("capacity_bytes") == round(79.10 * GIB)
+
+
+def test_the_window_ends() -> None:
+    filler = "filler\n" * WINDOW_LINES
+    head = "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    tail = "Number of tensors saved during forward: 1\n"
+    assert one(head + filler + tail).number("tried_bytes") == 2 * GIB
+    echo = "assert self.offload_modules is not None and len(self.offload_modules) > 0\n"
+    assert diagnose(echo + filler + "AssertionError\n") == ()
+    assert len(diagnose(echo + "  ^^^^^^^\n" + "AssertionError\n")) == 1
+
+
+# --- big and broken logs -------------------------------------------------------------------------
+
+
+def test_a_failure_between_two_blocks_is_found_with_its_line(tmp_path: Path) -> None:
+    line = "x" * 99 + "\n"
+    before = BLOCK_BYTES // len(line)  # the failure's line is cut by the block's end
+    log = tmp_path / "big.log"
+    log.write_text(line * before + OTHER + "\n" + line * before, encoding="utf-8")
+    diagnosis = scan(log)
+    assert [item.line_number for item in diagnosis.findings] == [before + 1]
+    assert diagnosis.num_lines == 2 * before + 1
+
+
+def test_binary_garbage_is_read_over(tmp_path: Path) -> None:
+    log = tmp_path / "garbage.log"
+    garbage = bytes(range(256)) * 64
+    log.write_bytes(garbage + b"\xff\xfe\n" + OTHER.encode() + b"\r\n" + garbage)
+    assert one(log).failure.id == "megatron_graphs_refuse_offload"
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    log = tmp_path / "bars.log"
+    bar = b"\r 50%|#####     | 10/20"
+    log.write_bytes(bar * (3 * BLOCK_BYTES // len(bar)) + b"\r" + OTHER.encode())
+    diagnosis = scan(log)
+    assert diagnosis.num_lines == 1
+    assert len(diagnosis.findings[0].excerpt) < LINE_BYTES
+
+
+def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        diagnose(tmp_path / "absent.log")
+    with pytest.raises(UserError, match="cannot be read"):
+        diagnose(tmp_path)
+
+
+def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OTHER.encode())))
+    assert one(Path("-")).line_number == 1
+
+
+def test_a_big_log_streams(tmp_path: Path) -> None:
+    """48 MB in a process of its own take far less memory than the log."""
+    log = tmp_path / "big.log"
+    repeat = 48 * 10**6 // len(CLEAN)
+    with log.open("w", encoding="utf-8") as file:
+        for _ in range(repeat):
+            file.write(CLEAN)
+        file.write(OTHER + "\n")
+    code = (
+        "import resource, sys; from pathlib import Path; from advisor.diagnose import scan\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "found = scan(Path(sys.argv[1]))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, found.num_lines,"
+        " len(found.findings))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(log)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    grown_kib, num_lines, found = (int(word) for word in done.stdout.split())
+    assert grown_kib * 1024 < 24 * MIB
+    assert (num_lines, found) == (repeat * CLEAN.count("\n") + 1, 1)
+
+
+# --- what the numbers say ------------------------------------------------------------------------
+
+
+def oom(tried: str, free: str, allocated: str, cached: str) -> Finding:
+    return one(OOM.format(tried=tried, free=free, allocated=allocated, cached=cached))
+
+
+def test_oom_text_is_read() -> None:
+    finding = oom("1.96 GiB", "687.12 MiB", "73.90 GiB", "512 bytes")
+    assert finding.number("gpu") == 3
+    assert finding.number("tried_bytes") == round(1.96 * GIB)
+    assert finding.number("free_bytes") == round(687.12 * MIB)
+    assert finding.number("reserved_unallocated_bytes") == 512
+    assert finding.number("process_bytes") == round(77.58 * GIB)
+    assert finding.number("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "when", "word"),
+    [
+        (("4.00 GiB", "1.00 GiB", "40.00 GiB", "30.00 GiB"), "fragmentation", "Fragmentation"),
+        (("1.00 GiB", "0.50 GiB", "73.00 GiB", "2.00 GiB"), "edge", "At the edge"),
+        (("1.96 GiB", "1.51 GiB", "73.90 GiB", "1.12 GiB"), "shortage", "686.08 MiB to spare"),
+        (("4.00 GiB", "1.00 GiB", "70.00 GiB", "1.50 GiB"), "shortage", "1.50 GiB are missing"),
+        (("20.00 GiB", "0 bytes", "60.00 GiB", "18.00 GiB"), "shortage", "pass the device by"),
+    ],
+)
+def test_oom_verdicts(numbers: tuple[str, str, str, str], when: str, word: str) -> None:
+    meaning = meaning_of(oom(*numbers))
+    assert meaning.when == when
+    assert word in meaning.text
+    assert ("expandable_segments:True" in meaning.fix) == (
+        "Without" in meaning.text or when != "shortage"
+    )
+
+
+def test_oom_of_torch_2_1_with_its_misspelling_is_fragmentation() -> None:
+    meaning = meaning_of(one(case_of("F162").message))
+    assert meaning.when == "fragmentation"
+    assert "10.61 GiB reserved but unallocated" in meaning.text
+
+
+def test_oom_of_torch_1_counts_the_cache_from_reserved() -> None:
+    finding = one(case_of("F012").message)
+    assert finding.number("reserved_bytes") == round(29.97 * GIB)
+    assert "1.15 GiB reserved but unallocated" in meaning_of(finding).text
+
+
+def test_oom_with_graph_pools() -> None:
+    text = OOM.format(tried="2.00 GiB", free="1.00 GiB", allocated="70.00 GiB", cached="512.00 MiB")
+    pooled = text.replace(
+        "PyTorch, and", "PyTorch, with 9.50 GiB allocated in private pools (e.g., CUDA Graphs), and"
+    )
+    finding = one(pooled)
+    assert finding.failure.id == "cuda_out_of_memory_graph_pools"
+    assert "9.50 GiB of the tensors sit in pools of CUDA graphs" in meaning_of(finding).text
+
+
+def test_oom_without_numbers_still_says_what_helps() -> None:
+    meaning = meaning_of(one("torch.OutOfMemoryError: CUDA out of memory"))
+    assert "no full account" in meaning.text
+    assert "recompute more" in meaning.fix
+
+
+def test_oom_shows_the_cases_of_its_verdict_only() -> None:
+    page = render([oom("4.00 GiB", "1.00 GiB", "40.00 GiB", "30.00 GiB")])
+    assert "half of the memory is reserved but unallocated" in page
+    assert "a real shortage, not fragmentation" not in page
+    assert "more known cases of this text" in page
+
+
+METADATA = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the "
+    "following tensors have different metadata than during the forward pass.\n"
+    "tensor at position 12:\n"
+    "saved metadata: {{'shape': torch.Size([{0}]), 'dtype': torch.{1}, 'device': device(type='cuda'"
+    ", index=0)}}\n"
+    "recomputed metadata: {{'shape': torch.Size([{2}]), 'dtype': torch.{3}, 'device': device("
+    "type='cuda', index=0)}}.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("saved", "again", "when", "word"),
+    [
+        (("2, 1024, 8", "bfloat16"), ("2, 2048, 8", "bfloat16"), "longer", "grew 2 times"),
+        (("1024", "bfloat16"), ("0", "bfloat16"), "empty", "ZeRO-3"),
+        (("8, 64", "bfloat16"), ("8, 64", "float32"), "dtype", "autocast"),
+        (("1021, 64", "bfloat16"), ("1024, 64", "bfloat16"), "rows", "router"),
+        (("8, 64", "bfloat16"), ("4, 2, 64", "bfloat16"), "", "another path"),
+    ],
+)
+def test_metadata_verdicts(
+    saved: tuple[str, str], again: tuple[str, str], when: str, word: str
+) -> None:
+    meaning = meaning_of(one(METADATA.format(*saved, *again)))
+    assert meaning.when == when
+    assert word in meaning.text
+
+
+def test_metadata_picks_the_case_that_the_shapes_name() -> None:
+    page = render(diagnose(METADATA.format("1024", "bfloat16", "0", "bfloat16")))
+    assert "a frozen parameter is saved gathered" in page
+    assert "key/value cache" not in page
+
+
+def test_a_sentence_without_its_numbers_is_left_out() -> None:
+    text = "A different number of tensors was saved during the original forward and recomputation."
+    assert meaning_of(one(text)).text == ""
+
+
+def test_versions_and_module_names_are_read() -> None:
+    assert "Transformer Engine 2.4.0 is installed" in render(diagnose(case_of("F091").message))
+    assert "Refused: {'bogus'}." in render(diagnose(case_of("M003").message))
+    assert "from 1 to 8" in render(diagnose(case_of("F112").message))

@@ -1,0 +1,171 @@
+"""ZeRO stages: exact bytes of Llama-3 8B on eight ranks."""
+
+import json
+import shlex
+
+import pytest
+
+from advisor.frameworks.deepspeed.config_file import STAGES
+from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.torch.setting import parse_setting
+from advisor.hardware.calibration import load_calibration
+from advisor.job.layout import DataParallelSharding
+from advisor.job.pipeline_split import pipeline_stages
+from advisor.search.evaluate import Evaluator, rank_shape
+from advisor.time.machine import machine
+from tests.advisor.frameworks.torch.jobs import stack_job
+
+ELEMENTS = 8_030_261_248  # embedding and head are not tied
+
+
+def memory(sharding: DataParallelSharding, *more: str) -> FixedMemory:
+    override = (f"layout.data_parallel_sharding={sharding}", *more)
+    stack, job = stack_job("deepspeed", overrides=override)
+    (chunks,) = pipeline_stages(job.model, job.layout)
+    return stack.fixed_memory(job, rank_shape(job), chunks)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "weights", "gradients", "optimizer"),
+    [
+        (DataParallelSharding.NONE, 2, 2, 12),
+        (DataParallelSharding.OPTIMIZER, 2, 2, 12 / 8),
+        (DataParallelSharding.GRADIENTS, 2, 2 / 8, 12 / 8),
+        (DataParallelSharding.FULL, 2 / 8, 2 / 8, 12 / 8),
+    ],
+)
+def test_bytes_a_parameter_by_stage(
+    sharding: DataParallelSharding, weights: float, gradients: float, optimizer: float
+) -> None:
+    static = memory(sharding).static
+    assert static.weights == weights * ELEMENTS
+    assert static.gradients == gradients * ELEMENTS
+    assert static.optimizer == optimizer * ELEMENTS
+
+
+@pytest.mark.parametrize(
+    ("sharding", "buckets"),
+    [
+        (DataParallelSharding.NONE, 0),
+        (DataParallelSharding.OPTIMIZER, 1),
+        (DataParallelSharding.GRADIENTS, 1),
+        (DataParallelSharding.FULL, 2),
+    ],
+)
+def test_reduce_buckets(sharding: DataParallelSharding, buckets: int) -> None:
+    named = {term.name: term.num_bytes for term in memory(sharding).buffers}
+    assert named.get("reduce buckets", 0) == buckets * 500_000_000 * 2
+
+
+def test_stage_3_gathers_a_layer_and_what_it_prefetches() -> None:
+    found = memory(DataParallelSharding.FULL).working_set
+    assert found is not None
+    layer = (ELEMENTS - 2 * 128256 * 4096 - 4096) // 32
+    assert found.layer.backward == (layer + 50_000_000) * 2
+    assert found.head.forward == 128256 * 4096 * 2
+    lower = memory(DataParallelSharding.GRADIENTS).working_set
+    assert lower is not None
+    assert lower.layer.backward == 0
+    assert lower.step == ELEMENTS * 4 // 8
+
+
+@pytest.mark.parametrize(
+    ("spec", "section"),
+    [
+        ("none", None),
+        ("full", "activation_checkpointing"),
+        ("uniform:2", "pipeline"),
+        ("uniform:2+no_reentrant", "pipeline"),
+    ],
+)
+def test_sections_of_the_configuration(spec: str, section: str | None) -> None:
+    override = ("layout.data_parallel_sharding=optimizer",)
+    stack, job = stack_job("deepspeed", overrides=override)
+    written = json.loads(stack.setting_flags(parse_setting(spec), job))
+    assert written["zero_optimization"] == {"stage": STAGES[DataParallelSharding.OPTIMIZER]}
+    found = {"activation_checkpointing", "pipeline"} & written.keys()
+    assert found == ({section} if section else set())
+    if section == "pipeline":
+        assert written["pipeline"]["activation_checkpoint_interval"] == 2
+        assert written["pipeline"]["use_reentrant"] == ("no_reentrant" not in spec)
+
+
+OFFLOAD = "job.optimizer_cpu_offload=true"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "gradients"),
+    [
+        (DataParallelSharding.OPTIMIZER, 2),
+        (DataParallelSharding.GRADIENTS, 0),
+        (DataParallelSharding.FULL, 0),
+    ],
+)
+def test_zero_offload_leaves_weights_alone(
+    sharding: DataParallelSharding, gradients: float
+) -> None:
+    found, before = memory(sharding, OFFLOAD), memory(sharding)
+    assert found.static.weights == before.static.weights
+    assert found.static.gradients == gradients * ELEMENTS
+    assert found.static.optimizer == 0
+    assert found.working_set is not None
+    assert found.working_set.step == 0
+    named = {term.name: term.num_bytes for term in found.buffers}
+    largest = 0 if sharding is DataParallelSharding.FULL else 128256 * 4096 * 2
+    assert named.get("gradient on its way", 0) == largest
+
+
+def test_parameters_on_the_host_come_back_layer_by_layer() -> None:
+    found = memory(DataParallelSharding.FULL, OFFLOAD, "job.param_cpu_offload=true")
+    assert found.static.total == 0
+    assert found.working_set is not None
+    assert found.working_set.layer.backward > 0
+
+
+def test_a_ratio_moves_whole_sub_groups() -> None:
+    """A shard of 8.03e9 parameters is nine groups of up to 1e9: of a half int(4.5) stay."""
+    full = ("layout.data_parallel_sharding=full", OFFLOAD, "job.optimizer_offload_fraction=0.5")
+    stack, job = stack_job("deepspeed", gpus="1xH200", overrides=full)
+    (chunks,) = pipeline_stages(job.model, job.layout)
+    static = stack.fixed_memory(job, rank_shape(job), chunks).static
+    assert (static.gradients, static.optimizer) == (4 * 4_000_000_000, 12 * 4_000_000_000)
+    more = memory(DataParallelSharding.FULL, OFFLOAD, "job.optimizer_offload_fraction=0.9")
+    assert more.static.optimizer == 0  # int(0.1 x 2)
+
+
+def test_bytes_on_the_host_are_told() -> None:
+    stack, job = stack_job("deepspeed", overrides=(OFFLOAD, "job.param_cpu_offload=true"))
+    (said,) = stack.notes(parse_setting("none"), job)
+    assert f"{ELEMENTS / 8 * (16 + 2 + 2) / 2**30:.2f} GiB of pinned host memory" in said
+
+
+def test_time_of_the_host() -> None:
+    """A step on the host takes longer; sums of gradients there longer still."""
+    times = {}
+    for batch in (16, 64):
+        for more in ((), (OFFLOAD,)):
+            override = ("layout.data_parallel_sharding=gradients", *more)
+            _, job = stack_job("deepspeed", global_batch_size=batch, overrides=override)
+            found = Evaluator(job, load_calibration(job.gpu)).evaluate(parse_setting("full"))
+            times[batch, bool(more)] = found.time_seconds
+    shard = ELEMENTS / 8
+    link = machine(job.gpu, load_calibration(job.gpu), job.config.precision).host_bytes_per_second
+    update = shard * (4 + 2) / link + shard * 28 / 50e9
+    more = times[16, True].optimizer - times[16, False].optimizer
+    assert 0.95 * update < more < update  # what the device no longer does is 3 % of it
+    assert times[16, True].offload == 0.0  # one microbatch goes straight to the host
+    assert times[64, True].offload == pytest.approx(7 * shard * 2 / link)
+
+
+def test_a_hugging_face_model_is_told_by_trainer() -> None:
+    override = ("layout.data_parallel_sharding=optimizer", "model.transformer_impl=transformers")
+    stack, job = stack_job("deepspeed", overrides=override)
+    words = shlex.split(stack.setting_flags(parse_setting("full"), job))
+    assert words[0] == "--deepspeed"
+    assert "activation_checkpointing" not in json.loads(words[1])
+    assert words[2:] == [
+        "--gradient_checkpointing",
+        "True",
+        "--gradient_checkpointing_kwargs",
+        '{"use_reentrant": false}',
+    ]

@@ -1,0 +1,74 @@
+"""Calibration files: what they must hold, and which GPU gets which."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from advisor.base.configuration import Group, config_names
+from advisor.base.errors import UserError
+from advisor.hardware.calibration import (
+    EFFICIENCIES,
+    NON_NEGATIVE,
+    Calibration,
+    Provenance,
+    load_calibration,
+)
+from advisor.hardware.catalogue import gpu_names, load_gpu
+
+
+@pytest.fixture
+def h100() -> Calibration:
+    return load_calibration(load_gpu("H100"))
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_every_gpu_has_a_calibration(name: str) -> None:
+    gpu = load_gpu(name)
+    assert load_calibration(gpu).name == (gpu.calibration or "datasheet")
+
+
+def test_the_files_are_those_that_gpus_name() -> None:
+    assert config_names(Group.CALIBRATION) == ("a100", "b200", "datasheet", "h100")
+
+
+def test_a_gpu_without_rows_says_that_it_is_uncalibrated() -> None:
+    calibration = load_calibration(replace(load_gpu("L40S"), calibration=None))
+    assert calibration.provenance is Provenance.DATASHEET
+    assert calibration.fitted_on == ()
+    assert calibration.summary == "uncalibrated, step time ±30 %"
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
+def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
+    calibration = load_calibration(load_gpu(gpu))
+    assert calibration.provenance is Provenance.PUBLISHED
+    assert calibration.fitted_on
+    assert "worst" in calibration.fit_error
+    assert "worst" in calibration.left_out_error
+    assert calibration.summary.startswith("step time ±")
+
+
+def test_an_uncalibrated_band_is_wider_than_any_fitted_one() -> None:
+    bands = [load_calibration(load_gpu(gpu)).step_time_error for gpu in ("A100", "H100", "B200")]
+    unfitted = replace(load_gpu("H100"), calibration=None)
+    assert max(bands) < load_calibration(unfitted).step_time_error
+
+
+@pytest.mark.parametrize("field", EFFICIENCIES)
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.01])
+def test_efficiencies_lie_between_0_and_1(h100: Calibration, field: str, value: float) -> None:
+    with pytest.raises(UserError) as error:
+        replace(h100, **{field: value})
+    assert error.value.field == f"calibration.{field}"
+
+
+@pytest.mark.parametrize("field", NON_NEGATIVE)
+def test_times_are_not_negative(h100: Calibration, field: str) -> None:
+    assert getattr(replace(h100, **{field: 0.0}), field) == 0.0
+    with pytest.raises(UserError):
+        replace(h100, **{field: -1e-9})
+
+
+def test_every_number_is_checked() -> None:
+    numbers = {field.name for field in fields(Calibration) if field.type is float}
+    assert numbers == {*EFFICIENCIES, *NON_NEGATIVE}

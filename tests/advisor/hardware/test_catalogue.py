@@ -1,0 +1,193 @@
+"""GPU types: every number, every alias, and what a wrong file says."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from advisor.base.configuration import Group, load_config
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.base.units import GIB
+from advisor.hardware.catalogue import Datasheet, gpu_names, load_gpu, resolve_gpu
+
+# memory (torch, GiB), memory GB/s, bf16 and fp8 TFLOP/s dense, SMs, NVLink GB/s one way, domain
+TABLE = {
+    "A100-SXM-40GB": (39.38, 1555, 312, None, 108, 300, 8),
+    "A100-SXM-80GB": (79.14, 2039, 312, None, 108, 300, 8),
+    "A100-PCIe-40GB": (39.39, 1555, 312, None, 108, 0, 1),
+    "A100-PCIe-80GB": (79.14, 1935, 312, None, 108, 0, 1),
+    "H100-SXM-80GB": (79.10, 3350, 989, 1979, 132, 450, 8),
+    "H100-PCIe-80GB": (79.11, 2000, 756, 1513, 114, 0, 1),
+    "H100-NVL-94GB": (93.02, 3900, 835, 1670, 132, 0, 1),
+    "H200-SXM-141GB": (139.80, 4800, 989, 1979, 132, 450, 8),
+    "B200-SXM-180GB": (178.35, 8000, 2250, 4500, 148, 900, 8),
+    "B300-SXM-288GB": (267.69, 8000, 2250, 4500, 148, 900, 8),
+    "GB200-186GB": (184.31, 8000, 2500, 5000, 152, 900, 72),
+    "GB300-288GB": (276.5, 8000, 2500, 5000, 152, 900, 72),
+    "L40S-48GB": (44.34, 864, 362, 733, 142, 0, 1),
+}
+CALIBRATED = {
+    "A100-SXM-40GB": "a100",
+    "A100-SXM-80GB": "a100",
+    "H100-SXM-80GB": "h100",
+    "H200-SXM-141GB": "h100",
+    "B200-SXM-180GB": "b200",
+}
+
+
+def test_every_type_is_in_the_table() -> None:
+    assert set(gpu_names()) == set(TABLE)
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_numbers_in_bytes_and_flops(name: str) -> None:
+    memory, bandwidth, bf16, fp8, sms, nvlink, domain = TABLE[name]
+    gpu = load_gpu(name)
+    assert gpu.name == name
+    assert gpu.memory_bytes == int(memory * GIB)
+    assert gpu.memory_bandwidth_bytes_per_second == bandwidth * 10**9
+    assert gpu.bf16_flops == gpu.fp16_flops == bf16 * 10**12
+    assert gpu.fp8_flops == (None if fp8 is None else fp8 * 10**12)
+    assert gpu.sm_count == sms
+    assert (gpu.nvlink_bytes_per_second, gpu.nvlink_domain_size) == (nvlink * 10**9, domain)
+    assert gpu.calibration == CALIBRATED.get(name)
+    assert gpu.internode_bytes_per_second >= 25 * 10**9
+    assert gpu.host_link_bytes_per_second >= 31 * 10**9
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_number_has_a_source(name: str) -> None:
+    values = load_config(Group.HARDWARE, name).values
+    sources = values.pop("sources")
+    numbers = set(values) - {"calibration", "notes"}
+    assert isinstance(sources, dict)
+    assert set(sources) == numbers
+    assert all(isinstance(source, str) and source for source in sources.values())
+    assert numbers <= {field.name for field in fields(Datasheet)}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_torch_sees_less_than_the_marketing_number(name: str) -> None:
+    marketing = int(name.rsplit("-", 1)[1].removesuffix("GB"))
+    assert load_gpu(name).memory_bytes < marketing * GIB
+
+
+def test_unknown_networks_are_marked_as_assumed() -> None:
+    for name in gpu_names():
+        sources = load_config(Group.HARDWARE, name).values["sources"]
+        assert isinstance(sources, dict)
+        assumed = sources["internode_gb_per_second"].startswith("assumed: ")
+        assert assumed == (load_gpu(name).nvlink_domain_size == 1)
+
+
+def test_eight_bits_run_at_sixteen_where_there_are_none() -> None:
+    assert load_gpu("A100").peak_flops(Precision.FP8_CURRENT) == 312 * 10**12
+    assert load_gpu("H100").peak_flops(Precision.FP8_CURRENT) == 1979 * 10**12
+
+
+@pytest.mark.parametrize(
+    ("spelt", "name"),
+    [
+        ("A100", "A100-SXM-80GB"),
+        ("a100", "A100-SXM-80GB"),
+        ("A100-80GB", "A100-SXM-80GB"),
+        ("A100-40GB", "A100-SXM-40GB"),
+        ("A100-40g", "A100-SXM-40GB"),
+        ("A100-SXM", "A100-SXM-80GB"),
+        ("A100-SXM4-40GB", "A100-SXM-40GB"),
+        ("A100-PCIe", "A100-PCIe-80GB"),
+        ("A100-PCIe-40GB", "A100-PCIe-40GB"),
+        ("A100-40GB-PCIE", "A100-PCIe-40GB"),
+        ("A100_PCIe_80GB", "A100-PCIe-80GB"),
+        ("H100", "H100-SXM-80GB"),
+        ("H100-SXM", "H100-SXM-80GB"),
+        ("h100-sxm5", "H100-SXM-80GB"),
+        ("H100-80GB", "H100-SXM-80GB"),
+        ("H100-PCIe", "H100-PCIe-80GB"),
+        ("H100-NVL", "H100-NVL-94GB"),
+        ("H100-94GB", "H100-NVL-94GB"),
+        ("H200", "H200-SXM-141GB"),
+        ("B200", "B200-SXM-180GB"),
+        ("B300", "B300-SXM-288GB"),
+        ("GB200", "GB200-186GB"),
+        ("GB200-NVL72", "GB200-186GB"),
+        ("GB300", "GB300-288GB"),
+        ("L40S", "L40S-48GB"),
+        ("NVIDIA L40S", "L40S-48GB"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),
+        ("NVIDIA H100 NVL", "H100-NVL-94GB"),
+    ],
+)
+def test_aliases(spelt: str, name: str) -> None:
+    assert resolve_gpu(spelt) == name
+
+
+@pytest.mark.parametrize(
+    "spelt", ["V100", "H1000", "", "nvidia", "H100-40GB", "80GB", "SXM", "../"]
+)
+def test_an_unknown_type_is_one_line(spelt: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_gpu(spelt)
+    assert str(error.value).startswith(f"--gpus = {spelt or repr('')}: unknown GPU type; ")
+    assert "\n" not in str(error.value)
+
+
+def test_the_nearest_types_are_named() -> None:
+    with pytest.raises(UserError, match="did you mean H200-SXM-141GB"):
+        load_gpu("H200-SXM-144GB")
+
+
+OWN = """\
+memory_torch_total_gib: 10.5
+memory_bandwidth_gb_per_second: 100
+bf16_tflops: 50
+fp16_tflops: 60
+sm_count: 10
+compute_capability: 8.6
+internode_gb_per_second: 1
+host_link_gb_per_second: 8
+"""
+
+
+def own_type(folder: Path, text: str, name: str = "RTX-16GB") -> Path:
+    (folder / "hardware").mkdir(exist_ok=True)
+    (folder / "hardware" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_type_of_the_user_s_own(tmp_path: Path) -> None:
+    gpu = load_gpu("rtx", own_type(tmp_path, OWN))
+    assert (gpu.name, gpu.memory_bytes) == ("RTX-16GB", int(10.5 * GIB))
+    assert gpu.peak_flops(Precision.FP16) == 60 * 10**12
+    assert gpu.calibration is None
+
+
+def test_a_whole_name_beats_the_preference_for_sxm(tmp_path: Path) -> None:
+    assert resolve_gpu("h100", own_type(tmp_path, OWN, "H100")) == "H100"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (OWN.replace("sm_count: 10\n", ""), "sm_count = (none): is missing"),
+        (OWN + "fp8_tflop: 3\n", "fp8_tflop = 3: is not a known key; did you mean fp8_tflops"),
+        (OWN.replace("10.5", "ten"), "memory_torch_total_gib = ten: must be a number"),
+        (OWN.replace("10.5", "0"), "memory_torch_total_gib = 0.0: must be positive"),
+        (OWN.replace("10.5", "-3"), "memory_torch_total_gib = -3.0: must be positive"),
+        (OWN + "fp8_tflops: 0\n", "fp8_tflops = 0.0: must be positive"),
+        (OWN + "nvlink_domain_size: 8\n", "nvlink_domain_size = 8: must be 1 without NVLink"),
+        (OWN + "nvlink_gb_per_second: 300\n", "nvlink_domain_size = 1: must be 1 without NVLink"),
+        (OWN + "sources: me\n", "sources = me: must map a field to its source"),
+        (OWN + "sources: {sms: me}\n", "sources.sms = me: is the source of no field"),
+        (OWN + "sources: {\n", "is not valid YAML"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        load_gpu("RTX", own_type(tmp_path, text))
+    assert says in str(error.value)
+    assert "RTX-16GB.yaml" in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,63 @@
+"""Relations inside one job's configuration."""
+
+import pytest
+
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.job.job import JobConfig
+
+
+def config(**fields: object) -> JobConfig:
+    return JobConfig(seq_length=32, micro_batch_size=1, global_batch_size=8, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "num_bytes"),
+    [
+        ({}, 12),
+        ({"use_precision_aware_optimizer": True}, 10),
+        ({"use_precision_aware_optimizer": True, "main_params_dtype": DType.FP16}, 10),
+        (
+            {
+                "use_precision_aware_optimizer": True,
+                "exp_avg_dtype": DType.BF16,
+                "exp_avg_sq_dtype": DType.BF16,
+            },
+            6,
+        ),
+        (
+            {
+                "use_precision_aware_optimizer": True,
+                "precision": Precision.FP8_CURRENT,
+                "exp_avg_dtype": DType.BF16,
+                "exp_avg_sq_dtype": DType.FLOAT8,
+            },
+            7,
+        ),
+    ],
+)
+def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: int) -> None:
+    """Of an fp32 main parameter the optimizer keeps what its bf16 weight lacks, 2 bytes."""
+    assert config(**fields).optimizer_bytes == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"exp_avg_dtype": DType.BF16}, "set job.use_precision_aware_optimizer=true"),
+        ({"main_params_dtype": DType.BF16, "use_precision_aware_optimizer": True}, "must be"),
+        ({"fp8_param_gather": True}, "needs FP8"),
+        ({"optimizer_cpu_offload": True}, "set job.use_precision_aware_optimizer=true"),
+        ({"optimizer_offload_fraction": 1.5}, "must be in"),
+    ],
+)
+def test_types_of_the_optimizer_that_do_not_go(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        config(**fields)
+
+
+def test_the_part_of_the_optimizer_on_the_host() -> None:
+    aware = {"use_precision_aware_optimizer": True, "optimizer_cpu_offload": True}
+    assert config().offloaded_fraction == 0.0
+    assert config(**aware).offloaded_fraction == 1.0
+    assert config(**aware, optimizer_offload_fraction=0.25).offloaded_fraction == 0.25

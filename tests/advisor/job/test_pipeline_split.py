@@ -1,0 +1,134 @@
+"""Layers of every stage, as Megatron Core splits them (its own split: tests/oracles)."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import (
+    Pipeline,
+    Stage,
+    chunk_texts,
+    most_layers_of_chunk,
+    pipeline_stages,
+)
+from advisor.models.spec import ModelSpec
+from tests.advisor.toys import LLAMA
+
+
+def model(num_layers: int) -> ModelSpec:
+    return replace(LLAMA, num_layers=num_layers)
+
+
+def counts(num_layers: int, **layout: object) -> list[list[int]]:
+    """Layers by stage and chunk."""
+    stages = pipeline_stages(model(num_layers), ParallelLayout(**layout))  # type: ignore[arg-type]
+    return [[len(chunk.layers) for chunk in stage] for stage in stages]
+
+
+def pipeline(pp: int, vpp: int = 1, **fields: object) -> dict[str, object]:
+    return {
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": vpp,
+        **fields,
+    }
+
+
+def test_an_even_split() -> None:
+    assert counts(8, **pipeline(2, 2)) == [[2, 2], [2, 2]]
+    assert counts(3) == [[3]]
+
+
+def test_first_and_last_stage_of_their_own() -> None:
+    first = pipeline(4, num_layers_in_first_pipeline_stage=2)
+    assert counts(14, **first) == [[2], [4], [4], [4]]
+    both = pipeline(4, 2, num_layers_in_first_pipeline_stage=2, num_layers_in_last_pipeline_stage=4)
+    assert counts(18, **both) == [[1, 1], [3, 3], [3, 3], [2, 2]]
+    ends = pipeline(2, num_layers_in_first_pipeline_stage=3, num_layers_in_last_pipeline_stage=5)
+    assert counts(8, **ends) == [[3], [5]]
+
+
+def test_embedding_and_loss_counted_as_layers() -> None:
+    """Llama 3.1 405B has 126 layers: with both, 128 over PP 8 and VPP 8."""
+    counted = {
+        "account_for_embedding_in_pipeline_split": True,
+        "account_for_loss_in_pipeline_split": True,
+    }
+    split = counts(126, **pipeline(8, 8, **counted))
+    assert split[0] == [1, *[2] * 7]
+    assert split[-1] == [*[2] * 7, 1]
+    assert all(stage == [2] * 8 for stage in split[1:-1])
+    assert counts(2, **pipeline(2, 2, **counted)) == [[0, 1], [1, 0]]
+
+
+def test_a_layout_spelt_out() -> None:
+    text = "Et|(tt|)*2,tL"
+    assert chunk_texts(text) == ["Et", "tt", "tt", "tL"]
+    assert counts(6, **pipeline(2, 2, pipeline_model_parallel_layout=text)) == [[1, 2], [2, 1]]
+    assert chunk_texts("Et*3|t*2|L") == ["Ettt", "tt", "L"]
+
+
+def test_the_ends_of_the_model_are_in_its_first_and_last_chunk() -> None:
+    stages = pipeline_stages(model(8), ParallelLayout(**pipeline(2, 2)))  # type: ignore[arg-type]
+    assert [[chunk.embedding for chunk in stage] for stage in stages] == [
+        [True, False],
+        [False, False],
+    ]
+    assert [[chunk.head for chunk in stage] for stage in stages] == [[False, False], [False, True]]
+
+
+def test_what_is_alike_is_held_once() -> None:
+    """Three chunks differ by their ends, two groups by their number of layers."""
+    layout = pipeline(3, 2, account_for_loss_in_pipeline_split=True)
+    found = Pipeline(pipeline_stages(model(11), ParallelLayout(**layout)))  # type: ignore[arg-type]
+    assert [len(layers) for layers in found.groups] == [2, 1]
+    assert found.copies == (5, 1)
+    assert found.group_of == (0, 0, 1)
+    assert found.stages == (
+        Stage((0, 1), (0, 1), ((0, 2),)),
+        Stage((1,), (0, 0), ((0, 2),)),
+        Stage((1, 2), (0, 1), ((0, 1), (1, 1))),
+    )
+
+
+def test_the_largest_chunk() -> None:
+    layout = ParallelLayout(**pipeline(4, num_layers_in_first_pipeline_stage=2))  # type: ignore[arg-type]
+    assert most_layers_of_chunk(model(14), layout) == 4
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "layout", "words"),
+    [
+        (7, pipeline(2), "must divide num_layers = 7"),
+        (7, pipeline(2, 2), "virtual_pipeline_model_parallel_size = 2: with PP = 2 makes 4 chunks"),
+        (8, pipeline(2, 3), "must divide the 4 layers of a stage"),
+        (8, pipeline(3, num_layers_in_first_pipeline_stage=3), "leaves 5 layers"),
+        (8, pipeline(2, num_layers_in_first_pipeline_stage=9), "leaves -1 layers"),
+        (8, pipeline(1, num_layers_in_first_pipeline_stage=4), "leaves 4 layers"),
+        (8, pipeline(2, account_for_loss_in_pipeline_split=True), "leaves 9 layers"),
+        (
+            8,
+            pipeline(
+                2, num_layers_in_first_pipeline_stage=4, account_for_loss_in_pipeline_split=True
+            ),
+            "excludes account_for",
+        ),
+        (8, pipeline(2, pipeline_model_parallel_layout="Etttt|tttt"), "end with its only L"),
+        (8, pipeline(2, pipeline_model_parallel_layout="Ettt|ttttL"), "has 7 layers"),
+        (8, pipeline(3, pipeline_model_parallel_layout="Etttt|ttttL"), "has 2 chunks"),
+        (8, pipeline(2, pipeline_model_parallel_layout="Exttt|ttttL"), "has 'x'"),
+        (
+            8,
+            pipeline(
+                2,
+                pipeline_model_parallel_layout="Etttt|ttttL",
+                account_for_loss_in_pipeline_split=True,
+            ),
+            "excludes every other",
+        ),
+    ],
+)
+def test_splits_that_do_not_work(num_layers: int, layout: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        counts(num_layers, **layout)

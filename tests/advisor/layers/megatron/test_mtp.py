@@ -1,0 +1,159 @@
+"""Multi-token prediction on a toy: operators, weights, losses, FLOPs, place in the pipeline."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.setting import Method, full, selective
+from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk, most_layers_of_chunk, pipeline_stages
+from advisor.layers.megatron.ends import head_operators
+from advisor.layers.operators import Module
+from advisor.layers.parameters import parameter_count
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.static import stage_elements
+from advisor.models.layer_kind import DENSE, Role
+from advisor.plan.flops import model_flops
+from advisor.plan.recompute_plan import kept_tensors
+from tests.advisor.toys import HIDDEN, LLAMA, RSTD, SHARD, toy_shape
+
+MODEL = replace(LLAMA, mtp_num_layers=1)
+MTP = DENSE._replace(role=Role.MULTI_TOKEN_PREDICTION)
+NORM = DENSE._replace(role=Role.FINAL_LAYERNORM)
+SHAPE = toy_shape(MODEL)
+ROWS = 1008 // 2  # 1000 tokens padded to 8 x TP
+TOKENS = 32 * 2
+
+
+def kept(*runs: object) -> dict[str, int]:
+    tensors = kept_tensors(transformer_layer(SHAPE, MTP), runs)  # type: ignore[arg-type]
+    return {name: tensor.num_bytes for name, tensor in tensors.items()}
+
+
+def test_a_depth_keeps_what_its_layer_keeps_and_its_projection() -> None:
+    layer = {
+        name: tensor.num_bytes
+        for name, tensor in kept_tensors(transformer_layer(SHAPE), ()).items()
+        if name != "layer_input"
+    }
+    assert kept() == {
+        **layer,
+        "masked_input": TOKENS * 8,
+        "input_mask": TOKENS,
+        "mtp_embedding": SHARD,
+        "mtp_input": SHARD,
+        "enorm_out.rstd": RSTD,
+        "hnorm_out.rstd": RSTD,
+        "mtp_joined": 2 * SHARD,
+        "eh_proj_out": HIDDEN,
+        "layer_output": SHARD,
+        "mtp_output.rstd": RSTD,
+    }
+
+
+def test_without_tensor_parallelism_the_token_ids_are_kept() -> None:
+    alone = toy_shape(MODEL, tensor_model_parallel_size=1, sequence_parallel=False)
+    tensors = kept_tensors(transformer_layer(alone, MTP), ())
+    assert tensors["mtp_input_ids"].num_bytes == TOKENS * 8
+    assert tensors["layer_input"].num_bytes == HIDDEN
+    assert "eh_proj_out" not in tensors
+
+
+def test_full_recompute_replays_all_but_the_lookup() -> None:
+    plan = chunk_plan(full(Method.UNIFORM, 1), MODEL, (DENSE, NORM, MTP), True)
+    layer, norm, mtp = plan.segments
+    assert layer.whole
+    assert not norm.whole
+    assert not norm.runs
+    assert set(kept(*mtp.runs)) == {"masked_input", "input_mask", "mtp_embedding", "mtp_input"}
+    block = chunk_plan(full(Method.BLOCK, 1), MODEL, (DENSE, DENSE, NORM, MTP), True)
+    assert [segment.whole for segment in block.segments] == [True, False, False, False]
+    assert not block.segments[-1].runs
+
+
+def test_selective_recompute_acts_inside_a_depth_and_not_on_the_final_norm() -> None:
+    plan = chunk_plan(selective("mlp"), MODEL, (DENSE, NORM, MTP), True)
+    assert [bool(segment.runs) for segment in plan.segments] == [True, False, True]
+
+
+def test_weights_of_a_depth() -> None:
+    operators = transformer_layer(SHAPE, MTP)
+    own = {
+        weight.name: weight.num_elements
+        for operator in operators
+        for weight in operator.weights
+        if operator.module in (Module.MTP_PROJECTION, Module.MTP_FINAL_LAYERNORM)
+    }
+    assert own == {
+        "mtp.eh_proj.weight": 64,
+        "eh_proj.weight": 32 * 128,
+        "mtp.final_layernorm.weight": 64,
+    }
+    assert not operators[0].weights  # the embedding's copy is the stage's
+
+
+def test_every_depth_has_its_logits_and_losses() -> None:
+    operators = head_operators(toy_shape(replace(LLAMA, mtp_num_layers=2)))
+    assert [operator.name for operator in operators] == [
+        "split_depths",
+        "output_layer_1",
+        "cross_entropy_1",
+        "mtp_loss_1",
+        "output_layer_2",
+        "cross_entropy_2",
+        "mtp_loss_2",
+        "output_layer",
+        "cross_entropy",
+    ]
+    tensors = kept_tensors(operators, ())
+    assert tensors["mtp_hidden"].num_bytes == 3 * SHARD
+    assert tensors["softmax_2"].num_bytes == TOKENS * ROWS * 4
+    assert tensors["loss_1_mask"].num_bytes == tensors["loss_1_scaled"].num_bytes == TOKENS * 4
+
+
+def test_the_last_stage_holds_the_depths_unless_the_layout_says_otherwise() -> None:
+    two = ParallelLayout(pipeline_model_parallel_size=2)
+    assert pipeline_stages(MODEL, two) == (
+        (ModelChunk((DENSE,) * 4, embedding=True),),
+        (ModelChunk((*(DENSE,) * 4, NORM, MTP), head=True),),
+    )
+    assert most_layers_of_chunk(MODEL, two) == 4
+    text = ParallelLayout(
+        pipeline_model_parallel_size=4, pipeline_model_parallel_layout="Et*4|t*4|m|L"
+    )
+    stages = pipeline_stages(MODEL, text)
+    assert [stage[0].layers for stage in stages[1:]] == [(*(DENSE,) * 4, NORM), (MTP,), ()]
+    assert [stage[0].predicts for stage in stages] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("Et*8|L", "has 0 m, and mtp_num_layers is 1"),
+        ("Et*4|mt*4L", "behind every t"),
+        ("Et*4|t*4mmL", "has 2 m"),
+    ],
+)
+def test_layouts_that_megatron_refuses(layout: str, words: str) -> None:
+    two = ParallelLayout(pipeline_model_parallel_size=2, pipeline_model_parallel_layout=layout)
+    with pytest.raises(UserError, match=words):
+        pipeline_stages(MODEL, two)
+
+
+def test_a_stage_that_predicts_holds_a_copy_of_the_embedding() -> None:
+    depth = 64 * 5 + 32 * 128 + stage_elements(SHAPE, (ModelChunk((DENSE,)),)) - 64 * 2
+    words = ROWS * 64
+    assert stage_elements(SHAPE, (ModelChunk((MTP,)),)) == depth + words
+    assert stage_elements(SHAPE, (ModelChunk((NORM, MTP), head=True),)) == depth + 2 * words + 64
+    assert stage_elements(SHAPE, (ModelChunk((MTP,), embedding=True),)) == depth + words
+
+
+def test_counts_and_flops_of_one_more_layer() -> None:
+    plain, count = parameter_count(LLAMA), parameter_count(MODEL)
+    assert count.total == plain.total
+    assert count.multi_token_prediction == plain.layers // 8 + 3 * 64 + 64 * 128
+    more = replace(LLAMA, num_layers=9)
+    extra = 6 * 32 * (3 * 64 + 2 * 64 * 64 + 64 * 1000)
+    assert model_flops(MODEL, 32, 1, 1000) == model_flops(more, 32, 1, 1000) + extra

@@ -1,0 +1,375 @@
+"""config.json of the dense families: equal to the presets, and strict about everything else."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.base.errors import UserError
+from advisor.layers.parameters import count_parameters
+from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES
+from advisor.models.huggingface.importer import MODEL_TYPES, load_huggingface
+from advisor.models.huggingface.keys import NEUTRAL_KEYS, HuggingFaceConfig
+from advisor.models.huggingface.linear_attention import HYBRID_TYPES
+from advisor.models.huggingface.mixtral import EXPERT_KEYS
+from advisor.models.presets import load_model
+from advisor.models.spec import Activation, ModelSpec
+
+LLAMA3_8B = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.0.dev0",
+    "use_cache": True,
+    "vocab_size": 128256,
+}
+LLAMA2_7B = {
+    "_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "pretraining_tp": 1,
+    "vocab_size": 32000,
+}
+LLAMA32_1B = LLAMA3_8B | {
+    "head_dim": 64,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "mlp_bias": False,
+    "max_position_embeddings": 131072,
+    "num_hidden_layers": 16,
+    "tie_word_embeddings": True,
+    "rope_scaling": {"factor": 32.0, "rope_type": "llama3"},
+}
+MISTRAL_7B = {
+    "architectures": ["MistralForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "vocab_size": 32768,
+}
+QWEN25_7B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 28,
+    "model_type": "qwen2",
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "use_mrope": None,
+    "use_sliding_window": False,
+    "vocab_size": 152064,
+}
+QWEN3_32B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 64,
+    "model_type": "qwen3",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "layer_types": ["full_attention"] * 64,
+    "vocab_size": 151936,
+}
+NEMOTRON4_15B = {
+    "architectures": ["NemotronForCausalLM"],
+    "hidden_act": "relu2",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 4096,
+    "model_type": "nemotron",
+    "norm_eps": 1e-5,
+    "num_attention_heads": 48,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "partial_rotary_factor": 0.5,
+    "vocab_size": 256000,
+}
+GPT2 = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "resid_pdrop": 0.1,
+    "summary_type": "cls_index",
+    "vocab_size": 50257,
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+}
+GEMMA3 = LLAMA3_8B | {"model_type": "gemma3_text", "sliding_window": 4096}
+WINDOW_FIRST = ["sliding_attention", "full_attention"]
+FAMILIES = {
+    "llama3_8b": LLAMA3_8B,
+    "llama2_7b": LLAMA2_7B,
+    "llama3.2_1b": LLAMA32_1B,
+    "mistral_7b": MISTRAL_7B,
+    "qwen2.5_7b": QWEN25_7B,
+    "qwen3_32b": QWEN3_32B,
+    "nemotron4_15b": NEMOTRON4_15B,
+}
+
+
+def write(folder: Path, values: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def load(folder: Path, values: object, **changes: Any) -> ModelSpec:
+    return load_huggingface(write(folder, values | changes if isinstance(values, dict) else values))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_published_config_gives_the_preset(tmp_path: Path, name: str) -> None:
+    assert replace(load(tmp_path, FAMILIES[name]), name=name) == load_model(name)
+
+
+def test_gpt2_has_its_published_size(tmp_path: Path) -> None:
+    spec = load(tmp_path, GPT2)
+    assert count_parameters(spec) == 124_439_808  # openai-community/gpt2
+    assert (spec.hidden_dropout, spec.attention_dropout) == (0.1, 0.1)
+    assert spec.ffn_hidden_size == 3072
+
+
+def test_all_families_are_tested() -> None:
+    read = {str(config["model_type"]) for config in (*FAMILIES.values(), GPT2)}
+    elsewhere = {*EXPERT_KEYS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "phi3"}  # files beside this one
+    elsewhere |= {"gemma2", "gemma3_text", "llama4_text", "olmo2"}  # tests/oracles
+    assert read | elsewhere == set(MODEL_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "field", "value"),
+    [
+        (LLAMA3_8B, {"attention_bias": True, "mlp_bias": True}, "add_bias_linear", True),
+        (LLAMA3_8B, {"head_dim": 64}, "kv_channels", 64),
+        (LLAMA3_8B, {"head_dim": None}, "kv_channels", 128),
+        (LLAMA3_8B, {"num_key_value_heads": None}, "num_query_groups", 32),
+        (LLAMA3_8B, {"hidden_act": "gelu_pytorch_tanh"}, "activation", Activation.GEGLU),
+        (LLAMA3_8B, {"attention_dropout": 0.1}, "attention_dropout", 0.1),
+        (LLAMA3_8B, {"partial_rotary_factor": 0.25}, "rotary_percent", 0.25),
+        (LLAMA3_8B, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotary_percent", 0.5),
+        (MISTRAL_7B, {"sliding_window": 32768}, "num_layers", 32),
+        (QWEN25_7B, {"sliding_window": 131072}, "add_qkv_bias", True),
+        (QWEN3_32B, {"head_dim": None}, "kv_channels", 80),
+        (GPT2, {"n_inner": 1000}, "ffn_hidden_size", 1000),
+        (GPT2, {"tie_word_embeddings": False}, "share_embeddings_and_output_weights", False),
+    ],
+)
+def test_fields_that_change_the_shape_are_read(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], field: str, value: object
+) -> None:
+    assert getattr(load(tmp_path, base, **changes), field) == value
+
+
+def test_an_absent_key_means_what_transformers_means(tmp_path: Path) -> None:
+    mistral = {key: value for key, value in MISTRAL_7B.items() if key != "num_key_value_heads"}
+    assert load(tmp_path, mistral).num_query_groups == 8
+    llama = {key: value for key, value in LLAMA3_8B.items() if key != "num_key_value_heads"}
+    assert load(tmp_path, llama).num_query_groups == 32
+    windowed = {key: value for key, value in MISTRAL_7B.items() if key != "sliding_window"}
+    assert load(tmp_path, windowed).window_size == 4096
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "skips"),
+    [
+        (MISTRAL_7B, {"sliding_window": 4096}, None),
+        (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 0}, None),
+        (QWEN25_7B, {"use_sliding_window": True, "max_window_layers": 26}, f"[{'0,' * 26}1,1]"),
+        (QWEN3_32B, {"sliding_window": 64, "layer_types": WINDOW_FIRST * 32}, "2"),
+        (GEMMA3, {}, "6"),
+        (GEMMA3, {"sliding_window_pattern": 3}, "3"),
+    ],
+)
+def test_windows(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], skips: str | None
+) -> None:
+    spec = load(tmp_path, base, **changes)
+    assert spec.window_size == changes.get("sliding_window", 4096)
+    assert spec.window_attn_skip_freq == skips
+
+
+@pytest.mark.parametrize(
+    ("changes", "experts", "bare"),
+    [
+        ({}, "1", "4"),
+        ({"interleave_moe_layer_step": 2}, "[0,1]*16", "4"),
+        ({"moe_layers": [1], "no_rope_layers": [1] * 31 + [0]}, f"[0,1{',0' * 30}]", "32"),
+        ({"no_rope_layers": [0, 1] * 16}, "1", f"[{'1,0,' * 15}1,0]"),
+    ],
+)
+def test_llama4_layers(tmp_path: Path, changes: dict[str, Any], experts: str, bare: str) -> None:
+    spec = load(tmp_path, LLAMA3_8B, model_type="llama4_text", **changes)
+    assert (spec.moe_layer_freq, spec.no_rope_freq) == (experts, bare)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "says"),
+    [
+        (LLAMA3_8B, {"num_local_experts": 8}, "num_local_experts = 8: mixture-of-experts"),
+        (LLAMA3_8B, {"n_routed_experts": 64}, "n_routed_experts = 64: mixture-of-experts"),
+        (LLAMA3_8B, {"quantization_config": {"bits": 4}}, "quantization_config = {'bits': 4}: qu"),
+        (LLAMA3_8B, {"attention_bias": True}, "attention_bias = True: needs mlp_bias = true too"),
+        (LLAMA3_8B, {"mlp_bias": True}, "mlp_bias = True: needs attention_bias = true too"),
+        (LLAMA3_8B, {"auto_map": {"AutoModel": "x.y"}}, "auto_map = {'AutoModel': 'x.y'}: points"),
+        (LLAMA3_8B, {"sliding_window": 4096}, "sliding_window = 4096: sliding-window attention"),
+        (LLAMA3_8B, {"my_extra_layers": 3}, "my_extra_layers = 3: is not understood"),
+        (LLAMA3_8B, {"kv_lora_rank": 512}, "kv_lora_rank = 512: is not understood"),
+        (LLAMA3_8B, {"output_hidden_states": True}, "output_hidden_states = True: keeps every"),
+        (LLAMA3_8B, {"architectures": ["LlamaForSequenceClassification"]}, "is not a causal"),
+        (LLAMA3_8B, {"hidden_act": "relu"}, "hidden_act = relu: is not an activation"),
+        (LLAMA3_8B, {"hidden_act": 3}, "hidden_act = 3: must be text"),
+        (LLAMA3_8B, {"hidden_size": 4100}, "num_attention_heads = 32: must divide the hidden"),
+        (LLAMA3_8B, {"num_hidden_layers": 0}, "num_hidden_layers = 0: must be at least 1"),
+        (LLAMA3_8B, {"num_hidden_layers": "32"}, "num_hidden_layers = 32: must be an integer"),
+        (LLAMA3_8B, {"vocab_size": None}, "vocab_size = None: is missing"),
+        (LLAMA3_8B, {"head_dim": -1}, "head_dim = -1: must be at least 1"),
+        (LLAMA3_8B, {"num_key_value_heads": 5}, "model.num_query_groups = 5: must divide"),
+        (LLAMA3_8B, {"attention_dropout": 1.5}, "model.attention_dropout = 1.5: must be in [0, 1)"),
+        (LLAMA3_8B, {"tie_word_embeddings": "no"}, "tie_word_embeddings = no: must be true or"),
+        (LLAMA3_8B, {"model_type": "dbrx"}, "model_type = dbrx: is not a family that is re"),
+        (LLAMA3_8B, {"model_type": None}, "model_type = None: is not a family that is read"),
+        (LLAMA3_8B, {"use_sliding_window": True}, "use_sliding_window = True: sliding-window"),
+        (MISTRAL_7B, {"layer_types": ["full_attention"], "sliding_window": 9}, "must name num_hid"),
+        (LLAMA3_8B, {"layer_types": ["sliding_attention"] * 32}, "only full_attention"),
+        (LLAMA3_8B, {"model_type": "falcon"}, "side by side, as in no layer of Megatron Core"),
+        (
+            LLAMA3_8B,
+            {"model_type": "llama4_text", "layer_types": ["full_attention"] * 32},
+            "must be chunked_attention where no_rope_layers is 1",
+        ),
+        (LLAMA3_8B, {"model_type": "gemma2", "use_bidirectional_attention": True}, "only causal"),
+        (QWEN3_32B, {"attention_bias": True}, "attention_bias = True: adds biases"),
+        (QWEN3_32B, {"layer_types": ["linear_attention"] * 64}, "only full_attention and sliding"),
+        (NEMOTRON4_15B, {"hidden_act": "silu"}, "hidden_act = silu: is not an activation"),
+        (GPT2, {"embd_pdrop": 0.0}, "embd_pdrop = 0.0: must equal resid_pdrop = 0.1"),
+        (GPT2, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn = True: fp32"),
+        (GPT2, {"add_cross_attention": True}, "add_cross_attention = True: is not understood"),
+        (GPT2, {"n_embd": 770}, "n_head = 12: must divide the hidden size = 770"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        load(tmp_path, base, **changes)
+    assert says in str(error.value)
+    assert "config.json: " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quantization_config": None},
+        {"num_local_experts": 0},
+        {"use_sliding_window": False},
+        {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        {"_attn_implementation": "sdpa"},
+        {"dtype": "bfloat16"},
+        {"pruned_heads": {}},
+        {"my_extra_layers": None},
+    ],
+)
+def test_what_is_off_or_harmless_is_accepted(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert load(tmp_path, LLAMA3_8B, **changes) == load(tmp_path, LLAMA3_8B)
+
+
+def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
+    assert load(tmp_path, LLAMA3_8B).name == tmp_path.name
+    other = tmp_path / "mine.json"
+    other.write_text(json.dumps(LLAMA3_8B))
+    assert load_huggingface(other).name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not valid JSON: Expecting value: line 1 column 1"),
+        (b'{"a": 1,}', "is not valid JSON"),
+        (b"\xff\xff\xff", "is not valid JSON"),
+        (b"[" * 200_000, "is not valid JSON"),
+        (b"[]", "must hold a JSON object, and holds a list"),
+        (b"null", "must hold a JSON object, and holds a NoneType"),
+    ],
+)
+def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        load_huggingface(path)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        load_huggingface(tmp_path / "config.json")
+
+
+@given(
+    key=st.text(st.characters(categories=("Ll",)), min_size=3),
+    value=st.integers() | st.text() | st.lists(st.integers()) | st.booleans(),
+)
+def test_no_unknown_key_gets_through(key: str, value: object) -> None:
+    config = HuggingFaceConfig(path=Path("config.json"), values={key: value})
+    if key in NEUTRAL_KEYS:
+        return
+    with pytest.raises(UserError) as error:
+        config.check_keys(frozenset())
+    assert "\n" not in str(error.value)

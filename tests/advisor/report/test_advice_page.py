@@ -1,0 +1,295 @@
+"""The page: width, form, the sentence that decides, notes, remedies, flags."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from advisor.answer.advice import Advice, Provenance
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.job.layout import ParallelLayout
+from advisor.report.advice_page import page
+from advisor.report.header import layout_words
+from advisor.report.ranking_table import Gauge
+from advisor.report.text import plain_lines, printed
+
+FIXTURES = ("tight", "roomy", "hopeless", "layouts")
+
+
+def plain(advice: Advice, width: int = 100, **options: object) -> str:
+    """The page as a file gets it."""
+    return "\n".join(plain_lines(page(advice, **options), width)) + "\n"  # type: ignore[arg-type]
+
+
+def form(text: str) -> str:
+    """`text` with every number as 0 and every bar as one block, blanks squeezed."""
+    text = re.sub(r"[█▏▎▍▌▋▊▉]+▶?", "█", text)
+    text = re.sub(r"[<>]?[+-]?\d+(\.\d+)?", "0", text)
+    return re.sub(r" +", " ", text)
+
+
+@pytest.fixture(params=FIXTURES)
+def any_advice(request: pytest.FixtureRequest) -> Advice:
+    advice: Advice = request.getfixturevalue(request.param)
+    return advice
+
+
+@pytest.mark.parametrize("show_rejected", [False, True])
+@pytest.mark.parametrize("with_layout_flags", [False, True])
+def test_a_page_fits_100_columns(
+    any_advice: Advice, show_rejected: bool, with_layout_flags: bool
+) -> None:
+    text = plain(any_advice, show_rejected=show_rejected, with_layout_flags=with_layout_flags)
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 90, 120])
+def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
+    any_advice: Advice, width: int
+) -> None:
+    text = plain(any_advice, width)
+    table, _, answer = text.partition("\n\n")[2].partition("\n\n")
+    assert max(map(len, table.splitlines())) <= width or "TP CP PP" in table
+    commands = [line for line in answer.splitlines() if "=" in line]
+    others = [line for line in answer.splitlines() if line not in commands]
+    assert max(map(len, others)) <= width
+
+
+def test_a_narrow_page_leaves_out_what_matters_least(tight: Advice) -> None:
+    heads = [plain(tight, width).split("\n\n")[1].splitlines()[0] for width in (100, 70, 60)]
+    assert [("TFLOP/s" in head, "overhead" in head, "fits" in head) for head in heads] == [
+        (True, True, True),
+        (False, True, True),
+        (False, False, True),
+    ]
+
+
+def test_environment_is_never_cut(make_advice, make_evaluation) -> None:
+    setting = parse_setting("none+offload=core_attn,attn_proj")
+    text = plain(make_advice(make_evaluation(setting, 10)), 20)
+    assert "NVTE_CPU_OFFLOAD_V1=1" in text
+
+
+def test_long_names_and_large_numbers_still_fit(layouts: Advice) -> None:
+    job = layouts.job
+    model = replace(job.model, name="a_model_with_a_name_of_great_length_" * 2)
+    wide = ParallelLayout(
+        tensor_model_parallel_size=8,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=16,
+        virtual_pipeline_model_parallel_size=5,
+        data_parallel_size=128,
+    )
+    config = replace(job.config, global_batch_size=4096)
+    job = replace(job, model=model, layout=wide, num_gpus=16384, config=config)
+    first = layouts.candidates[0]
+    candidate = replace(first, rank=1000, evaluation=replace(first.evaluation, job=job))
+    advice = replace(layouts, job=job, candidates=(*layouts.candidates, candidate))
+    text = plain(advice, with_layout_flags=True)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_form_of_the_page(tight: Advice) -> None:
+    assert form(plain(tight)) == (
+        "llama0_0b · 0 B parameters · 0 x H0-SXM0GB · bf0 · sequence 0 · micro batch 0 ·\n"
+        "global batch 0\n"
+        "layout TP 0 +SP · PP 0 · VPP 0 · DP 0 · distributed optimizer preset llama0_0b_0xh0\n"
+        "budget 0 of 0 GiB a GPU (a full bar) Megatron Core 0 with Transformer Engine\n"
+        "calibration h0 (published runs): step time ±0 %\n"
+        "assumed flash attention · dropout 0\n"
+        "\n"
+        " recompute peak GiB (stage) step s TFLOP/s/GPU overhead fits\n"
+        " 0 selective:mlp 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 full:block:0 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 full:uniform:0 0 (0) █ 0 0 0 % 0 %\n"
+        " 0 none 0 (0) █ 0 0 — 0 %\n"
+        " 0 selective:core_attn 0 (0) █ 0 0 0 % 0 %\n"
+        "\n"
+        "Row 0 is the choice: selective:mlp is the fastest that fits (0 of 0 GiB, 0 % likely)."
+        " Without\nrecompute it is 0 GiB over.\n"
+        "Faster still: VPP 0 instead of 0: 0 GiB, 0 % step time (less warm-up in flight).\n"
+        "\n"
+        "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
+        "Megatron Bridge model.recompute_granularity=selective 'model.recompute_modules=[mlp]' \\\n"
+        " model.recompute_method=null model.recompute_num_layers=null\n"
+        "\n"
+        "row 0 buys nothing: flash attention keeps no scores\n"
+        "rows 0, 0 another row needs no more memory and no more time\n"
+        "\n"
+        "Explain a row with --explain 0 · 0 rejected with --show-rejected · pictures with --plot"
+        " out.svg\n"
+    )
+
+
+def test_rows_show_the_figures(tight: Advice) -> None:
+    rows = plain(tight).splitlines()
+    assert "\n 1  selective:mlp        66.0 (0) █████████████▋       9.30" in "\n".join(rows)
+    none = next(row for row in rows if re.match(r" 4  none", row))
+    assert none.split() == [
+        "4",
+        "none",
+        "85.0",
+        "(0)",
+        "█" * 16 + "▶",
+        "8.00",
+        "400",
+        "—",
+        "<1",
+        "%",
+    ]
+    uniform = next(row for row in rows if "full:uniform:1" in row)
+    assert uniform.endswith("308   +30.0 %  >99 %")
+
+
+def test_no_recompute_needed_is_the_plain_answer(roomy: Advice) -> None:
+    text = plain(roomy)
+    assert "No recompute needed: row 1 (none) fits (65.0 of 77.0 GiB, 97 % likely).\n" in text
+    assert "Megatron-LM      (no flag: recompute is off unless a flag asks for it)" in text
+
+
+def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Advice) -> None:
+    text = plain(hopeless)
+    assert (
+        "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over; row 2 (none) is"
+        " 58.0 GiB\nover.\n"
+        "Outside recompute:\n"
+        "  - VPP 10 instead of 5: -1.5 GiB, still 0.5 GiB over, -0.8 % step time (less warm-up in"
+        " flight).\n"
+        "  - micro batch 1 instead of 2: -1.5 GiB, still 0.5 GiB over" in text
+    )
+    assert "That is not enough: try another layout (--search layout), more GPUs, or GPUs" in text
+    assert "Flags of row 1, which does not fit:\nMegatron-LM      --recompute-gran" in text
+    assert "Faster still" not in text
+
+
+def test_the_answer_stands_right_below_the_table(any_advice: Advice) -> None:
+    lines = plain(any_advice).splitlines()
+    table = next(i for i, line in enumerate(lines) if "overhead" in line)
+    end = next(i for i, line in enumerate(lines) if i > table and not line)
+    assert re.match("No recompute needed|Row 1 is the choice|Nothing fits", lines[end + 1])
+
+
+def test_rejected_settings_are_listed_on_demand(tight: Advice) -> None:
+    assert "moe_act_needs_experts" not in plain(tight)
+    assert (
+        "Rejected settings: 1\n"
+        "  selective:moe_act\n"
+        "      moe_act acts on grouped experts, and the model has none. Fix: leave moe_act out.\n"
+        "      moe_act_needs_experts: megatron-core 0.19.2 transformer_config.py:1785\n"
+        in plain(tight, show_rejected=True)
+    )
+    nothing = replace(tight, rejected=())
+    assert "Rejected settings: none" in plain(nothing, show_rejected=True)
+
+
+def test_an_answer_without_candidates_shows_the_rejections(tight: Advice) -> None:
+    text = plain(replace(tight, candidates=(), remedies=()))
+    assert "No setting could be evaluated" in text
+    assert "moe_act_needs_experts" in text
+    assert "recompute   " not in text
+
+
+def test_top_limits_the_rows_and_says_so(tight: Advice) -> None:
+    text = plain(tight, top=2)
+    assert "2 of 5 rows: --top N" in text
+    assert " 3  full:uniform:1" not in text
+    assert "core_attn" not in text
+
+
+def test_equal_notes_share_a_line(make_advice, make_evaluation) -> None:
+    advice = make_advice(*(make_evaluation(f"full:block:{n}", 10 + n) for n in range(1, 7)))
+    own = {4: ("of all",)}
+    marked = [
+        replace(c, notes=own.get(c.rank, ("buys nothing", "of all"))) for c in advice.candidates
+    ]
+    text = plain(replace(advice, candidates=tuple(marked)))
+    assert "\nrows 1-3, 5-6  buys nothing\n" in text
+    assert "\nrows 1-6       of all\n" in text
+
+
+def test_layout_columns_appear_where_layouts_are_ranked(tight: Advice, layouts: Advice) -> None:
+    assert " TP CP PP VPP DP mbs " in plain(layouts)
+    assert " TP " not in plain(tight).split("recompute  ")[1].split("row")[0]
+    assert " TP PP VPP DP mbs " in plain(tight, search_layout=True)
+
+
+def test_layout_flags_stand_before_the_settings(tight: Advice) -> None:
+    text = plain(tight, with_layout_flags=True)
+    assert "Megatron-LM      --tensor-model-parallel-size 4 --sequence-parallel" in text
+    joined = text.replace(" \\\n" + " " * 17, " ")
+    assert re.search(r"--tensor-model-parallel-size .* --recompute-modules mlp\n", joined)
+
+
+def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluation) -> None:
+    setting = parse_setting("none+offload=core_attn,attn_proj")
+    text = plain(make_advice(make_evaluation(setting, 10)))
+    assert "Environment      NVTE_CPU_OFFLOAD_V1=1" in text
+
+
+def coloured(content: RenderableType) -> str:
+    """What a terminal of 100 columns gets."""
+    return printed(content, Console(width=100, force_terminal=True, color_system="standard"))
+
+
+def test_colour_changes_no_letter(any_advice: Advice) -> None:
+    text = coloured(page(any_advice))
+    bare = re.sub("\033\\[[0-9;]+m", "", text).splitlines()
+    assert [line.rstrip() for line in bare] == plain(any_advice).splitlines()
+    assert "\033[1m" in text
+
+
+def test_a_row_has_the_style_of_its_standing(tight: Advice) -> None:
+    rows = coloured(page(tight)).splitlines()
+    first = {row.split("m")[0] for row in rows if "selective:mlp\033" in row}
+    assert first == {"\033[1"}
+    assert [row.split("m")[0] for row in rows if "full:block:2\033" in row] == ["\033[2"]
+    assert [row.split("m")[0] for row in rows if "none\033" in row] == ["\033[33"]
+
+
+def test_an_uncalibrated_gpu_says_so(tight: Advice) -> None:
+    note = replace(tight.calibration, name="none", provenance=Provenance.DATASHEET, summary="")
+    text = plain(replace(tight, calibration=note))
+    assert "calibration  none (nothing measured on this type of machine)\n" in text
+
+
+def test_layout_words() -> None:
+    layout = ParallelLayout(
+        tensor_model_parallel_size=2,
+        context_parallel_size=2,
+        data_parallel_size=3,
+        use_distributed_optimizer=False,
+    )
+    assert layout_words(layout) == "TP 2 · CP 2 · DP 3 · optimizer not sharded"
+    split = {"pipeline_model_parallel_layout": "Ett|tttL"}
+    text = "TP 1 · PP 2 · split Ett|tttL · DP 1 · distributed optimizer"
+    assert layout_words(ParallelLayout(pipeline_model_parallel_size=2, **split)) == text
+    long = ParallelLayout(pipeline_model_parallel_layout="E" + "t|" * 40 + "L")
+    assert "split by its text" in layout_words(long)
+    last = ParallelLayout(num_layers_in_last_pipeline_stage=1)
+    assert "last stage 1 layers" in layout_words(last)
+
+
+@pytest.mark.parametrize(
+    ("share", "drawn"),
+    [
+        (0, ""),
+        (1 / 32, "▏"),
+        (1 / 4, "█"),
+        (12 / 32, "█▌"),
+        (1, "████"),
+        (33 / 32, "████▶"),
+        (28, "████▶"),
+    ],
+)
+def test_bars_have_eighths_and_run_over_visibly(share: float, drawn: str) -> None:
+    assert plain_lines(Gauge("1.0 (0)", share, 4)) == [f"1.0 (0) {drawn}".rstrip()]
+
+
+def test_a_searched_layout_is_that_of_row_1(layouts: Advice) -> None:
+    text = plain(layouts, search_layout=True)
+    assert "layout       row 1: TP 4 +SP" in text
+    assert "assumed      preset llama3_70b_32xh100 ·" in text

@@ -1,0 +1,193 @@
+"""Job presets: legal jobs with published layouts, found by model, GPUs and precision."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.base.units import parse_gpus
+from advisor.hardware.catalogue import load_gpu, resolve_gpu
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
+from advisor.models.spec import AttentionBackend, CrossEntropyFusion
+from advisor.request.experiments import (
+    Experiment,
+    experiment_names,
+    find_experiment,
+    load_experiment,
+)
+
+
+def job_of(experiment: Experiment) -> Job:
+    count, kind = parse_gpus(experiment.gpus)
+    return Job(
+        model=experiment.configure(load_model(experiment.model)),
+        layout=experiment.layout,
+        config=experiment.config,
+        gpu=load_gpu(kind),
+        num_gpus=count,
+    )
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_preset_is_a_legal_job_that_is_found(name: str) -> None:
+    experiment = load_experiment(name)
+    assert experiment.source
+    assert job_of(experiment).num_microbatches >= 1
+    count, kind = parse_gpus(experiment.gpus)
+    precision = experiment.config.precision
+    assert find_experiment(experiment.model, count, kind, precision) == experiment
+    assert find_experiment(experiment.model, count, resolve_gpu(kind), precision) == experiment
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_names_say_what_is_inside(name: str) -> None:
+    experiment = load_experiment(name)
+    stem = f"{experiment.model}_{experiment.gpus.lower()}"
+    assert name in (stem, f"{stem}_{experiment.config.precision}")
+
+
+def test_the_seventy_billion_case() -> None:
+    experiment = find_experiment("llama3_70b", 32, "H100")
+    assert experiment is not None
+    assert experiment.name == "llama3_70b_32xh100"
+    assert experiment.layout == ParallelLayout(
+        tensor_model_parallel_size=4,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=4,
+        virtual_pipeline_model_parallel_size=5,
+        data_parallel_size=2,
+        tp_comm_overlap=True,
+    )
+    config = experiment.config
+    assert (config.micro_batch_size, config.global_batch_size, config.seq_length) == (1, 32, 4096)
+    assert config.precision is Precision.BF16
+    assert config.main_grads_dtype is DType.BF16
+    model = experiment.configure(load_model("llama3_70b"))
+    assert model.cross_entropy_fusion is CrossEntropyFusion.TE
+    assert job_of(experiment).num_microbatches == 16
+
+
+# Korthikanti et al. (arXiv 2205.05198) Table 3
+@pytest.mark.parametrize(
+    ("name", "gpus", "tp", "pp", "vpp", "mbs", "gbs"),
+    [
+        ("gpt3_22b", 8, 8, 1, 1, 4, 4),
+        ("gpt3_175b", 64, 8, 8, 3, 1, 64),
+        ("gpt3_530b", 280, 8, 35, 3, 1, 280),
+        ("gpt3_1t", 512, 8, 64, 1, 1, 512),
+    ],
+)
+def test_the_jobs_of_the_paper(
+    name: str, gpus: int, tp: int, pp: int, vpp: int, mbs: int, gbs: int
+) -> None:
+    experiment = find_experiment(name, gpus, "A100-SXM-80GB")
+    assert experiment is not None
+    layout, config = experiment.layout, experiment.config
+    assert layout.tensor_model_parallel_size == tp
+    assert layout.sequence_parallel
+    assert layout.pipeline_model_parallel_size == pp
+    assert layout.virtual_pipeline_model_parallel_size == vpp
+    assert layout.data_parallel_size == 1
+    assert not layout.use_distributed_optimizer
+    assert (config.micro_batch_size, config.global_batch_size) == (mbs, gbs)
+    assert (config.precision, config.seq_length) == (Precision.FP16, 2048)
+    model = experiment.configure(load_model(name))
+    assert model.attention_backend is AttentionBackend.UNFUSED
+
+
+@pytest.mark.parametrize(
+    ("model", "count", "gpu"),
+    [
+        ("llama3_70b", 24, "H100"),
+        ("llama3_70b", 32, "H200"),
+        ("llama3_70b", 32, "H100-PCIe"),
+        ("llama3", 32, "H100"),
+        ("llama3_70b_32xh100", 32, "H100"),
+    ],
+)
+def test_no_preset_is_no_error(model: str, count: int, gpu: str) -> None:
+    assert find_experiment(model, count, gpu) is None
+
+
+def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
+    plain = find_experiment("llama3_8b", 8, "B200")
+    eight = find_experiment("llama3_8b", 8, "B200", Precision.MXFP8)
+    other = find_experiment("llama3_8b", 8, "B200", Precision.FP8_DELAYED)
+    assert plain is not None
+    assert eight is not None
+    assert (plain.name, eight.name) == ("llama3_8b_8xb200", "llama3_8b_8xb200_mxfp8")
+    assert other == plain
+
+
+def test_a_preset_for_one_precision_is_not_taken_for_another() -> None:
+    assert find_experiment("llama3_70b", 64, "GB200") is None
+    found = find_experiment("llama3_70b", 64, "GB200", Precision.MXFP8)
+    assert found is not None
+
+
+OWN = """\
+model: llama3_8b
+gpus: 16xH100
+seq_length: 8192
+micro_batch_size: 1
+global_batch_size: 64
+layout:
+  tensor_model_parallel_size: 2
+"""
+
+
+def own(folder: Path, text: str, name: str = "llama3_8b_16xh100") -> Path:
+    (folder / "experiment").mkdir(exist_ok=True)
+    (folder / "experiment" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
+    own(tmp_path, OWN)
+    experiment = find_experiment("llama3_8b", 16, "H100", config_dir=tmp_path)
+    assert experiment is not None
+    assert experiment.layout.data_parallel_size == 8
+    assert experiment.config.main_grads_dtype is DType.FP32
+    model = load_model("llama3_8b")
+    assert experiment.configure(model) == model
+
+
+def test_a_preset_for_a_gpu_nobody_describes_is_passed_over(tmp_path: Path) -> None:
+    own(tmp_path, OWN, "llama3_8b_16xtpu")
+    assert find_experiment("llama3_8b", 16, "H100", config_dir=tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (OWN.replace("model: llama3_8b\n", ""), "model = (none): is missing"),
+        (OWN.replace("gpus: 16xH100\n", ""), "gpus = (none): is missing"),
+        (OWN.replace("16xH100", "H100"), "is not COUNTxTYPE"),
+        (
+            OWN.replace("size: 2", "size: 3"),
+            "TP x CP x PP = 3: must divide 16 GPUs; nearest: 2 or 4",
+        ),
+        (OWN.replace("size: 2", "size: 0"), "layout.tensor_model_parallel_size = 0: must be at"),
+        (OWN.replace("tensor_", "tensr_"), "layout.tensr_model_parallel_size = 2: is not a known"),
+        (OWN.replace("seq_length", "sequence"), "sequence = 8192: is not a known key"),
+        (OWN.replace("8192", "0"), "job.seq_length = 0: must be at least 1"),
+        (OWN + "precision: fp7\n", "precision = fp7: must be one of bf16"),
+        (OWN + "model_options: {num_layer: 1}\n", "model_options.num_layer = 1: is not a known"),
+        (OWN + "model_options: 3\n", "model_options = 3: must be a mapping"),
+        (OWN + "seq_length: 1\n", "key seq_length is given twice"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    own(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        load_experiment("llama3_8b_16xh100", tmp_path)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean llama3_70b_32xh100"):
+        load_experiment("llama3_70b_32xh10")

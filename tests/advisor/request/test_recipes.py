@@ -1,0 +1,310 @@
+"""Tables of published recipes: every row is a legal job and agrees with the file that cites it."""
+
+import re
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from advisor.base.configuration import Group, packaged_configs
+from advisor.base.errors import UserError
+from advisor.base.fields import field_types, parse
+from advisor.frameworks.megatron.lowering import FP8_RECIPES
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import check, first_refusal
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model, model_names
+from advisor.models.spec import ModelSpec
+from advisor.request.experiments import (
+    Experiment,
+    experiment_names,
+    find_experiment,
+    load_experiment,
+    nearest_experiment,
+    preset_of,
+    with_split,
+)
+from advisor.request.recipes import NOT_MODELLED, Recipe, load_recipes, recipe_models
+
+RECIPES = [recipe for model in recipe_models() for recipe in load_recipes(model)]
+MODELLED = [recipe for recipe in RECIPES if recipe.model in model_names()]
+BY_NAME = {recipe.name: recipe for recipe in RECIPES}
+# The release that a framework's recipes were read with.
+REVISIONS = {
+    "megatron_bridge": resolve_revision(Framework.MEGATRON_BRIDGE, "main"),
+    "megatron_lm": resolve_revision(Framework.MEGATRON_LM, "main"),
+    "nemo2": resolve_revision(Framework.MEGATRON_LM, "0.14"),
+    "nemo1": resolve_revision(Framework.MEGATRON_LM, "0.11"),
+}
+ids = [recipe.name for recipe in MODELLED]
+
+
+def job_of(recipe: Recipe, preset: Experiment | None = None) -> Job:
+    preset = preset or preset_of(recipe)
+    return Job(
+        model=preset.configure(load_model(preset.model)),
+        layout=preset.layout,
+        config=preset.config,
+        gpu=load_gpu(recipe.gpu_types[0]),
+        num_gpus=recipe.num_gpus,
+    )
+
+
+def test_there_are_many_and_their_names_are_unique() -> None:
+    assert len(RECIPES) == len(BY_NAME) >= 375
+    assert {"deepseek_v3", "kimi_k2", "qwen3_235b_a22b", "gpt_oss_120b", "mixtral_8x7b"} <= {
+        recipe.model for recipe in RECIPES
+    }
+    assert {recipe.framework for recipe in RECIPES} == {
+        "megatron_bridge",
+        "megatron_lm",
+        "nemo1",
+        "nemo2",
+    }
+    assert all(re.search(r"@[0-9a-f]{7,}|arXiv|@", recipe.source) for recipe in RECIPES)
+
+
+def test_what_is_not_modelled_is_no_field_of_a_job() -> None:
+    """A column leaves NOT_MODELLED when a job gets the field."""
+    for cls in (ModelSpec, ParallelLayout, JobConfig):
+        assert not NOT_MODELLED & set(field_types(cls))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_every_row_can_be_read_and_fills_its_gpus(recipe: Recipe) -> None:
+    preset = preset_of(recipe)
+    assert preset.layout.world_size == recipe.num_gpus
+    assert recipe.runs_on(recipe.num_gpus)
+    assert preset.shipped is not None
+    assert parse_setting(recipe.shipped_recompute) == preset.shipped
+
+
+def leaves_something_out(recipe: Recipe) -> bool:
+    """Whether the table lacks what makes the job legal: how layers are split unevenly, in one row
+    a global batch that its 24 replicas can divide, in another that biases go uncut."""
+    stages = ("pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
+    chunks = prod(int(recipe.values.get(name, 1)) for name in stages)
+    uneven = load_model(recipe.model).num_layers % chunks != 0
+    said = SPLITS & set(recipe.values)
+    return recipe.name in INCOMPLETE or (uneven and not said)
+
+
+SPLITS = {
+    "account_for_embedding_in_pipeline_split",
+    "account_for_loss_in_pipeline_split",
+    "num_layers_in_first_pipeline_stage",
+    "num_layers_in_last_pipeline_stage",
+    "pipeline_model_parallel_layout",
+}
+INCOMPLETE = {
+    "launcher_mixtral_mixtral_8x22b",
+    "gpt_oss_120b_sft_48gpu_h100_bf16_32k",
+    # 16 chunks on 8 stages, without the VPP
+    "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev",
+    "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev",
+}
+# What Bridge's own check refuses of recipes that it ships (067f987): local graphs of layers.
+REFUSED = {
+    "gpt_oss_20b_pretrain_8gpu_b300_fp8mx",
+    "gpt_oss_20b_pretrain_64gpu_b300_fp8mx",
+    "gpt_oss_20b_pretrain_512gpu_gb300_fp8mx",
+    "gpt_oss_20b_pretrain_512gpu_gb200_fp8mx",
+}
+
+
+@pytest.mark.parametrize("recipe", MODELLED, ids=ids)
+def test_every_recipe_of_a_known_model_is_a_legal_job_with_a_legal_setting(recipe: Recipe) -> None:
+    if leaves_something_out(recipe):
+        with pytest.raises(UserError):
+            job_of(recipe)
+        return
+    job = job_of(recipe)
+    assert job.num_microbatches >= 1
+    shipped = preset_of(recipe).shipped
+    assert shipped is not None
+    rules = [found.rule for found in check(shipped, job, REVISIONS[recipe.framework])]
+    assert rules == (["bridge_local_graphs"] if recipe.name in REFUSED else [])
+
+
+def cited(experiment: Experiment) -> Recipe | None:
+    names = (word for word in re.findall(r"[\w.]+", experiment.source) if word in BY_NAME)
+    return BY_NAME.get(next(names, ""))
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
+    """But for the CUDA graphs, which the files leave off, and the single-GPU cut of one of them."""
+    experiment = load_experiment(name)
+    recipe = cited(experiment)
+    if recipe is None or "cut to one GPU" in experiment.source:
+        assert experiment.shipped is not None or "cut to one GPU" in experiment.source
+        return
+    published = preset_of(recipe)
+    assert experiment.layout == published.layout
+    assert experiment.shipped == published.shipped
+    for field in ("seq_length", "micro_batch_size", "global_batch_size", "precision"):
+        assert getattr(experiment.config, field) == getattr(published.config, field), field
+    assert experiment.config.cuda_graph_impl is CudaGraphImpl.NONE
+
+
+def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
+    exact = find_experiment("llama3.1_405b", 1024, "H100")
+    assert exact is not None
+    assert exact.gpus == "1024xH100"
+    assert find_experiment("llama3.1_405b", 2048, "H100") is None
+    near = nearest_experiment("llama3.1_405b", 2048, "H100")
+    assert near is not None
+    assert near.layout.data_parallel_size == 2 * exact.layout.data_parallel_size
+    assert near.config.global_batch_size == 2 * exact.config.global_batch_size
+    assert nearest_experiment("llama3.1_405b", 17, "H100") is None
+    assert nearest_experiment("llama3.1_405b", 1024, "A100-40GB") is None
+
+
+def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
+    completed = []
+    for recipe in MODELLED:
+        if leaves_something_out(recipe) and recipe.name not in INCOMPLETE:
+            preset = with_split(preset_of(recipe))
+            assert not preset.splits_as_published
+            completed.append(job_of(recipe, preset))
+    assert len(completed) >= 34
+
+
+def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
+    found = find_experiment("glm4.5_air", 32, "H100", complete=True)
+    assert found is not None
+    assert found.layout.pipeline_model_parallel_layout == "Et*12|(t*12|)*2t*10mL"
+    assert not found.splits_as_published
+    published = find_experiment("deepseek_v3", 1024, "H100", complete=True)
+    assert published is not None
+    assert published.splits_as_published
+
+
+def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
+    long = find_experiment("llama3_8b", 16, "H100", seq_length=16384)
+    assert long is not None
+    assert long.config.seq_length == 16384
+    assert find_experiment("llama3_8b", 16, "H100") is None
+
+
+TABLE = """\
+name,gpus,precision,seq_length,micro_batch_size,global_batch_size,pipeline_model_parallel_size
+one,8xH100,bf16,4096,1,16,2
+"""
+
+
+def own(folder: Path, text: str) -> Path:
+    (folder / Group.RECIPE).mkdir()
+    (folder / Group.RECIPE / "llama3_8b.csv").write_text(text)
+    return folder
+
+
+def test_a_table_of_the_user_s_own_comes_first(tmp_path: Path) -> None:
+    folder = own(tmp_path, TABLE)
+    (recipe,) = load_recipes("llama3_8b", folder)
+    preset = preset_of(recipe, 16, "H100")
+    assert preset.layout == ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=8)
+    assert preset.config.global_batch_size == 32
+    assert preset.shipped is None
+    assert "llama3_8b" in recipe_models(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (TABLE.replace("pipeline_", "pipelin_"), "pipelin_model_parallel_size = .column.: is not"),
+        (TABLE.replace("bf16", ""), "one = precision: is missing"),
+        (TABLE.replace("8xH100", "H100"), "is not COUNTxTYPE"),
+    ],
+)
+def test_a_wrong_table_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    folder = own(tmp_path, text)
+    with pytest.raises(UserError, match=says):
+        load_recipes("llama3_8b", folder)
+
+
+def test_a_cell_of_the_wrong_type_names_its_recipe(tmp_path: Path) -> None:
+    folder = own(tmp_path, TABLE.replace(",1,16,2", ",one,16,2"))
+    with pytest.raises(UserError, match="recipe one: micro_batch_size = one: is not an integer"):
+        preset_of(load_recipes("llama3_8b", folder)[0])
+
+
+def test_a_model_without_a_table_has_no_recipes() -> None:
+    assert load_recipes("no_such_model") == ()
+    assert load_recipes("../experiment/x") == ()
+    assert (packaged_configs() / Group.RECIPE).is_dir()
+
+
+EXPERTS = (
+    "deepseek",
+    "glm4.5",
+    "gpt_oss",
+    "kimi",
+    "llama4",
+    "mixtral",
+    "moonlight",
+    "nemotron3_nano",
+    "qwen3_235b",
+    "qwen3_30b",
+    "qwen3_next",
+)
+LATENT = ("deepseek", "kimi", "moonlight")
+FIELDS = field_types(RawSettings)
+
+
+def raw_of(recipe: Recipe) -> RawSettings:
+    """What TransformerConfig gets to see of a recipe, whether its model is a preset yet or not."""
+    shipped = parse_setting(recipe.shipped_recompute)
+    values = {k: parse(v, FIELDS[k], k) for k, v in recipe.values.items() if k in FIELDS}
+    experts, latent = (recipe.model.startswith(kind) for kind in (EXPERTS, LATENT))
+    pattern = {"moe_layer_freq": "([0]*3+[1]*58)"} if latent else {}
+    precision = preset_of(recipe).config.precision
+    return RawSettings(
+        **{
+            "hidden_dropout": 0.0,
+            "attention_dropout": 0.0,
+            "moe_token_dispatcher_type": "alltoall",
+            "num_moe_experts": 128 if experts else None,
+            "moe_grouped_gemm": experts,
+            **pattern,
+            "moe_shared_expert_intermediate_size": 2048 if latent else None,
+            "multi_latent_attention": latent,
+            "fp8": "hybrid" if precision.is_fp8 else None,
+            "fp8_recipe": FP8_RECIPES.get(precision),
+            "recompute_granularity": None if shipped.granularity == "none" else shipped.granularity,
+            "recompute_modules": shipped.modules,
+            "recompute_method": shipped.method,
+            "recompute_num_layers": shipped.num_layers,
+            "offload_modules": shipped.offload_modules,
+            "fine_grained_activation_offloading": bool(shipped.offload_modules),
+            "use_transformer_engine_op_fuser": "op_fuser" in recipe.notes,
+            **values,
+        }
+    )
+
+
+# The recipe functions set both overlaps of experts; Bridge's communication set-up takes the one of
+# shared experts back at run time, which the tables do not have.
+BOTH_OVERLAPS = frozenset(
+    {
+        "deepseek_v3_pretrain_256gpu_b200_fp8mx",
+        "deepseek_v3_pretrain_256gpu_b200_nvfp4",
+        "deepseek_v3_pretrain_256gpu_gb200_fp8mx_partial_cg_dev",
+        "deepseek_v3_pretrain_256gpu_gb300_fp8mx_partial_cg_dev",
+    }
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+def test_the_configuration_accepts_every_published_recipe(recipe: Recipe) -> None:
+    raw, revision = raw_of(recipe), REVISIONS[recipe.framework]
+    if not revision.cuda_graph_impls:  # spelt enable_cuda_graph then, as `lower` does
+        raw = replace(raw, cuda_graph_impl="none", enable_cuda_graph=raw.cuda_graph_impl == "local")
+    refusal = first_refusal(raw, revision)
+    expected = "expert_overlap_shared_experts" if recipe.name in BOTH_OVERLAPS else ""
+    assert (refusal.rule if refusal else "") == expected

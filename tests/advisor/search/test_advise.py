@@ -1,0 +1,353 @@
+"""From a request to the whole answer: presets, overrides, searches, remedies."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.answer.advice import Advice
+from advisor.base.errors import UserError
+from advisor.base.units import parse_gpus
+from advisor.job.job import Framework
+from advisor.job.layout import ParallelLayout
+from advisor.report.setting_flags import shown_frameworks
+from advisor.request.experiments import find_experiment
+from advisor.request.request import Request, SearchScope
+from advisor.request.resolve import resolve
+from advisor.search.advise import advise
+
+
+def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Advice:
+    return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
+
+
+def specs(advice: Advice) -> list[str]:
+    return [candidate.evaluation.setting.spec for candidate in advice.candidates]
+
+
+def test_the_main_job_starts_from_its_preset() -> None:
+    advice = ask()
+    layout = advice.job.layout
+    assert "preset llama3_70b_32xh100" in advice.assumptions
+    assert layout.tensor_model_parallel_size == 4
+    assert layout.pipeline_model_parallel_size == 4
+    assert layout.virtual_pipeline_model_parallel_size == 5
+    assert layout.data_parallel_size == 2
+    assert advice.job.config.global_batch_size == 32
+    assert advice.evaluated == len(advice.candidates)
+
+
+def test_no_recompute_is_the_answer_when_it_fits_and_needs_no_remedy() -> None:
+    advice = ask()
+    assert specs(advice)[0] == "none"
+    assert advice.remedies == ()
+
+
+def test_a_tight_budget_asks_for_recompute_and_names_what_beats_it() -> None:
+    advice = ask(memory_budget="62GiB")
+    best = advice.candidates[0].evaluation
+    assert best.fits
+    assert best.recompute_overhead > 0
+    assert all(remedy.effect_seconds < 0 for remedy in advice.remedies)
+
+
+def test_nothing_fits_and_remedies_need_less() -> None:
+    advice = ask(gpus="1xH100")
+    assert not advice.fits
+    assert advice.remedies
+    assert all(remedy.effect_bytes < 0 for remedy in advice.remedies)
+
+
+def test_a_label_that_buys_nothing_is_said_to() -> None:
+    notes = {c.evaluation.setting.spec: c.note for c in ask().candidates}
+    assert notes["selective:core_attn"].startswith("buys nothing")
+    assert notes["selective:mlp"] == ""
+
+
+def test_an_unset_setting_is_shown_as_promoted() -> None:
+    advice = ask(recompute=("selective", "none"))
+    promoted = next(c for c in advice.candidates if c.evaluation.setting.spec == "selective")
+    assert "core_attn" in promoted.note
+    assert promoted.evaluation.recompute_overhead > 0
+
+
+def test_asked_settings_alone_are_evaluated_and_refusals_listed() -> None:
+    advice = ask(recompute=("full:uniform:1", "none", "selective:mla_up_proj"))
+    assert sorted(specs(advice)) == ["full:uniform:1", "none"]
+    assert [rejection.setting.spec for rejection in advice.rejected] == ["selective:mla_up_proj"]
+
+
+def test_flags_reshape_the_preset_and_data_parallelism_follows() -> None:
+    layout = ask(tensor_model_parallel_size=8).job.layout
+    assert (layout.tensor_model_parallel_size, layout.data_parallel_size) == (8, 1)
+    assert layout.sequence_parallel
+    layout = ask(pipeline_model_parallel_size=8).job.layout
+    assert layout.virtual_pipeline_model_parallel_size == 1
+
+
+def test_key_value_reaches_model_layout_and_job() -> None:
+    advice = ask(
+        overrides=(
+            "model.num_layers=40",
+            "layout.use_distributed_optimizer=false",
+            "job.main_grads_dtype=fp32",
+            "job.memory_budget_bytes=70GiB",
+        )
+    )
+    assert advice.job.model.num_layers == 40
+    assert not advice.job.layout.use_distributed_optimizer
+    assert advice.job.config.main_grads_dtype.itemsize == 4
+    assert advice.job.config.memory_budget_bytes == 70 * 2**30
+
+
+def test_without_a_preset_the_layout_is_chosen() -> None:
+    advice = ask(model="megatron_ci_gpt3_7b", gpus="4xH100")
+    assert any("legal layouts" in text for text in advice.assumptions)
+    assert advice.job.layout.world_size == 4
+    assert advice.evaluated > len(advice.candidates)
+
+
+def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_batch() -> None:
+    advice = ask(gpus="128xH100")
+    published = find_experiment("llama3_70b", 64, "H100")
+    assert published is not None
+    layout, config = advice.job.layout, advice.job.config
+    replicas = 2 * published.layout.data_parallel_size
+    assert layout == replace(published.layout, data_parallel_size=replicas)
+    assert config.global_batch_size == 2 * published.config.global_batch_size
+    assert "preset llama3_70b_pretrain_64gpu_h100_bf16" in advice.assumptions
+    assert f"its layout and batch a replica, with DP {replicas}" in advice.assumptions
+
+
+def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
+    advice = ask(model="llama3_405b", gpus="16xH100")
+    assert any("legal layouts" in text for text in advice.assumptions)
+
+
+def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
+    published = find_experiment("llama3_70b", 64, "H100")
+    assert published is not None
+    advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
+    assert advice.job.layout == replace(
+        published.layout, tensor_model_parallel_size=8, data_parallel_size=2
+    )
+    said = "its layout and batch a replica, but for what is given, with DP 2"
+    assert said in advice.assumptions
+
+
+def test_degrees_that_nobody_says_are_searched_and_said() -> None:
+    advice = ask("mixtral_8x7b", "16xH200", tensor_model_parallel_size=2)
+    layout = advice.job.layout
+    assert advice.fits
+    assert layout.tensor_model_parallel_size == 2
+    assert layout.expert_model_parallel_size > 1
+    (said,) = (text for text in advice.assumptions if "legal layouts" in text)
+    assert f"EP {layout.expert_model_parallel_size} chosen" in said
+    assert sum(text.startswith("micro batch") for text in advice.assumptions) == 1
+
+
+def test_a_layout_without_an_open_degree_is_taken_as_it_is() -> None:
+    advice = ask(
+        "llama3_8b",
+        "4xH200",
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=1,
+    )
+    assert advice.evaluated == len(advice.candidates)
+    assert not any("chosen" in text for text in advice.assumptions)
+
+
+def test_another_depth_than_the_recipe_s_splits_the_layers_anew() -> None:
+    wanted = Request(model="kimi_k2", gpus="512xH100", pipeline_model_parallel_size=8)
+    layout = resolve(wanted).layout
+    assert layout is not None
+    assert layout.pipeline_model_parallel_layout == "Et*8|(t*8|)*6t*5L"
+    before = replace(
+        wanted,
+        pipeline_model_parallel_size=None,
+        framework_version="0.12",
+        overrides=("job.optimizer=adam",),
+    )
+    old = resolve(replace(before, framework="megatron_lm")).layout
+    assert old is not None
+    assert not old.pipeline_model_parallel_layout
+    assert old.num_layers_in_last_pipeline_stage == 1
+
+
+def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_parallelism() -> None:
+    advice = ask(
+        "mixtral_8x7b",
+        "16xH100",
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        expert_model_parallel_size=1,
+        recompute=("none", "full:uniform:1"),
+    )
+    assert not advice.fits
+    first, *others = (remedy.change for remedy in advice.remedies)
+    assert "legal layouts" in advice.remedies[0].why
+    assert any(word.startswith("EP 8 instead of 1") for word in others)
+    named = dict(
+        zip(first.replace(",", "").split()[::2], first.replace(",", "").split()[1::2], strict=False)
+    )
+    fits = ask(
+        "mixtral_8x7b",
+        "16xH100",
+        recompute=("none", "full:uniform:1"),
+        tensor_model_parallel_size=int(named.get("TP", 1)),
+        pipeline_model_parallel_size=int(named.get("PP", 1)),
+        virtual_pipeline_model_parallel_size=int(named.get("VPP", 1)),
+        expert_model_parallel_size=int(named.get("EP", 1)),
+        expert_tensor_parallel_size=1,
+    )
+    assert fits.fits
+
+
+def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is_named() -> None:
+    advice = ask(
+        "kimi_k2",
+        "256xH100",
+        overrides=("job.optimizer=adam",),
+        expert_model_parallel_size=64,
+        recompute=("full:uniform:1",),
+    )
+    assert not advice.fits
+    assert "legal layouts" in advice.remedies[0].why
+    assert "EP 64" not in advice.remedies[0].change
+
+
+def test_remedies_split_layers_that_their_stages_do_not_divide() -> None:
+    """27 layers on 2 stages, by a text that does not go with 4 stages or with VPP 2."""
+    advice = ask(
+        "moonlight_16b_a3b",
+        "8xH200",
+        tensor_model_parallel_size=1,
+        micro_batch_size=1,
+        pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=1,
+        expert_model_parallel_size=2,
+        memory_budget="20GiB",
+        recompute=("full:uniform:1",),
+    )
+    assert advice.job.layout.pipeline_model_parallel_layout == "Et*14|t*13L"
+    assert any(remedy.change.startswith("PP 4 and DP 2") for remedy in advice.remedies)
+
+
+def test_the_preset_s_own_setting_is_evaluated_and_marked() -> None:
+    advice = ask(model="llama3_70b", gpus="64xH100")
+    assert [c.evaluation.setting.spec for c in advice.candidates if c.preset] == ["none"]
+    asked = ask(recompute=("full:uniform:1", "none"))
+    assert [c.preset for c in asked.candidates] == [True, False]
+
+
+def test_an_offload_label_that_the_release_lacks_names_those_that_have_it() -> None:
+    with pytest.raises(UserError, match=r"fused_group_mlp needs version 0.19 or main"):
+        ask(recompute=("none+offload=fused_group_mlp",), framework_version="0.18")
+    with pytest.raises(UserError, match=r"gdn_norm_out needs version 0.19 or main"):
+        ask(recompute=("selective:gdn_norm_out",), framework_version="0.18")
+
+
+def test_a_remark_says_by_how_much_on_one_job_and_is_the_same_on_many() -> None:
+    one = {c.note.partition(";")[0] for c in ask().candidates if c.note.startswith("buys")}
+    assert all("more than none" in note for note in one)
+    many = ask(search=SearchScope.LAYOUT, pipeline_model_parallel_size=4)
+    said = {c.note.partition(";")[0] for c in many.candidates if c.note.startswith("buys")}
+    assert said == {"buys nothing"}
+
+
+def test_a_model_that_the_release_refuses_in_every_layout_is_told_why() -> None:
+    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo")
+    with pytest.raises(UserError, match=r"--framework = nemo: .* experimental_attention_variant"):
+        ask("qwen3_next_80b_a3b", "64xH100", framework="nemo", pipeline_model_parallel_size=4)
+
+
+def test_layout_search_ranks_layouts_and_keeps_what_was_fixed() -> None:
+    advice = ask(
+        model="llama3_8b", gpus="8xH100", search=SearchScope.LAYOUT, tensor_model_parallel_size=2
+    )
+    layouts: set[ParallelLayout] = {c.evaluation.job.layout for c in advice.candidates}
+    assert len(layouts) > 3
+    assert {layout.tensor_model_parallel_size for layout in layouts} == {2}
+    assert advice.candidates[0].evaluation.fits
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model": "lama3_70b"}, ("lama3_70b", "llama3_70b")),
+        ({"gpus": "32xH1000"}, ("H1000",)),
+        ({"gpus": "0xH100"}, ("at least one",)),
+        ({"gpus": "H100"}, ("COUNTxTYPE",)),
+        ({"tensor_model_parallel_size": 3}, ("32", "nearest")),
+        ({"virtual_pipeline_model_parallel_size": 3}, ("20 layers", "nearest: 2 or 4")),
+        ({"global_batch_size": 33}, ("33", "32 or 34")),
+        ({"global_batch_size": 34}, ("microbatches", "PP")),
+        ({"seq_length": 4097}, ("4097", "nearest")),
+        ({"overrides": ("model.num_layer=3",)}, ("num_layer", "num_layers")),
+        ({"overrides": ("layout.tp=3",)}, ("layout.tp",)),
+        ({"overrides": ("num_layers=3",)}, ("model.num_layers",)),
+        ({"overrides": ("job.micro_batch_size=0",)}, ("at least 1",)),
+        ({"overrides": ("model.foo=3",)}, ("the nearest of", "normalization")),
+        ({"memory_budget": "70"}, ("70", "76GiB")),
+        ({"memory_budget": "80GiB"}, ("80.00 GiB", "more than the 79.10 GiB of H100-SXM-80GB")),
+        ({"overrides": ("job.mean_packed_length=5000",)}, ("5000", "seq_length = 4096")),
+        ({"recompute": ("full:blok:3",)}, ("blok", "block")),
+        ({"framework_version": "0.3"}, ("0.3",)),
+        ({"precision": "fp7"}, ("fp7",)),
+        ({"precision": "fp8_current", "gpus": "32xA100"}, ("A100", "bf16")),
+        ({"precision": "mxfp8", "tensor_model_parallel_size": 4}, ("Blackwell", "fp8_current")),
+    ],
+)
+def test_a_wrong_request_is_one_line_that_names_what_is_right(fields, words) -> None:
+    request = {"model": "llama3_70b", "gpus": "32xH100", **fields}
+    with pytest.raises(UserError) as caught:
+        advise(Request(**request))
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_learned_positions_bound_the_sequence() -> None:
+    with pytest.raises(UserError, match="max_position_embeddings"):
+        resolve(Request(model="gpt3_175b", gpus="64xA100", seq_length=4096))
+
+
+def test_default_batch_is_a_multiple_of_the_gpus() -> None:
+    resolution = resolve(Request(model="llama3_8b", gpus="12xL40S"))
+    assert resolution.config.global_batch_size % 12 == 0
+    assert resolution.layout is None
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "framework"),
+    [
+        ("llama3_8b", "8xH100", Framework.MEGATRON_LM),
+        ("gemma2_9b", "8xH100", Framework.MEGATRON_BRIDGE),
+        ("gemma3_27b", "32xB200", Framework.MEGATRON_BRIDGE),
+        ("llama4_scout_17b_16e", "256xH100", Framework.NEMO),  # whose recipe it is
+        ("olmo2_32b", "64xH200", Framework.HUGGINGFACE),
+    ],
+)
+def test_the_framework_is_one_that_builds_the_model(
+    model: str, gpus: str, framework: Framework
+) -> None:
+    resolution = resolve(Request(model=model, gpus=gpus))
+    assert resolution.config.framework is framework
+    named = f"framework {framework}" in resolution.assumptions
+    assert named is (framework is not Framework.MEGATRON_LM)
+    job = resolution.job(
+        resolution.layout or ParallelLayout(data_parallel_size=parse_gpus(gpus)[0])
+    )
+    builds = Framework.MEGATRON_LM in shown_frameworks(job)
+    assert builds is (framework is Framework.MEGATRON_LM)
+
+
+def test_keys_that_need_each_other_may_stand_in_any_order() -> None:
+    pair = ("job.optimizer_cpu_offload=true", "job.use_precision_aware_optimizer=true")
+    first, second = ask(overrides=pair).job.config, ask(overrides=pair[::-1]).job.config
+    assert first == second
+    assert first.optimizer_cpu_offload
+    budget = ask(overrides=("job.memory_budget_bytes=60GiB", *pair)).job.config.memory_budget_bytes
+    assert budget == 60 * 2**30

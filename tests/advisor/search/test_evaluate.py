@@ -1,0 +1,148 @@
+"""Evaluator: sums, stages, times, and what a setting changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.base.dtypes import DType
+from advisor.frameworks.megatron.setting import NONE, Method, full, selective
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.models.layer_kind import DENSE
+from advisor.models.presets import load_model
+from advisor.models.spec import AttentionBackend, TransformerImpl
+from advisor.request.experiments import load_experiment
+from advisor.search.evaluate import Evaluator, evaluate, rank_shape
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    experiment = load_experiment("llama3_70b_32xh100")
+    model = experiment.configure(load_model("llama3_70b"))
+    return Job(
+        model=model,
+        layout=experiment.layout,
+        config=experiment.config,
+        gpu=load_gpu("H100"),
+        num_gpus=32,
+    )
+
+
+@pytest.fixture(scope="module")
+def evaluator(job: Job) -> Evaluator:
+    return Evaluator(job, load_calibration(job.gpu))
+
+
+SETTINGS = (
+    NONE,
+    selective("core_attn"),
+    selective("mlp"),
+    selective("core_attn", "mlp"),
+    full(Method.UNIFORM, 1),
+    full(Method.UNIFORM, 4),
+    full(Method.BLOCK, 2),
+)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.spec)
+def test_components_sum_to_the_reserved_peak_of_every_stage(evaluator, setting) -> None:
+    evaluation = evaluator.evaluate(setting)
+    assert len(evaluation.stages) == 4
+    for stage in evaluation.stages:
+        assert stage.memory_bytes.total == stage.peak_reserved_bytes
+        assert stage.peak_allocated_bytes < stage.peak_reserved_bytes
+    assert evaluation.peak.peak_reserved_bytes == max(
+        stage.peak_reserved_bytes for stage in evaluation.stages
+    )
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: s.spec)
+def test_hardware_flops_are_model_flops_and_replays(evaluator, setting) -> None:
+    evaluation = evaluator.evaluate(setting)
+    assert (evaluation.hfu > evaluation.mfu) == (setting != NONE)
+    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
+    assert low < evaluation.step_time_seconds < high
+
+
+def test_full_uniform_one_replays_every_layer_once(evaluator, job) -> None:
+    evaluation = evaluator.evaluate(full(Method.UNIFORM, 1))
+    tokens = job.config.global_batch_size * job.config.seq_length
+    h, f, d = 8192, 28672, 128
+    linear = 2 * (h * (64 + 16) * d + 64 * d * h + 3 * h * f)
+    attention = 2 * job.config.seq_length * 64 * d
+    replayed = evaluation.hardware_flops_per_step - evaluation.model_flops_per_step
+    assert replayed == tokens * 80 * (linear + attention)
+
+
+def test_overhead_is_against_none_on_the_same_job(evaluator) -> None:
+    none, mlp = evaluator.evaluate(NONE), evaluator.evaluate(selective("mlp"))
+    assert none.recompute_overhead == 0.0
+    ratio = mlp.step_time_seconds / none.step_time_seconds
+    assert mlp.recompute_overhead == pytest.approx(ratio - 1)
+
+
+def test_core_attn_under_transformer_engine_costs_memory(evaluator) -> None:
+    """The checkpoint keeps the whole mixed QKV that the module would have let go."""
+    none, core = evaluator.evaluate(NONE), evaluator.evaluate(selective("core_attn"))
+    assert core.peak.peak_allocated_bytes > none.peak.peak_allocated_bytes
+    assert core.saved_bytes_per_layer[DENSE] > none.saved_bytes_per_layer[DENSE]
+
+
+def test_earlier_stages_hold_more(evaluator) -> None:
+    in_flight = [stage.in_flight_microbatches for stage in evaluator.evaluate(NONE).stages]
+    assert in_flight == sorted(in_flight, reverse=True)
+
+
+def test_sharding_the_optimizer_saves_exactly_its_share(job) -> None:
+    calibration = load_calibration(job.gpu)
+    whole = replace(job, layout=replace(job.layout, use_distributed_optimizer=False))
+    sharded = evaluate(job, NONE, calibration).stages[0].memory_bytes
+    unsharded = evaluate(whole, NONE, calibration).stages[0].memory_bytes
+    assert unsharded.optimizer == 2 * sharded.optimizer
+    assert unsharded.weights == sharded.weights
+
+
+def test_fp32_main_gradients_double_the_gradient_buffer(job) -> None:
+    calibration = load_calibration(job.gpu)
+    wide = replace(job, config=replace(job.config, main_grads_dtype=DType.FP32))
+    narrow_bytes = evaluate(job, NONE, calibration).stages[1].memory_bytes.gradients
+    assert evaluate(wide, NONE, calibration).stages[1].memory_bytes.gradients == 2 * narrow_bytes
+
+
+def test_a_smaller_budget_lowers_the_probability(job) -> None:
+    calibration = load_calibration(job.gpu)
+    probabilities = []
+    for gib in (80, 72, 60):
+        config = replace(job.config, memory_budget_bytes=gib * 2**30)
+        probabilities.append(
+            evaluate(replace(job, config=config), NONE, calibration).fit_probability
+        )
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert probabilities[0] > 0.99
+    assert probabilities[-1] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("gpu", "impl", "backend"),
+    [
+        ("H100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FUSED),
+        ("A100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FLASH),
+        ("H100", TransformerImpl.LOCAL, AttentionBackend.UNFUSED),
+    ],
+)
+def test_auto_attention_is_resolved_by_gpu_and_implementation(job, gpu, impl, backend) -> None:
+    other = replace(job, gpu=load_gpu(gpu), model=replace(job.model, transformer_impl=impl))
+    assert rank_shape(other).model.attention_backend is backend
+
+
+def test_bubble_shrinks_with_virtual_stages(job) -> None:
+    calibration = load_calibration(job.gpu)
+    bubbles = []
+    for vpp in (1, 5, 10):
+        layout: ParallelLayout = replace(job.layout, virtual_pipeline_model_parallel_size=vpp)
+        time = evaluate(replace(job, layout=layout), NONE, calibration).time_seconds
+        bubbles.append(time.pipeline_bubble)
+    assert bubbles[0] > bubbles[1] > bubbles[2]
+    assert bubbles[0] == pytest.approx(5 * bubbles[1], rel=0.05)  # ends weigh on the pace alike

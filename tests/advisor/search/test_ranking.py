@@ -1,0 +1,76 @@
+"""Order, tiers and the Pareto front."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from advisor.answer.advice import Evaluation, TimeBreakdown
+from advisor.frameworks.megatron.setting import NONE, selective
+from advisor.search.evaluate import Evaluator
+from advisor.search.ranking import order, pareto_front, rank, tier
+
+from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
+
+
+def _like(evaluation: Evaluation, peak: int, seconds: float, probability: float) -> Evaluation:
+    time = TimeBreakdown(
+        forward=seconds,
+        backward=0,
+        recompute=0,
+        exposed_communication=0,
+        pipeline_bubble=0,
+        optimizer=0,
+    )
+    return replace(
+        evaluation, peak_reserved_bytes=peak, time_seconds=time, fit_probability=probability
+    )
+
+
+@pytest.fixture(scope="module")
+def base(evaluator: Evaluator) -> Evaluation:  # noqa: F811
+    return evaluator.evaluate(NONE)
+
+
+def test_what_fits_comes_before_what_is_faster(base: Evaluation) -> None:
+    slow, edge, fast = (
+        _like(base, 10, 5.0, 0.99),
+        _like(base, 20, 2.0, 0.6),
+        _like(base, 30, 1.0, 0.01),
+    )
+    ordered = [candidate.evaluation for candidate in rank([fast, edge, slow])]
+    assert ordered == [slow, edge, fast]
+    assert [tier(evaluation) for evaluation in ordered] == [0, 1, 2]
+
+
+def test_of_what_fits_the_faster_comes_first_then_the_smaller(base: Evaluation) -> None:
+    a, b, c = _like(base, 9, 1.0, 1), _like(base, 5, 1.0, 1), _like(base, 1, 2.0, 1)
+    assert [candidate.evaluation for candidate in rank([c, a, b])] == [b, a, c]
+
+
+def test_of_what_does_not_fit_the_smaller_comes_first(base: Evaluation) -> None:
+    small, large = _like(base, 100, 9.0, 0.0), _like(base, 200, 1.0, 0.0)
+    assert min([large, small], key=order) is small
+
+
+def test_ranks_count_from_one_and_notes_are_kept(base: Evaluation) -> None:
+    candidates = rank([_like(base, 1, 2.0, 1), _like(base, 1, 1.0, 1)], lambda _: ("said", "so"))
+    assert [candidate.rank for candidate in candidates] == [1, 2]
+    assert {candidate.note for candidate in candidates} == {"said; so"}
+
+
+def test_front_of_all_pairs(base: Evaluation) -> None:
+    """Of a 3 x 3 grid of (memory, time) only the corner (1, 1) is on the front; without it the two
+    beside it."""
+    grid = {(m, t): _like(base, m, float(t), 1.0) for m, t in product((1, 2, 3), repeat=2)}
+    assert pareto_front(list(grid.values())) == {id(grid[1, 1])}
+    del grid[1, 1]
+    assert pareto_front(list(grid.values())) == {id(grid[1, 2]), id(grid[2, 1])}
+
+
+def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:
+    inert = replace(_like(base, 5, 1.0, 1.0), setting=selective("layernorm"))
+    none = _like(base, 5, 1.0, 1.0)
+    first, second = rank([inert, none])
+    assert (first.evaluation, first.pareto) == (none, True)
+    assert not second.pareto

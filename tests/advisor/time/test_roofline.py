@@ -1,0 +1,173 @@
+"""Seconds of single operators on a machine of round numbers."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.base.dtypes import DType
+from advisor.layers.operators import (
+    Collective,
+    CollectiveKind,
+    ComputeUnit,
+    Gemm,
+    Group,
+    Module,
+    Operator,
+    Tensor,
+)
+from advisor.time.machine import Link, Machine
+from advisor.time.roofline import Network, Seconds, backward_seconds, bound_by, forward_seconds
+
+MACHINE = Machine(
+    linear_flops=100.0,
+    bf16_flops=100.0,
+    attention_forward_flops=50.0,
+    attention_backward_flops=25.0,
+    memory_bytes_per_second=10.0,
+    optimizer_bytes_per_second=10.0,
+    kernel_seconds=0.0,
+    hidden_fraction=0.5,
+)
+EIGHT_BIT = replace(MACHINE, linear_flops=200.0, quantize_bytes=4)
+LINK = Link(bytes_per_second=100.0, latency_seconds=0.0)
+NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=2)
+SOURCE, TARGET = Tensor("x", (10, 5), DType.BF16), Tensor("y", (10, 20), DType.BF16)
+LINEAR = Operator(
+    name="linear_fc1",
+    module=Module.LINEAR_FC1,
+    unit=ComputeUnit.GEMM,
+    inputs=(SOURCE,),
+    outputs=(TARGET,),
+    saved=(SOURCE,),
+    gemm=Gemm(10, 20, 5, quantized=True),
+)
+NORM = Operator(
+    name="norm",
+    module=Module.INPUT_LAYERNORM,
+    unit=ComputeUnit.BANDWIDTH,
+    inputs=(SOURCE,),
+    outputs=(Tensor("normed", (10, 5), DType.BF16),),
+    saved=(SOURCE, Tensor("rstd", (10,), DType.FP32)),
+)
+FLASH = Operator(
+    name="core_attention",
+    module=Module.CORE_ATTENTION,
+    unit=ComputeUnit.ATTENTION,
+    inputs=(SOURCE,),
+    outputs=(TARGET,),
+    attention_flops=1000,
+)
+
+
+def test_flash_attention_reaches_its_rate_with_rows_and_tokens() -> None:
+    """1000 FLOPs at 50 a second, and half as long again for rows, a quarter for tokens."""
+    ramp = replace(MACHINE, attention_half_rate_rows=32.0, attention_half_rate_tokens=8.0)
+    kernel = replace(FLASH, attention_rows=64, attention_tokens=32)
+    assert forward_seconds(kernel, ramp, NETWORK).compute == 20.0 * 1.75
+    assert backward_seconds(kernel, ramp, NETWORK).compute == 2.5 * 40.0 * 1.75
+    assert forward_seconds(kernel, MACHINE, NETWORK).compute == 20.0
+    assert forward_seconds(FLASH, ramp, NETWORK).compute == 20.0
+
+
+def _gather(overlapped: bool, num_bytes: int = 2000) -> Collective:
+    return Collective(CollectiveKind.ALL_GATHER, Group.TENSOR, num_bytes, overlapped)
+
+
+def test_a_gemm_runs_at_its_rate_and_twice_as_long_backward() -> None:
+    # 2 x 10 x 20 x 5 = 2000 FLOPs at 100 a second
+    assert forward_seconds(LINEAR, MACHINE, NETWORK) == Seconds(20.0, 0.0)
+    assert backward_seconds(LINEAR, MACHINE, NETWORK) == Seconds(40.0, 0.0)
+
+
+def test_every_kernel_has_its_fixed_cost() -> None:
+    slow = replace(MACHINE, kernel_seconds=1.0)
+    assert forward_seconds(LINEAR, slow, NETWORK).compute == 21.0
+    assert backward_seconds(LINEAR, slow, NETWORK).compute == 42.0
+    assert forward_seconds(NORM, slow, NETWORK).compute == 24.0 + 1.0
+
+
+def test_eight_bits_cast_the_input_and_the_gradient_of_the_output() -> None:
+    # 50 elements of x, 200 of y; 4 bytes each at 10 bytes a second
+    assert forward_seconds(LINEAR, EIGHT_BIT, NETWORK).compute == 10.0 + 20.0
+    assert backward_seconds(LINEAR, EIGHT_BIT, NETWORK).compute == 20.0 + 80.0
+
+
+def test_current_scaling_reads_once_more() -> None:
+    current = replace(EIGHT_BIT, quantize_bytes=6)
+    assert forward_seconds(LINEAR, current, NETWORK).compute == 10.0 + 30.0
+
+
+def test_a_gemm_of_16_bits_stays_so_in_an_8_bit_job() -> None:
+    """The output layer, and the layers at the ends with first_last_layers_bf16."""
+    wide = replace(LINEAR, gemm=Gemm(10, 20, 5))
+    assert forward_seconds(wide, EIGHT_BIT, NETWORK) == forward_seconds(wide, MACHINE, NETWORK)
+
+
+def test_a_norm_is_bound_by_its_traffic() -> None:
+    # forward: x, normed, rstd; backward: both gradients, x, rstd
+    assert forward_seconds(NORM, MACHINE, NETWORK) == Seconds((100 + 100 + 40) / 10, 0.0)
+    assert backward_seconds(NORM, MACHINE, NETWORK) == Seconds((200 + 100 + 40) / 10, 0.0)
+
+
+def test_extra_traffic_counts() -> None:
+    more = replace(NORM, extra_forward_bytes=50, extra_backward_bytes=70)
+    assert forward_seconds(more, MACHINE, NETWORK).compute == 24.0 + 5.0
+    assert backward_seconds(more, MACHINE, NETWORK).compute == 34.0 + 7.0
+
+
+def test_flash_attention_replays_its_scores_backward() -> None:
+    assert forward_seconds(FLASH, MACHINE, NETWORK).compute == 1000 / 50
+    assert backward_seconds(FLASH, MACHINE, NETWORK).compute == 2.5 * 1000 / 25
+
+
+def test_unfused_matmuls_are_bound_by_tensor_cores_or_by_their_scores() -> None:
+    scores = replace(FLASH, name="attention_scores")
+    assert forward_seconds(scores, MACHINE, NETWORK).compute == (100 + 400) / 10
+    heavy = replace(scores, attention_flops=10_000)
+    assert forward_seconds(heavy, MACHINE, NETWORK).compute == 100.0
+    assert backward_seconds(heavy, MACHINE, NETWORK).compute == 200.0
+
+
+def test_communication_in_line_is_exposed() -> None:
+    # half of 2000 bytes at 100 bytes a second
+    operator = replace(LINEAR, forward_collectives=(_gather(False),))
+    assert forward_seconds(operator, MACHINE, NETWORK) == Seconds(20.0, 10.0)
+
+
+def test_overlap_hides_a_part() -> None:
+    operator = replace(LINEAR, forward_collectives=(_gather(True),))
+    assert forward_seconds(operator, MACHINE, NETWORK) == Seconds(20.0, 5.0)
+    perfect = replace(MACHINE, hidden_fraction=1.0)
+    assert forward_seconds(operator, perfect, NETWORK) == Seconds(20.0, 0.0)
+
+
+def test_overlap_hides_no_more_than_the_kernels_last() -> None:
+    operator = replace(LINEAR, forward_collectives=(_gather(True, 10_000),))
+    assert forward_seconds(operator, MACHINE, NETWORK) == Seconds(20.0, 50.0 - 10.0)
+
+
+def test_8_bit_inputs_are_gathered_in_8_bits_and_gradients_scattered_in_16() -> None:
+    operator = replace(LINEAR, forward_collectives=(_gather(False),))
+    assert forward_seconds(operator, EIGHT_BIT, NETWORK).exposed == 5.0
+    scatter = Collective(CollectiveKind.REDUCE_SCATTER, Group.TENSOR, 2000)
+    operator = replace(LINEAR, backward_collectives=(scatter,))
+    assert backward_seconds(operator, EIGHT_BIT, NETWORK).exposed == 10.0
+
+
+@pytest.mark.parametrize(
+    ("operator", "bound"),
+    [(LINEAR, "tensor cores"), (FLASH, "attention kernel"), (NORM, "memory bandwidth")],
+)
+def test_what_bounds_an_operator(operator: Operator, bound: str) -> None:
+    assert bound_by(operator) == bound
+
+
+@pytest.mark.parametrize(
+    "field", ["linear_flops", "bf16_flops", "attention_forward_flops", "memory_bytes_per_second"]
+)
+def test_a_faster_machine_is_never_slower(field: str) -> None:
+    faster = replace(EIGHT_BIT, **{field: getattr(EIGHT_BIT, field) * 2})
+    for operator in (LINEAR, NORM, FLASH):
+        for seconds in (forward_seconds, backward_seconds):
+            before, after = (seconds(operator, m, NETWORK).compute for m in (EIGHT_BIT, faster))
+            assert after <= before

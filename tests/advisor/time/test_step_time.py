@@ -1,0 +1,283 @@
+"""Layers, chunks, data parallelism and the optimizer: exact sums, and what must not fall."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.layers.operators import CollectiveKind
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.models.layer_kind import DENSE
+from advisor.models.presets import load_model
+from advisor.plan.recompute_plan import RecomputePlan, Segment
+from advisor.request.experiments import load_experiment
+from advisor.search.evaluate import Evaluator
+from advisor.time.machine import Link, Machine
+from advisor.time.roofline import Network, backward_seconds, collective_seconds, forward_seconds
+from advisor.time.step_time import (
+    DataParallelWork,
+    PassTimes,
+    ShardedWork,
+    chunk_times,
+    end_times,
+    host_optimizer_seconds,
+    layer_times,
+    optimizer_seconds,
+    pipeline_transfer_seconds,
+    replay_seconds,
+)
+
+MACHINE = Machine(
+    linear_flops=6e14,
+    bf16_flops=6e14,
+    attention_forward_flops=5e14,
+    attention_backward_flops=4e14,
+    memory_bytes_per_second=2.5e12,
+    optimizer_bytes_per_second=2.5e12,
+    kernel_seconds=4e-6,
+    hidden_fraction=0.6,
+)
+LINK = Link(bytes_per_second=3e11, latency_seconds=1e-5)
+NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=4, context_ranks=1)
+MODEL = load_model("llama3_8b")
+SHAPE = RankShape(
+    model=MODEL,
+    seq_length=4096,
+    micro_batch_size=1,
+    tensor_model_parallel_size=4,
+    sequence_parallel=True,
+)
+WORK = DataParallelWork(
+    elements=1000,
+    gradient_itemsize=4,
+    ranks=4,
+    sharded=True,
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    joined=Link(bytes_per_second=100.0, latency_seconds=0.0),
+)
+
+
+def test_pass_times_add_and_multiply() -> None:
+    one = PassTimes(1.0, 2.0, 3.0, 4.0)
+    assert one + one == one.times(2) == PassTimes(2.0, 4.0, 6.0, 8.0)
+    assert one.total == 10.0
+
+
+def test_a_layer_is_the_sum_of_its_operators() -> None:
+    operators = transformer_layer(SHAPE)
+    times = layer_times(SHAPE, MACHINE, NETWORK)
+    forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
+    backward = [backward_seconds(o, MACHINE, NETWORK) for o in operators]
+    assert times.forward == pytest.approx(sum(one.compute for one in forward))
+    assert times.backward == pytest.approx(sum(one.compute for one in backward))
+    assert times.exposed == pytest.approx(sum(one.exposed for one in forward + backward))
+    assert times.recompute == 0.0
+
+
+def test_ends_are_where_they_are_asked_for() -> None:
+    none, first, last, both = (
+        end_times(SHAPE, MACHINE, NETWORK, *ends)
+        for ends in ((False, False), (True, False), (False, True), (True, True))
+    )
+    assert none == PassTimes()
+    assert both.total == pytest.approx(first.total + last.total)
+    assert 0 < first.total < last.total
+
+
+def test_a_full_replay_is_one_forward_communication_included() -> None:
+    operators = transformer_layer(SHAPE)
+    forward = [forward_seconds(o, MACHINE, NETWORK) for o in operators]
+    whole = replay_seconds(SHAPE, MACHINE, NETWORK, DENSE, Segment((DENSE,), whole=True).replay)
+    assert whole == pytest.approx(sum(one.compute + one.exposed for one in forward))
+
+
+def _replay(setting: RecomputeSetting, layers: int = 4) -> float:
+    plan = chunk_plan(setting, MODEL, (DENSE,) * layers, SHAPE.sequence_parallel)
+    return chunk_times(SHAPE, MACHINE, NETWORK, plan).recompute
+
+
+def test_replays_of_a_chunk() -> None:
+    whole = _replay(full(Method.UNIFORM, 1))
+    assert _replay(NONE) == 0.0
+    assert _replay(full(Method.BLOCK, 1)) == pytest.approx(whole / 4)
+    assert _replay(full(Method.UNIFORM, 4)) == pytest.approx(whole)
+    parts = _replay(selective("core_attn")), _replay(selective("mlp"))
+    assert _replay(selective("core_attn", "mlp")) == pytest.approx(sum(parts))
+    assert 0 < parts[0] < parts[1] < whole
+
+
+def test_a_setting_moves_nothing_but_the_replay() -> None:
+    none, mlp = (
+        chunk_times(SHAPE, MACHINE, NETWORK, chunk_plan(s, MODEL, (DENSE,) * 4, True))
+        for s in (NONE, selective("mlp"))
+    )
+    assert replace(mlp, recompute=0.0) == none
+
+
+def test_a_distributed_checkpoint_gathers_its_input() -> None:
+    shape = replace(SHAPE, sequence_parallel=False)
+    plain, shared = (
+        chunk_times(shape, MACHINE, NETWORK, RecomputePlan((segment,)))
+        for segment in (
+            Segment((DENSE,) * 2, whole=True),
+            Segment((DENSE,) * 2, whole=True, shards_input=True),
+        )
+    )
+    gather = collective_seconds(
+        CollectiveKind.ALL_GATHER, shape.hidden(LAYER_INPUT).num_bytes, 4, LINK
+    )
+    assert shared.recompute - plain.recompute == pytest.approx(gather)
+
+
+@pytest.mark.parametrize(
+    ("changes", "forward", "backward", "exposed"),
+    [
+        # 4000 bytes of gradients: 30 s; 2000 bytes of weights: 15 s
+        ({}, 0.0, 0.0, 45.0),
+        ({}, 10.0, 20.0, 5.0 + 10.0),
+        ({}, 15.0, 30.0, 0.0),
+        ({"overlap_grad_reduce": False}, 15.0, 30.0, 30.0),
+        ({"overlap_param_gather": False}, 15.0, 30.0, 15.0),
+        ({"gradient_itemsize": 2}, 15.0, 10.0, 5.0),
+        ({"sharded": False}, 15.0, 20.0, 40.0),
+        ({"ranks": 1}, 0.0, 0.0, 0.0),
+    ],
+)
+def test_data_parallel_communication_beside_one_microbatch(
+    changes: dict[str, int], forward: float, backward: float, exposed: float
+) -> None:
+    assert replace(WORK, **changes).exposed_seconds(forward, backward) == exposed
+
+
+def test_the_optimizer_reads_its_shard_and_the_whole_buffer() -> None:
+    # 46 bytes an element of the shard, three passes over the gradient buffer
+    machine = replace(MACHINE, optimizer_bytes_per_second=1.0)
+    assert optimizer_seconds(100, 1, 4, machine) == 100 * 46 + 100 * 4 * 3
+    assert optimizer_seconds(100, 4, 2, machine) == 25 * 46 + 100 * 2 * 3
+    assert optimizer_seconds(101, 4, 2, machine) == 26 * 46 + 101 * 2 * 3
+
+
+def test_only_the_plain_schedule_waits_for_transfers() -> None:
+    joined = Link(bytes_per_second=100.0, latency_seconds=1.0)
+    assert pipeline_transfer_seconds(200, 1, joined, 0.6) == 2 * (2.0 + 1.0)
+    assert pipeline_transfer_seconds(200, 5, joined, 0.5) == 5 * 0.5 * 2 * (2.0 + 1.0)
+    assert pipeline_transfer_seconds(200, 5, joined, 1.0) == 0.0
+
+
+def _job(**changes: int) -> Job:
+    experiment = load_experiment("llama3_70b_32xh100")
+    model = experiment.configure(load_model(experiment.model))
+    layout = replace(experiment.layout, **changes)
+    return Job(
+        model=model,
+        layout=layout,
+        config=experiment.config,
+        gpu=load_gpu("H100"),
+        num_gpus=layout.world_size,
+    )
+
+
+def _step(job: Job, setting: RecomputeSetting = NONE) -> float:
+    calibration = load_calibration(job.gpu)
+    return Evaluator(job, calibration).evaluate(setting).step_time_seconds
+
+
+def test_a_step_is_the_sum_of_its_parts() -> None:
+    job = _job()
+    evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(selective("mlp"))
+    time = evaluation.time_seconds
+    parts = (
+        time.forward,
+        time.backward,
+        time.recompute,
+        time.exposed_communication,
+        time.pipeline_bubble,
+        time.optimizer,
+        time.offload,
+    )
+    assert time.total == pytest.approx(sum(parts))
+    assert min(parts) >= 0.0
+    low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
+    assert low < time.total < high
+
+
+def test_more_recompute_never_takes_less_time() -> None:
+    settings = [
+        NONE,
+        full(Method.BLOCK, 1),
+        full(Method.BLOCK, 2),
+        full(Method.BLOCK, 4),
+        full(Method.UNIFORM, 1),
+    ]
+    times = [_step(_job(), setting) for setting in settings]
+    assert times == sorted(times)
+
+
+def test_interleaving_shrinks_the_bubble() -> None:
+    def bubble(vpp: int) -> float:
+        job = _job(virtual_pipeline_model_parallel_size=vpp)
+        evaluation = Evaluator(job, load_calibration(job.gpu)).evaluate(NONE)
+        return evaluation.time_seconds.pipeline_bubble
+
+    bubbles = [bubble(vpp) for vpp in (1, 2, 5, 10)]
+    assert bubbles == sorted(bubbles, reverse=True)
+    assert bubbles[0] == pytest.approx(10 * bubbles[3], rel=0.05)
+
+
+def test_twice_the_data_parallel_ranks_halve_the_microbatches() -> None:
+    assert 0.5 < _step(_job(data_parallel_size=4)) / _step(_job()) < 0.6
+
+
+def test_overlapped_communication_is_never_slower() -> None:
+    assert _step(_job(tp_comm_overlap=True)) < _step(_job(tp_comm_overlap=False))
+    assert _step(_job(overlap_grad_reduce=True)) < _step(_job(overlap_grad_reduce=False))
+
+
+def test_context_parallel_ranks_share_the_work_of_a_sequence() -> None:
+    model, gpu = load_model("llama3_8b"), load_gpu("H100")
+    config = replace(load_experiment("llama3_8b_8xh100").config, seq_length=8192)
+    halved = ParallelLayout(context_parallel_size=2, data_parallel_size=4)
+    job = Job(model=model, layout=halved, config=config, gpu=gpu, num_gpus=8)
+    whole = replace(job, layout=ParallelLayout(data_parallel_size=8))
+    assert _step(job) == pytest.approx(_step(whole), rel=0.05)
+
+
+def test_adam_on_the_host_waits_for_its_copies_unless_they_overlap() -> None:
+    """28 bytes of host memory an element at 50 GB/s; 4 bytes there and 2 back over the link."""
+    machine = replace(MACHINE, host_bytes_per_second=6e9)
+    update, copies = 28e9 / 50e9, 1.0
+    alone = host_optimizer_seconds(1e9, 4, machine, overlapped=False)
+    assert alone == pytest.approx(update + copies)
+    assert host_optimizer_seconds(1e9, 4, machine, overlapped=True) == pytest.approx(copies)
+
+
+def test_what_works_on_the_host_leaves_the_gpu() -> None:
+    whole = optimizer_seconds(1000, 1, 4, MACHINE)
+    none = optimizer_seconds(1000, 1, 4, MACHINE, on_host=1.0)
+    half = optimizer_seconds(1000, 1, 4, MACHINE, on_host=0.5)
+    assert none < half < whole
+    assert half == pytest.approx((none + whole) / 2)
+
+
+def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
+    """1e9 parameters over two ranks at 1e9 B/s: a gather takes 1 s, an fp32 reduction 2 s."""
+    joined = Link(bytes_per_second=1e9, latency_seconds=0.0)
+    work = ShardedWork(
+        groups=((10**9, 2, joined),),
+        gradient_itemsize=4,
+        microbatches=3,
+        gathers_again=True,
+        hidden_fraction=0.5,
+    )
+    assert work.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1 + 2))
+    assert work.exposed_seconds(10.0, 10.0) == pytest.approx(3 * (1 + 1 + 2) / 2)
+    assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
+    once = replace(work, gathers_again=False)
+    assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))

@@ -1,0 +1,114 @@
+"""Two gloo processes have the losses and gradients of one, and keep what is predicted."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from ranks import CASES, PIPELINE, Outcome, exact
+
+from advisor.job.layout import ParallelLayout
+from harness.backends.native.predict import (
+    predict_replayed_flops_per_layer,
+    predict_saved_bytes_per_layer,
+)
+from harness.trial.trial import Workload
+
+ROOT = Path(__file__).parents[4]
+TIMEOUT_SECONDS = 180
+Ranks = list[dict[str, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
+    """What both processes wrote, all cases in one start of them."""
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_PORT": port}
+        environment = os.environ | {key: str(value) for key, value in variables.items()}
+        environment |= {"MASTER_ADDR": "127.0.0.1", "PYTHONPATH": str(ROOT)}
+        with (folder / f"log{rank}").open("w") as log:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(Path(__file__).with_name("ranks.py")), str(folder)],
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+    try:
+        for process in processes:
+            process.wait(TIMEOUT_SECONDS)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    logs = "\n".join((folder / f"log{rank}").read_text()[-3000:] for rank in range(2))
+    found = [folder / f"rank{rank}.json" for rank in range(2)]
+    assert all(path.exists() for path in found), logs
+    outcomes = [json.loads(path.read_text()) for path in found]
+    missing = [name for name in CASES if any(name not in one for one in outcomes)]
+    assert not missing, f"{missing}\n{logs}"
+    return outcomes
+
+
+@lru_cache(maxsize=16)
+def _exact(workload: Workload) -> Outcome:
+    return exact(workload)
+
+
+def _alone(workload: Workload) -> Outcome:
+    return _exact(replace(workload, layout=ParallelLayout(), recompute="none"))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_are_those_of_one_process(ranks: Ranks, name: str) -> None:
+    expected = _alone(CASES[name]).losses
+    for rank in ranks:
+        assert rank[name]["losses"] == pytest.approx(expected, abs=2e-6)  # fp32 sums in parts
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_one_process(ranks: Ranks, name: str) -> None:
+    expected = _alone(CASES[name]).gradients
+    seen: dict[str, float] = {}
+    for rank in ranks:
+        for key, value in rank[name]["gradients"].items():
+            if key in rank[name]["cut"]:
+                seen[key] = seen.get(key, 0.0) + value
+            else:
+                seen.setdefault(key, value)
+                assert value == pytest.approx(seen[key], rel=1e-6), f"{key} differs between ranks"
+    # fp32 sums in parts: squares of norms agree to about 1e-5
+    assert seen == {key: pytest.approx(value, rel=1e-4) for key, value in expected.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counts_are_predicted(ranks: Ranks, name: str) -> None:
+    for rank in ranks:
+        saved, replayed = (
+            rank[name][key] for key in ("saved_bytes_per_layer", "replayed_flops_per_layer")
+        )
+        assert saved == predict_saved_bytes_per_layer(CASES[name])
+        assert replayed == predict_replayed_flops_per_layer(CASES[name])
+
+
+def test_phases_of_a_step(ranks: Ranks) -> None:
+    forward, backward, end = "forward", "backward", "optimizer"
+    name = next(name for name, one in CASES.items() if one.layout == PIPELINE)
+    first, last = (rank[name]["phases"] for rank in ranks)
+    assert first == [forward, forward, backward, backward, end]
+    assert last == [forward, backward, forward, backward, end]

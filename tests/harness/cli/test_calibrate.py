@@ -1,0 +1,91 @@
+"""The command line of `harness calibrate`."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.calibrate import measurement as measured
+from harness.cli.calibrate import Options, duration, main, parse
+from harness.cli.main import main as harness
+from harness.run.signals import Stop
+from harness.trial.trial import Device
+
+
+def test_defaults() -> None:
+    assert parse([]) == Options(budget_seconds=180.0, device=None, out=None)
+
+
+def test_flags_with_and_without_an_equals_sign() -> None:
+    wanted = Options(budget_seconds=30.0, device=Device.CPU, out=Path("x.yaml"))
+    assert parse(["--budget", "30s", "--device", "cpu", "--out", "x.yaml"]) == wanted
+    assert parse(["--budget=30s", "--device=cpu", "--out=x.yaml"]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("3min", 180), ("3 min", 180), ("1.5h", 5400), ("2m", 120), ("10SEC", 10)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "3", "min", "0s", "-3min", "3 weeks", "1e3s", "nan s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UserError, match="--budget"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--buget", "3min"], "--buget = .*is not a flag; did you mean --budget"),
+        (["--budget"], "--budget = .*needs a value"),
+        (["--device", "tpu"], "must be one of cuda, cpu"),
+        (["--out", "x.json"], "must be a YAML file; write x.yaml"),
+        (["now"], "now = .*is not a flag"),
+    ],
+)
+def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        parse(argv)
+
+
+def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "--budget TIME" in capsys.readouterr().out
+
+
+def test_the_shell_maps_errors_to_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert harness(["calibrate", "--budget", "soon"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "calibration" / "here.yaml"
+    assert harness(["calibrate", "--budget", "1s", "--device", "cpu", "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert "gemm_efficiency" in captured.out
+    assert f"wrote {out}" in captured.out
+    assert f"--config-dir {tmp_path}" in captured.out
+    assert "the budget is spent" in captured.err
+    assert out.exists()
+    assert "note: attention: torch's attention on a CPU" in captured.out
+
+
+def test_a_stop_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With nothing to conclude from; see tests/harness/calibrate/test_measurement.py for the rest."""
+
+    def stopped(*_: object) -> None:
+        raise Stop(signal.SIGTERM)
+
+    monkeypatch.setattr(measured, "calibrate", stopped)
+    assert harness(["calibrate", "--device", "cpu"]) == 143
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "stopped before enough was measured" in captured.err

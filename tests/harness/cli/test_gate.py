@@ -1,0 +1,225 @@
+"""`harness compare` and `harness golden` from the command line: output, files, exit codes."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.cli import compare, golden
+from harness.cli import main as cli
+
+pytest.importorskip("numpy")
+
+ROOT = Path(__file__).parents[3]
+RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
+PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
+MLP = RECORDED / "selective_mlp" / "result.json"
+
+
+def harness(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli.main", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )
+
+
+def test_the_recorded_regression_is_exit_1() -> None:
+    done = harness("compare", str(RECORDED))
+    assert (done.returncode, done.stderr) == (1, "")
+    line = done.stdout.splitlines()[0]
+    assert line.startswith(
+        "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9 -> 586.8  -17.3 % ["
+    )
+    assert line.endswith("limit -5 %")
+
+
+def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
+    """`harness compare | head -1`: the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli.main", "compare", str(RECORDED)],
+        cwd=ROOT,
+        timeout=60,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
+    to = tmp_path / "goldens"
+    done = harness("golden", "update", "--reason", "accepted", "--to", str(to), str(RECORDED))
+    assert done.returncode == 0
+    assert len(done.stdout.split()) == len(list(to.iterdir())) == 4
+    shown = [line for line in done.stderr.splitlines() if not line.startswith("harness golden: ")]
+    assert shown[0].startswith(f"new  {to}/llama3_70b")
+    assert shown[1] == "  accepted"
+    assert len(shown) < 20, "four goldens in short"
+    other = harness("golden", "update", "--reason", "again", "--to", str(to), str(MLP))
+    assert other.stderr.splitlines()[1:] == [
+        f"changed  {other.stdout.strip()}",
+        "  meta.reason: accepted -> again",
+    ]
+    assert "few samples (1)" in done.stderr
+    again = harness("compare", str(RECORDED), "--golden", str(to))
+    assert again.returncode == 0, again.stdout
+    assert "oom, as in the golden" in again.stdout
+    subset = harness("compare", str(MLP), "--golden", str(to))
+    assert subset.returncode == 3
+    assert subset.stdout.count("GONE") == 3
+
+
+def test_no_golden_is_exit_3(tmp_path: Path) -> None:
+    done = harness("compare", str(MLP), folder=tmp_path)
+    assert done.returncode == 3
+    assert "there is no results/golden" in done.stderr
+    assert done.stdout.startswith("NEW ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compare",),
+        ("compare", "nowhere"),
+        ("compare", str(MLP), "--limit", "step_time_seconds"),
+        ("compare", str(MLP), "--limit", "step_tme=3%"),
+        ("compare", str(MLP), "--golden", "nowhere.json"),
+        ("compare", str(MLP), "--no-such-flag"),
+        ("golden",),
+        ("golden", "update", str(MLP)),
+        ("golden", "show", "nowhere.json"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "H100", "--workload", "a=b"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100"),
+        ("golden", "import", str(MLP), "--reason", "x", "--gpus", "8xH100", "--workload", "a"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_2(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (OSError(errno.EROFS, "Read-only file system", "x.json"), "x.json: Read-only file system"),
+        (OSError(errno.ENOSPC, "No space left on device"), "golden: No space left on device"),
+        (ZeroDivisionError("ours"), "ZeroDivisionError: ours"),
+    ],
+)
+def test_what_goes_wrong_inside_is_never_read_as_a_regression(
+    error: Exception, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(golden, "main", broken)
+    assert cli.main(["golden"]) == 4
+    talk = capsys.readouterr().err
+    assert says in talk
+    assert len(talk.splitlines()) == 1 or not isinstance(error, OSError)
+
+
+def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    for main in (compare.main, golden.main):
+        with pytest.raises(SystemExit) as left:
+            main(["--help"])
+        assert left.value.code == 0
+        assert "Exit codes" in capsys.readouterr().out
+
+
+def test_limits_are_read_in_percent_and_as_fractions() -> None:
+    assert compare.parse_limit("a=3%") == ("a", pytest.approx(0.03))
+    assert compare.parse_limit("a=0.03") == ("a", 0.03)
+    with pytest.raises(UserError):
+        compare.parse_limit("a")
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert golden.main(["list", str(PUBLISHED)]) == 0
+    assert (
+        "32xH100-SXM-80GB  published  2026-06-15  tflops_per_gpu 709.9" in capsys.readouterr().out
+    )
+    assert golden.main(["show", str(PUBLISHED)]) == 0
+    page = capsys.readouterr().out
+    assert "limit 5 %" in page
+    assert "source: NVIDIA-NeMo/Megatron-Bridge" in page
+
+
+def test_export_and_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bridge = tmp_path / "bridge.json"
+    words = ["export", str(PUBLISHED), "--layout", "megatron_bridge", "--output", str(bridge)]
+    assert golden.main(words) == 0
+    assert json.loads(bridge.read_text()) == {"0": {"GPU utilization": 709.93}}
+    to = tmp_path / "to"
+    words = [
+        "import",
+        str(bridge),
+        "--reason",
+        "theirs",
+        "--gpus",
+        "32xH100",
+        "--first-step",
+        "1",
+        "--to",
+        str(to),
+        "--workload",
+        "model.name=llama3_70b",
+        "--date",
+        "2026-06-15",
+    ]
+    assert golden.main([*words, "--dry-run"]) == 0
+    assert not to.exists()
+    assert golden.main(words) == 0
+    assert compare.main([str(MLP), "--golden", str(to)]) == 1
+    assert "709.9 -> 593.6" in capsys.readouterr().out
+
+
+def test_import_takes_the_workload_of_a_result(tmp_path: Path) -> None:
+    theirs = tmp_path / "golden_values.json"
+    theirs.write_text(json.dumps({"throughput": {"values": {"5": 600.0, "6": "nan", "7": 610.0}}}))
+    words = [
+        "import",
+        str(theirs),
+        "--reason",
+        "theirs",
+        "--gpus",
+        "32xH100",
+        "--like",
+        str(MLP),
+        "--to",
+        str(tmp_path / "to"),
+        "--diff",
+        str(tmp_path / "diff.json"),
+    ]
+    assert golden.main(words) == 0
+    assert compare.main([str(MLP), "--golden", str(tmp_path / "to")]) == 0
+    assert json.loads((tmp_path / "diff.json").read_text())
+    mlp_and_attention = RECORDED / "selective_mlp_core_attn" / "result.json"
+    assert compare.main([str(mlp_and_attention), "--golden", str(tmp_path / "to")]) == 3
+
+
+def test_nothing_here_needs_torch_or_pandas() -> None:
+    code = (
+        "import sys, harness.cli.compare, harness.cli.golden\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'hydra', 'omegaconf'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

@@ -1,0 +1,259 @@
+"""`harness ingest`, from the command line to results that compare and golden read."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from harness.cli import ingest
+from harness.cli import main as cli
+from harness.cli.ingest import find_sources, parse
+from harness.judge.results import load_results
+from harness.logs.records import LogFramework
+from harness.trial.store import RunFolder
+from tests.harness.logs import lines
+
+HEAD = lines.megatron_header()
+MEMORY = lines.megatron_memory(0, 2, 55210.5, 58112.0)
+FULL = (
+    "experiment=llama3_70b_32xh100",
+    "job.seq_length=4096",
+    "job.global_batch_size=32",
+    "layout.virtual_pipeline_model_parallel_size=5",
+)
+
+
+def steps(total: int = 12, upto: int = 12, ms: float = 1230.0) -> str:
+    return "".join(
+        lines.megatron(n, total, ms=9000.0 if n == 1 else ms) for n in range(1, upto + 1)
+    )
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_one_line_for_each_log(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("good.log").write_text(HEAD + steps() + MEMORY)
+    Path("cut.log").write_text(HEAD + steps(upto=9))
+    Path("oom.log").write_text(
+        HEAD + steps(upto=3) + "torch.OutOfMemoryError: CUDA out of memory\n"
+    )
+    Path("garbage.log").write_bytes(bytes(range(256)))
+    assert cli.main(["ingest", "good.log", "cut.log", "oom.log", "garbage.log"]) == 4
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [
+        "ok          megatron_lm      good.log  8 steps after 4  1230.0 ms  412.3 TFLOP/s/GPU  "
+        "53.92 GiB allocated  56.75 GiB reserved  loss 8.123",
+        "incomplete  megatron_lm      cut.log  [training] the end of the run is not in the log; "
+        "--accept-incomplete takes it all the same (after step 9 of 12)",
+        "oom         megatron_lm      oom.log  [training] torch.OutOfMemoryError: CUDA out of "
+        "memory (after step 3 of 12)",
+        "no_data     unknown          garbage.log  [start] no line of a known framework in 3 lines",
+    ]
+
+
+def test_a_damaged_file_is_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    """All its steps can be read, and its checksum fails."""
+    packed = bytearray(gzip.compress((HEAD + steps()).encode()))
+    packed[-6] ^= 1
+    Path("bad.log.gz").write_bytes(packed)
+    assert cli.main(["ingest", "bad.log.gz"]) == 3
+    assert capsys.readouterr().out.startswith(
+        "incomplete  megatron_lm      bad.log.gz  [training] bad.log.gz: the file is damaged"
+    )
+    assert cli.main(["ingest", "bad.log.gz", "--accept-incomplete"]) == 0
+
+
+def test_a_text_about_training_is_no_log(capsys: pytest.CaptureFixture[str]) -> None:
+    """It speaks of running out of memory; a traceback of it would be believed."""
+    words = "What fits: that no rank runs out of memory.\nRuntimeError: CUDA out of memory\n"
+    Path("README.md").write_text(words)
+    assert cli.main(["ingest", "README.md"]) == 3
+    assert capsys.readouterr().out.startswith(
+        "no_data     unknown          README.md  [start] no l"
+    )
+    Path("died.log").write_text("Traceback (most recent call last):\n" + words)
+    assert cli.main(["ingest", "died.log"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "code"),
+    [
+        (HEAD + steps(), (), 0),
+        (HEAD + steps(upto=9), (), 3),
+        (HEAD + steps(upto=9), ("--accept-incomplete",), 0),
+        (HEAD + steps(upto=3), (), 3),
+        ("", (), 3),
+        (HEAD + steps(upto=3) + "NCCL error in: a.cpp\n", (), 4),
+        (HEAD + steps(upto=3) + lines.megatron(4, 12, loss=None, nans=1), (), 4),
+    ],
+)
+def test_exit_codes(content: str, flags: tuple[str, ...], code: int) -> None:
+    Path("train.log").write_text(content)
+    assert cli.main(["ingest", "train.log", *flags]) == code
+
+
+def test_a_wholly_known_workload_is_a_run_that_golden_and_compare_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, ms in (("a", 1230.0), ("b", 1231.0), ("c", 1900.0)):
+        Path(f"{name}.log").write_text(HEAD + steps(ms=ms) + MEMORY)
+    assert cli.main(["ingest", "a.log", "b.log", *FULL, "name=base"]) == 0
+    plan = RunFolder(Path("runs/base")).plan()
+    assert (plan.experiment, plan.device_name) == ("ingested", "H100")
+    (setting,) = plan.settings
+    assert (setting.spec, setting.trial.measurement.repeats) == ("selective:mlp", 2)
+    assert setting.trial.prediction is not None
+    assert setting.trial.prediction.step_time_seconds is not None
+    loaded = load_results([Path("runs/base")])
+    assert [result.status for result in loaded.results] == ["ok", "ok"]
+    assert loaded.commands == {}, "nobody here can run a log again"
+    assert cli.main(["golden", "update", "--reason", "x", "--to", "g", "runs/base"]) == 0
+    assert cli.main(["ingest", "c.log", *FULL, "name=slow"]) == 0
+    assert cli.main(["compare", "runs/base", "--golden", "g"]) == 0
+    capsys.readouterr()
+    assert cli.main(["compare", "runs/slow", "--golden", "g"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAIL  llama3_70b/tp4pp4/selective:mlp  step_time_seconds  1.231 s -> 1.9 s" in shown
+    assert cli.main(["ingest", "a.log", *FULL, "name=base"]) == 0, "again into its own folder"
+
+
+def test_what_only_the_log_tells_is_compared_too() -> None:
+    Path("a.log").write_text(HEAD + steps() + MEMORY)
+    Path("b.log").write_text(HEAD + steps(ms=1235.0) + MEMORY)
+    for name in ("a", "b"):
+        assert cli.main(["ingest", f"{name}.log", "gpus=32xH100"]) == 0
+    to = ["--reason", "x", "--to", "g", "runs/ingested-a"]
+    assert cli.main(["golden", "update", *to]) == 0
+    (golden,) = Path("g").iterdir()
+    assert golden.name.startswith("80x8192-tp4pp4-selective_mlp-32xH100-SXM-80GB-")
+    assert cli.main(["compare", "runs/ingested-b", "--golden", "g"]) == 0
+
+
+def test_like_another_result() -> None:
+    Path("a.log").write_text(HEAD + steps() + MEMORY)
+    assert cli.main(["ingest", "a.log", *FULL, "name=base"]) == 0
+    (result,) = Path("runs/base/trials").glob("*/result.json")
+    assert cli.main(["ingest", "a.log", f"like={result}", "name=same"]) == 0
+    first, second = (load_results([Path("runs") / n]).results[0] for n in ("base", "same"))
+    assert first.trial["workload"] == second.trial["workload"]
+    assert first.environment == second.environment
+    assert cli.main(["ingest", "a.log", "name=part"]) == 0
+    assert cli.main(["ingest", "a.log", "like=runs/part/a/result.json", "name=again"]) == 0
+
+
+def test_another_framework_needs_to_be_told_its_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = "".join(lines.titan(n, tps=3000, second=n) for n in range(1, 13))
+    Path("titan.log").write_text(log + lines.titan_says("Training completed"))
+    assert cli.main(["ingest", "titan.log", "experiment=llama3_8b_8xh100"]) == 2
+    assert "the log does not tell its setting" in capsys.readouterr().err
+    asked = ["experiment=llama3_8b_8xh100", "recompute.settings=[full:block:8]"]
+    assert cli.main(["ingest", "titan.log", *asked]) == 0
+    assert "torchtitan" in capsys.readouterr().out
+
+
+def test_a_folder_is_one_run_and_a_pattern_many() -> None:
+    for rank in (0, 1):
+        folder = Path(f"job/attempt_0/{rank}")
+        folder.mkdir(parents=True)
+        (folder / "stdout.log").write_text("")
+    Path("job/notes.json").write_text("{}")
+    Path("x.log.gz").write_bytes(gzip.compress(b""))
+    Path("y.log").write_text("")
+    folder_, *patterns = find_sources(["job", "*.log*"])
+    assert (folder_.name, len(folder_.paths)) == ("job", 2)
+    assert [source.name for source in patterns] == ["x", "y"]
+    (one,) = find_sources(["x.log.gz", "y.log"], one_run=True)
+    assert len(one.paths) == 2
+    assert [s.name for s in find_sources(["y.log", "job/../y.log"])] == ["y", "y-2"]
+
+
+def test_the_command_line() -> None:
+    Path("a=b.log").write_text("")
+    options = parse(["a=b.log", "framework=nemo", "--one-run", "gpus=8xH100", "--config-dir", "c"])
+    assert options.logs == ("a=b.log",)
+    assert options.overrides == ("gpus=8xH100",)
+    assert (options.framework, options.one_run) == (LogFramework.NEMO, True)
+    assert parse(["x", "framework=auto"]).framework is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "LOG = (none): must name a log"),
+        (["absent.log"], "LOG = absent.log: names no file"),
+        (["empty"], "is a folder without logs"),
+        (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
+        (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
+        (["a.log", "--config-dir"], "needs a folder"),
+        (["a.log", "gpus=8"], "gpus"),
+        (["a.log", "name=../esc"], "name = ../esc: must be the name of one folder"),
+        (["a.log", "device=tpu"], "must be one of cuda, cpu"),
+        (["a.log", "like=absent.json"], "cannot be read"),
+        (["a.log", "like=a.log", "experiment=tiny_cpu"], "give one of them"),
+        (["a.log", "mesure.steps=3"], "is not a known key"),
+        (
+            ["a.log", "recompute.settings=[bogus]"],
+            "recompute.settings = (given): is part of a work",
+        ),
+        (["a.log", "like=a.log", "job.seq_length=1"], "and like=RESULT tells its own"),
+        (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),
+        (["a.log", *FULL, "recompute.settings=[none,selective]"], "are several"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    Path("a.log").write_text(HEAD + steps())
+    Path("empty").mkdir()
+    assert cli.main(["ingest", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_measured_run_is_not_written_over() -> None:
+    from harness.trial.run_plan import RunPlan
+
+    RunFolder(Path("runs/mine")).create(RunPlan(experiment="x", device_name="cpu", settings=()))
+    Path("a.log").write_text(HEAD + steps())
+    assert cli.main(["ingest", "a.log", "name=mine"]) == 2
+    assert cli.main(["ingest", "a.log", "name=mine", "--dry-run"]) == 0
+
+
+def test_results_of_another_log_are_not_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(f"{folder}/train.log").write_text(HEAD + steps())
+    assert cli.main(["ingest", "a/train.log"]) == 0
+    assert cli.main(["ingest", "a/train.log"]) == 0, "its own"
+    kept = Path("runs/ingested-train/train/result.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main(["ingest", "b/train.log"]) == 2
+    assert "holds results of another log" in capsys.readouterr().err
+    assert Path("runs/ingested-train/train/result.json").read_bytes() == kept
+    assert cli.main(["ingest", "b/train.log", "name=b"]) == 0
+
+
+def test_a_folder_that_may_not_be_searched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "job/x")
+
+    Path("job").mkdir()
+    Path("job/x").write_text("")
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert cli.main(["ingest", "job"]) == 2
+    assert "LOG = job: cannot be searched: job/x: Permission denied" in capsys.readouterr().err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ingest", "--help"]) == 0
+    assert capsys.readouterr().out == ingest.HELP

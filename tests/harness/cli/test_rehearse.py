@@ -1,0 +1,95 @@
+"""`harness rehearse`, from the command line to exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main as cli
+from harness.cli import rehearse
+
+ROOT = Path(__file__).parents[3]
+TINY = (
+    "model=llama3.2_1b",
+    "gpus=4xH100",
+    "layout=tp2_pp2",
+    "model.num_query_groups=2",
+    "model.num_attention_heads=4",
+    "model.num_layers=2",
+    "model.hidden_size=64",
+    "model.ffn_hidden_size=96",
+    "model.kv_channels=16",
+    "model.vocab_size=256",
+    "job.seq_length=64",
+    "job.micro_batch_size=1",
+    "job.global_batch_size=4",
+)
+
+
+def test_a_tiny_job(tmp_path: Path) -> None:
+    pytest.importorskip("megatron.core")
+    arguments = [sys.executable, "-m", "harness.cli.main", "rehearse", *TINY]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done, again = (
+        subprocess.run(
+            arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        for _ in range(2)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "trial 1/1  none  ok" in done.stderr
+    assert done.stdout.count("\nnone ") == 2  # a row a stage
+    assert again.stdout == done.stdout
+    assert "as found" in again.stderr
+    (path,) = tmp_path.glob("runs/*/trials/*/result.json")
+    stages = json.loads(path.read_text())["stages"]
+    assert [one["stage"] for one in stages] == [0, 1]
+    assert stages[0]["weights"] > 0
+
+
+def test_a_dry_run_needs_no_torch_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearse, "require_megatron", lambda: pytest.fail("asked for"))
+    assert cli.main(["rehearse", "--dry-run", *TINY]) == 0
+    assert "none  stage 1" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rehearse", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Exit codes" in shown
+    assert "cannot contain" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "model = (none): is missing"),
+        (("modle=x",), "did you mean model"),
+        ((*TINY, "layout=tp3"), "layout"),
+        ((*TINY, "stage=2"), "there are 2 stages"),
+        ((*TINY, "name=a/b"), "must be the name of one folder"),
+        ((*TINY, "--dry"), "is not a flag"),
+    ],
+)
+def test_wrong_requests_are_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["rehearse", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_without_megatron_the_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.backends.megatron_core.installed.find_spec", lambda name: None)
+    assert cli.main(["rehearse", *TINY]) == 2
+    assert "pip install 'recompute-advisor[megatron]'" in capsys.readouterr().err

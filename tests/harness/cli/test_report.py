@@ -1,0 +1,133 @@
+"""`harness report` from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+
+from advisor.base.errors import UserError
+from harness.cli import main as cli
+from harness.cli import report
+from tests.harness.logs import lines
+
+ROOT = Path(__file__).parents[3]
+RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
+GOLDEN = ROOT / "results/golden"
+
+
+def harness(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "harness.cli.main", "report", *words],
+        cwd=ROOT,
+        text=True,
+        timeout=60,
+        capture_output=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""} | environment,
+    )
+
+
+def test_the_recorded_regression_with_its_verdict(tmp_path: Path) -> None:
+    """Exit 0: a report was written; the verdict is what it says."""
+    summary = tmp_path / "summary"
+    done = harness(
+        str(RECORDED),
+        "--golden",
+        str(GOLDEN),
+        "--to",
+        str(tmp_path / "to"),
+        GITHUB_STEP_SUMMARY=str(summary),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    files = [Path(line) for line in done.stdout.splitlines()]
+    assert all(path.is_file() for path in files)
+    assert {"report.md", "report.html", "junit.xml", "trials.csv", "bmf.json"} <= {
+        path.name for path in files
+    }
+    text = summary.read_text()
+    assert "**2 regression, 2 failed: regression (exit 1)**" in text
+    assert "FAIL  llama3_70b/tp4pp4/selective:mlp,core_attn  tflops_per_gpu  709.9" in text
+    assert text.index("FAIL") < text.index("ERROR") < text.index("## Settings")
+    assert list(json.loads((tmp_path / "to/bmf.json").read_text())) == [
+        "llama3_70b/tp4pp4/selective:mlp",
+        "llama3_70b/tp4pp4/selective:mlp,core_attn",
+    ]
+
+
+def test_limits_are_those_of_compare(tmp_path: Path) -> None:
+    words = [str(RECORDED), "--golden", str(GOLDEN), "--to", str(tmp_path)]
+    assert report.main([*words, "--limit", "tflops_per_gpu=30%"]) == 0
+    assert "2 failed" in (tmp_path / "report.md").read_text()
+    assert "FAIL " not in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "the following arguments are required: RUN"),
+        (("nowhere",), "RUN = nowhere: is not a folder"),
+        ((str(ROOT / "configs"),), "holds neither a run nor a result.json"),
+        ((str(RECORDED), "--golden", "nowhere.json"), "golden = nowhere.json: cannot be read"),
+        ((str(RECORDED), "--limit", "step_tme=3%"), "is not a metric; did you mean"),
+        ((str(RECORDED), "--no-such"), "unrecognized arguments: --no-such"),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...], says: str) -> None:
+    done = harness(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("harness report: ")
+    assert says in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir(mode=0o500)
+    assert harness(str(RECORDED), "--to", str(tmp_path / "to/report")).returncode == 4
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "to").write_text("")
+    done = harness(str(RECORDED), "--to", str(tmp_path / "to"))
+    assert done.returncode == 4
+    assert done.stderr.startswith("harness report: cannot write ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_documents_files_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        report.main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("junit.xml", "report.html", "bmf.json", "trials.csv", "Exit codes"):
+        assert word in text
+
+
+def test_no_torch_and_no_hydra_are_needed(tmp_path: Path) -> None:
+    code = (
+        "import sys, harness.cli.main\n"
+        f"sys.exit(harness.cli.main.main(['report', {str(RECORDED)!r}, '--to', {str(tmp_path)!r}])"
+        " or bool({'torch', 'hydra', 'optuna', 'pyplot'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        check=False,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_log_that_alone_tells_its_workload_has_no_report(tmp_path: Path) -> None:
+    pytest.importorskip("hydra")
+    (tmp_path / "a.log").write_text(lines.megatron_header() + lines.megatron(1, 1))
+    assert cli.main(["ingest", str(tmp_path / "a.log"), f"runs={tmp_path}"]) == 3
+    with pytest.raises(UserError, match="harness ingest LOG experiment=NAME"):
+        report.main([str(tmp_path / "ingested-a")])

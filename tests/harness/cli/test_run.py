@@ -1,0 +1,194 @@
+"""`harness`, from the command line to exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from harness.cli import main as cli
+from harness.cli import run
+from harness.run.runner import UNMEASURED
+
+ROOT = Path(__file__).parents[3]
+DRIVE = str(Path(__file__).parents[1] / "drive.py")
+
+
+def harness(
+    tmp_path: Path, *arguments: str, faults: dict[str, str] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """`harness run` with stub trials, in an empty folder; each of them takes 20 ms."""
+    (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
+    environment = {
+        **os.environ,
+        "STUB_FAULTS": str(tmp_path / "faults.json"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **variables,
+    }
+    return subprocess.run(
+        [sys.executable, DRIVE, *arguments],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_alone_it_runs_the_corners(tmp_path: Path) -> None:
+    done = harness(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tiny_cpu on cpu; predicted beside measured" in done.stdout
+    for spec in ("none", "selective:mlp", "full:uniform:1"):
+        assert f"  {spec} " in done.stdout
+    assert "Following the advisor gives " in done.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("tiny_cpu-cpu-")
+    assert f"results in runs/{folder.name}" in done.stderr
+    assert "trial 3/3  full:uniform:1  ok" in done.stderr
+    assert done.stderr.splitlines()[-1] == f"harness run: report in runs/{folder.name}/report"
+    assert "# tiny\\_cpu on CPU" in (folder / "report/report.md").read_text()
+    assert (folder / "report/report.html").stat().st_size > 50_000
+    again = harness(tmp_path, "--no-report")
+    assert again.returncode == 0
+    assert again.stdout == done.stdout
+    assert again.stderr.count("as found") == 3
+
+
+def test_a_dry_run_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "--dry-run", "measure.repeats=2"]) == 0
+    assert capsys.readouterr().out.count("  selective:mlp") == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_failures_are_exit_code_4_and_may_be_retried(tmp_path: Path) -> None:
+    done = harness(tmp_path, "name=x", "--no-report", faults={"default": "oom"})
+    assert not (tmp_path / "runs/x/report").exists()
+    assert done.returncode == 4
+    assert "[start, 1.50 GiB over] torch.OutOfMemoryError: CUDA out of memory" in done.stdout
+    assert "The advisor's first choice did not run." not in done.stdout
+    found = harness(tmp_path, "name=x", "--no-report")
+    assert found.returncode == 4, "an out-of-memory is an answer"
+    assert "--retry" not in found.stderr
+    assert harness(tmp_path, "name=x", "--retry", "--no-report").returncode == 0
+
+
+def test_a_report_that_fails_loses_nothing(tmp_path: Path) -> None:
+    """A file where the report's folder would be: told in one line, and the exit code stands."""
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/report").write_text("")
+    done = harness(tmp_path, "name=x")
+    assert done.returncode == 0
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("harness run: no report: FileExistsError: ")
+    assert last.endswith("again: harness report runs/x")
+    assert done.stdout.startswith("tiny_cpu on cpu")
+    failed = harness(tmp_path, "name=x", "--retry", faults={"default": "exit_7"})
+    assert failed.returncode == 0, "as found: measured before"
+    assert "no report: " in failed.stderr
+
+
+def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> None:
+    """Packages that raise ImportError stand before the real ones."""
+    for name in ("matplotlib", "jinja2", "pandas"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = harness(tmp_path, "name=x", PYTHONPATH=path)
+    assert done.returncode == 0
+    (note,) = [line for line in done.stderr.splitlines() if "recompute-advisor[report]" in line]
+    assert note.startswith("harness run: no figures, report.html, trials.csv, ")
+    assert (tmp_path / "runs/x/report/report.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["experiment=llama3_8b_1xh20"], "experiment = llama3_8b_1xh20: unknown experiment"),
+        (["--retry=unsable"], "--retry = unsable: must be one of ok, unstable"),
+        (["--retri"], "--retri = (given): is not a flag; did you mean --retry or"),
+        (["--config-dir"], "--config-dir = (none): needs a folder"),
+        (["--config-dir=absent"], "is not a folder"),
+        (["name=../x"], "name = ../x: must be the name of one folder"),
+        (["device=cuda"], "device = cuda: no GPU is seen"),
+        (["measure.steps=x"], "could not be converted to Integer"),
+        (["-m", "measure.steps=1,2"], "-m = (given): is not a flag"),
+    ],
+)
+def test_a_wrong_request_is_one_line(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", *arguments]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert line.startswith("harness run: ")
+    assert says in line
+    assert printed.out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_exit_code_4(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o500)
+    done = harness(tmp_path)
+    assert done.returncode == 4
+    assert "Permission denied" in done.stderr.splitlines()[-1]
+
+
+def test_a_file_in_the_way_is_exit_code_4(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    done = harness(tmp_path)
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+    assert "cannot write" in done.stderr.splitlines()[-1]
+
+
+def test_help_documents_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    top = capsys.readouterr().out
+    assert cli.main(["run", "--help"]) == 0
+    own = capsys.readouterr().out
+    for text in (top, own):
+        assert "Exit codes" in text
+        assert max(map(len, text.splitlines())) <= 106
+    for name in cli.MODULES:
+        assert f"\n  {name} " in top
+    assert cli.main([]) == 2
+
+
+def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compair", "x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("harness compair = x: is not a command; did you mean compare or")
+
+
+def test_flags_and_overrides_may_stand_anywhere() -> None:
+    flags = run.parse(["a=1", "--retry", "--config-dir", "d", "b=2", "--dry-run"])
+    assert flags == run.Flags(
+        overrides=("a=1", "b=2"), dry_run=True, retry=UNMEASURED, config_dir=Path("d")
+    )
+    assert run.parse(["--retry=unstable,oom"]).retry == {"unstable", "oom"}
+    assert run.again_line("run", ["a=1", "--retry=unstable"]) == "harness run a=1"
+
+
+def test_importing_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, harness.cli.main, harness.cli.run\n"
+        "print([n for n in ('torch', 'hydra', 'omegaconf', 'numpy') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,108 @@
+"""Results as trials leave them, made of numbers that can be reckoned by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+from advisor.base.dtypes import Precision
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from harness.trial.codec import plain
+from harness.trial.result import (
+    Concern,
+    Evidence,
+    MemoryPeak,
+    Phase,
+    StepTimes,
+    TrialResult,
+    TrialStatus,
+)
+from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+
+MODEL = ModelSpec(
+    name="toy",
+    num_layers=4,
+    hidden_size=64,
+    ffn_hidden_size=96,
+    num_attention_heads=4,
+    num_query_groups=2,
+    kv_channels=16,
+    vocab_size=256,
+    max_position_embeddings=64,
+)
+WORKLOAD = Workload(
+    model=MODEL,
+    layout=ParallelLayout(),
+    seq_length=64,
+    micro_batch_size=2,
+    global_batch_size=4,
+    precision=Precision.BF16,
+    recompute="none",
+    backend=Backend.NATIVE,
+    device=Device.CUDA,
+)
+ENVIRONMENT: dict[str, Any] = {
+    "gpus": [{"torch_name": "NVIDIA H200"}],
+    "software": {"torch": "2.11.0"},
+    "variables": {},
+}
+GIB = 2**30
+
+
+def prediction(seconds: float | None, peak: int, probability: float = 1.0) -> Prediction:
+    return Prediction(
+        step_time_seconds=seconds,
+        peak_allocated_bytes=peak,
+        peak_reserved_bytes=peak + GIB,
+        saved_bytes_per_layer=1000,
+        replayed_flops_per_layer=0,
+        calibration="h200",
+        fit_probability=probability,
+    )
+
+
+def result(
+    setting: str,
+    seconds: float | None,
+    *,
+    predicted: Prediction | None = None,
+    peak: int = 10 * GIB,
+    status: TrialStatus = TrialStatus.OK,
+    repeat: int = 0,
+    workload: Workload = WORKLOAD,
+    environment: dict[str, Any] | None = None,
+    concern: str = "spread",
+) -> TrialResult:
+    """`seconds` of three equal steps; None for a trial that gave none. concern: why unstable."""
+    trial = Trial(
+        workload=replace(workload, recompute=setting),
+        measurement=MeasurementPlan(),
+        prediction=predicted,
+        repeat=repeat,
+        variables=("X=expandable_segments:True",),
+    )
+    measured = seconds is not None
+    unstable = status is TrialStatus.UNSTABLE
+    return TrialResult(
+        name=trial.name,
+        status=status,
+        trial=plain(trial),
+        environment=ENVIRONMENT if environment is None else environment,
+        started_at=f"2026-01-01T00:00:0{repeat}",
+        wall_seconds=1.0,
+        times=StepTimes(seconds=(seconds,) * 3, warmup_seconds=(), clock="cuda_event")
+        if seconds is not None
+        else None,
+        memory=(
+            MemoryPeak(
+                rank=0, stage=0, allocated=peak, reserved=peak + GIB, saved_bytes_per_layer=1000
+            ),
+        )
+        if measured
+        else (),
+        concerns=(Concern(name=concern, seen="9 %", limit="5 %", advice="", fatal=True),)
+        if unstable
+        else (),
+        evidence=None
+        if measured
+        else Evidence(phase=Phase.FORWARD, message="CUDA out of memory", over_bytes=GIB),
+    )

@@ -1,0 +1,85 @@
+"""Results become rows: cells, repeats, what is trusted."""
+
+from dataclasses import replace
+
+import pytest
+from synthetic import GIB, WORKLOAD, prediction, result
+
+from harness.judge.accuracy.cells import Half, rows
+from harness.trial.result import TrialStatus
+from harness.trial.trial import Device
+
+
+def test_a_row_holds_both_sides() -> None:
+    none, mlp = rows(
+        [
+            result("selective:mlp", 1.2, predicted=prediction(1.1, 8 * GIB), peak=10 * GIB),
+            result("none", 1.0, predicted=prediction(0.9, 9 * GIB), peak=10 * GIB),
+        ]
+    )
+    assert (none.setting, mlp.setting) == ("none", "selective:mlp")
+    assert none.cell == mlp.cell
+    assert none.allocated.error == pytest.approx(-0.1)
+    assert none.reserved.measured == 11 * GIB
+    assert none.kept.error == 0
+    assert mlp.overhead.predicted == pytest.approx(1.1 / 0.9 - 1)
+    assert mlp.overhead.measured == pytest.approx(0.2)
+    assert none.overhead.measured == 0
+    assert none.calibration == "h200"
+
+
+@pytest.mark.parametrize(("reason", "peak"), [("spread", 99), ("allocator_retries", 11)])
+def test_processes_are_joined_and_the_untrusted_give_bytes_at_most(reason: str, peak: int) -> None:
+    """Steps of unequal length keep the same bytes; an allocator at its limit does not."""
+    wild = result("none", 9.0, repeat=2, status=TrialStatus.UNSTABLE, peak=99 * GIB, concern=reason)
+    (row,) = rows([result("none", 1.0), result("none", 2.0, repeat=1, peak=11 * GIB), wild])
+    assert row.processes == 2
+    assert row.step.measured == 1.5
+    assert row.allocated.measured == peak * GIB
+    assert row.why == f"unstable: {reason} 9 %"
+    assert row.measured_fits
+
+
+def test_the_prediction_is_the_one_made_before_the_first_process() -> None:
+    later = result("none", 1.0, predicted=prediction(5.0, GIB), repeat=1)
+    first = result("none", 1.0, predicted=prediction(1.0, GIB))
+    (row,) = rows([later, first])
+    assert row.step.predicted == 1.0
+
+
+def test_out_of_memory_is_a_verdict_without_numbers() -> None:
+    (row,) = rows([result("none", None, predicted=prediction(1.0, GIB), status=TrialStatus.OOM)])
+    assert row.measured_fits is False
+    assert row.predicted_fits is True
+    assert row.step.measured is row.allocated.measured is None
+    assert row.why.startswith("oom: ")
+
+
+def test_cells_differ_by_workload_device_and_allocator_but_not_by_setting() -> None:
+    longer, cpu = (
+        replace(WORKLOAD, **change) for change in ({"seq_length": 128}, {"device": Device.CPU})
+    )  # type: ignore[arg-type]
+    found = rows(
+        [
+            result("none", 1.0),
+            result("selective:mlp", 1.0),
+            result("none", 1.0, workload=longer),
+            result("none", 1.0, workload=cpu, environment={"gpus": []}),
+        ]
+    )
+    assert len({row.cell for row in found}) == 3
+    assert {row.cell.group for row in found} == {"cuda native toy", "cpu native toy"}
+    assert {row.cell.half for row in found} <= set(Half)
+
+
+def test_a_process_that_left_no_fingerprint_belongs_to_the_others() -> None:
+    killed = result("selective:mlp", None, status=TrialStatus.TIMEOUT, environment={})
+    found = rows([killed, result("none", 1.0)])
+    assert len({row.cell for row in found}) == 1
+    assert found[1].measured_fits is None
+
+
+def test_a_half_is_a_matter_of_the_key_alone() -> None:
+    (row,) = rows([result("none", 1.0)])
+    assert replace(row.cell, key="a0", label="x").half is Half.FIT
+    assert replace(row.cell, key="a1").half is Half.HELD_OUT

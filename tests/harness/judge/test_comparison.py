@@ -1,0 +1,314 @@
+"""Every trial and every golden is accounted for; identity before numbers; exit codes."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.judge.comparison import Comparison, compare, render
+from harness.judge.goldens.golden import Golden
+from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
+from harness.judge.results import load_results
+from harness.judge.rows import Row
+from harness.judge.trial_rows import Options
+from harness.judge.update import golden_of, load_golden
+from harness.judge.verdict import Verdict
+from harness.trial.result import Concern, MemoryPeak, TrialStatus
+
+pytest.importorskip("numpy")
+
+GIB, MIB = 2**30, 2**20
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def golden(make_repeats: Any) -> Golden:
+    return golden_of(make_repeats(), "first")
+
+
+def row_of(comparison: Comparison, metric: str) -> Row:
+    return next(row for row in comparison.rows if row.metric == metric)
+
+
+def verdicts(comparison: Comparison) -> dict[str, Verdict]:
+    return {row.metric: row.verdict for row in comparison.rows}
+
+
+def test_the_same_again_passes(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(), [golden])
+    assert set(verdicts(found)) == {STEP_TIME, TOKENS, TFLOPS, ALLOCATED, RESERVED, LOSS}
+    assert set(verdicts(found).values()) == {Verdict.PASS}
+    assert found.exit_code == 0
+    assert render(found).endswith("6 pass: pass (exit 0)\n")
+
+
+def test_metrics_are_what_the_steps_say(make_repeats: Any, golden: Golden) -> None:
+    """2 GPUs, 0.2 s a step: 8 sequences of 1,000 tokens, 400 TFLOP/s a GPU."""
+    found = compare(make_repeats(), [golden])
+    assert row_of(found, STEP_TIME).new == pytest.approx(0.2)
+    assert row_of(found, TFLOPS).new == pytest.approx(400.0)
+    assert row_of(found, TOKENS).new == pytest.approx(20_000.0)
+    assert row_of(found, ALLOCATED).new == 10 * GIB
+
+
+def test_a_regression_is_one_line_worst_first(make_repeats: Any, golden: Golden) -> None:
+    results = make_repeats(0.09)
+    found = compare(results, [golden], commands={golden.identity.workload_key: "harness run x"})
+    assert found.exit_code == 1
+    lines = render(found).splitlines()
+    form = (
+        r"FAIL  toy/tp1pp1/none  step_time_seconds  0\.2 s -> 0\.218 s  \+9\.0 % "
+        r"\[\+7\.\d, \+10\.\d\]  limit \+5 %"
+    )
+    assert re.fullmatch(form, lines[0])
+    assert lines[1].strip() == "the whole interval is beyond the limit"
+    assert lines[2].strip() == "harness run x"
+    assert sum("harness run x" in line for line in lines) == 1
+    fail = row_of(found, TFLOPS)
+    assert fail.limit == -0.05
+    assert fail.change == pytest.approx(1 / 1.09 - 1, abs=1e-4)
+
+
+def test_improvement_is_a_stale_golden(make_repeats: Any, golden: Golden) -> None:
+    results = make_repeats(-0.1)
+    found = compare(results, [golden])
+    assert row_of(found, STEP_TIME).verdict is Verdict.STALE
+    assert found.exit_code == 0
+    assert compare(results, [golden], Options(strict=True)).exit_code == 1
+
+
+def test_noise_is_inconclusive_with_repeats(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(0.03, noise=8.0), [golden])
+    row = row_of(found, STEP_TIME)
+    assert row.verdict is Verdict.INCONCLUSIVE
+    assert row.repeats is not None
+    assert found.exit_code == 3
+    assert f"{row.repeats.count} repeats" in render(found)
+
+
+def test_memory_has_a_floor_and_limits_of_its_own(make_repeats: Any, golden: Golden) -> None:
+    assert compare(make_repeats(allocated=10 * GIB + 60 * MIB), [golden]).exit_code == 0
+    worse = compare(make_repeats(allocated=int(10.3 * GIB)), [golden])
+    assert row_of(worse, ALLOCATED).verdict is Verdict.REGRESSION
+    assert "10.00 GiB -> 10.30 GiB  +3.0 %" in render(worse)
+    lenient = Options(limits=((ALLOCATED, 0.04),))
+    assert compare(make_repeats(allocated=int(10.3 * GIB)), [golden], lenient).exit_code == 0
+
+
+def test_the_golden_may_hold_limits(make_repeats: Any, golden: Golden) -> None:
+    wide = replace(golden, limits={STEP_TIME: 0.2, TFLOPS: 0.2, TOKENS: 0.2})
+    assert compare(make_repeats(0.09), [wide]).exit_code == 0
+
+
+@pytest.mark.parametrize("limits", [(("step_tme", 0.1),), ((STEP_TIME, 0.0),), ((LOSS, 1.5),)])
+def test_wrong_limits_are_refused(limits: tuple[tuple[str, float], ...]) -> None:
+    with pytest.raises(UserError):
+        Options(limits=limits)
+
+
+def test_memory_is_compared_by_stage_too(make_result: Any) -> None:
+    def results(second: int) -> list[Any]:
+        peaks = tuple(
+            MemoryPeak(rank=s, stage=s, allocated=a) for s, a in enumerate((9 * GIB, second))
+        )
+        return [make_result(repeat=0, memory=peaks)]
+
+    found = compare(results(6 * GIB), [golden_of(results(5 * GIB), "first")])
+    assert row_of(found, ALLOCATED).verdict is Verdict.PASS  # stage 0 is the fullest
+    assert row_of(found, f"{ALLOCATED}.stage1").verdict is Verdict.REGRESSION
+
+
+def test_losses_are_compared_at_the_same_training_step(make_repeats: Any, golden: Golden) -> None:
+    shifted = make_repeats(loss=(2.9, 2.8, 2.7, 2.6), warmup=4)  # one step later
+    row = row_of(compare(shifted, [golden]), LOSS)
+    assert row.verdict is Verdict.PASS
+    assert row.reason.endswith("; 3 compared")
+    off = compare(make_repeats(loss=(3.0, 2.9, 2.5, 2.7)), [golden])
+    assert row_of(off, LOSS).verdict is Verdict.REGRESSION
+    assert "step 6" in row_of(off, LOSS).reason
+
+
+def test_exact_loss(make_repeats: Any, golden: Golden) -> None:
+    near = make_repeats(loss=(3.0, 2.9, 2.8 + 1e-9, 2.7))
+    assert compare(near, [golden]).exit_code == 0
+    assert compare(near, [golden], Options(exact_loss=True)).exit_code == 1
+    assert compare(make_repeats(), [golden], Options(exact_loss=True)).exit_code == 0
+
+
+def test_a_loss_that_is_no_number_fails(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(loss=(3.0, math.nan, 2.8, 2.7)), [golden])
+    assert row_of(found, LOSS).verdict is Verdict.REGRESSION
+
+
+def test_unstable_is_never_pass_or_fail(make_repeats: Any, golden: Golden) -> None:
+    concern = Concern(name="throttle", seen="thermal", limit="none", advice="cool it", fatal=True)
+    results = make_repeats(0.3)
+    results[2] = replace(results[2], status=TrialStatus.UNSTABLE, concerns=(concern,))
+    found = compare(results, [golden])
+    assert row_of(found, STEP_TIME).verdict is Verdict.UNSTABLE
+    assert row_of(found, ALLOCATED).verdict is Verdict.PASS
+    assert found.exit_code == 3
+    assert "throttle: thermal" in render(found)
+
+
+def changed(**software: str) -> dict[str, Any]:
+    return {
+        "software": {"torch": "2.9.0", "cuda": "12.8", "nccl": "2.27", "transformer_engine": None}
+        | software,
+        "gpus": [{"torch_name": "NVIDIA H200", "driver": "580.1", "power_limit_watts": 700.0}],
+        "variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        "git_commit": "another",
+    }
+
+
+def test_another_environment_is_refused(make_repeats: Any, golden: Golden) -> None:
+    results = make_repeats(0.5, environment=changed(torch="2.10.0", transformer_engine="2.6"))
+    found = compare(results, [golden])
+    assert [row.verdict for row in found.rows] == [Verdict.ENVIRONMENT]
+    assert found.exit_code == 3
+    allowed = compare(results, [golden], Options(allow_env_change=True))
+    assert allowed.exit_code == 1
+    assert render(allowed).splitlines()[:2] == [
+        "environment  toy/tp1pp1/none  software.torch  2.9.0 -> 2.10.0",
+        "environment  toy/tp1pp1/none  software.transformer_engine  (none) -> 2.6",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("group", "values"),
+    [
+        ("gpus", [{"torch_name": "NVIDIA B200", "driver": "580.1", "power_limit_watts": 700.0}]),
+        ("gpus", [{"torch_name": "NVIDIA H200", "driver": "580.1", "power_limit_watts": 500.0}]),
+        ("variables", {}),
+    ],
+)
+def test_gpu_power_and_allocator_belong_to_it(
+    make_repeats: Any, golden: Golden, group: str, values: Any
+) -> None:
+    found = compare(make_repeats(environment=changed() | {group: values}), [golden])
+    assert found.exit_code == 3
+    assert found.count(Verdict.ENVIRONMENT) == 1
+
+
+def test_commit_host_and_clock_do_not(make_repeats: Any, golden: Golden) -> None:
+    assert compare(make_repeats(environment=changed()), [golden]).exit_code == 0
+
+
+def test_no_golden_is_no_verdict(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(recompute="full:uniform:1"), [golden])
+    assert found.count(Verdict.APPEARED) == 1
+    assert found.count(Verdict.VANISHED) == 1
+    assert found.exit_code == 3
+    both = [*make_repeats(), *make_repeats(recompute="full:uniform:1")]
+    assert compare(both, [golden]).exit_code == 3
+    assert compare(both, [golden], Options(allow_unmatched=True)).exit_code == 0
+    assert compare([], [golden]).exit_code == 3
+
+
+def test_goldens_of_other_gpus_have_not_vanished(make_repeats: Any, golden: Golden) -> None:
+    other = replace(golden, identity=replace(golden.identity, gpus="2xB200", workload_key="1" * 12))
+    assert compare(make_repeats(), [golden, other]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        TrialStatus.OOM,
+        TrialStatus.TIMEOUT,
+        TrialStatus.FAILED,
+        TrialStatus.NCCL_ERROR,
+        TrialStatus.NAN,
+        TrialStatus.NO_DATA,
+    ],
+)
+def test_a_failed_process_is_listed_beside_the_others(
+    make_repeats: Any, make_failed: Any, golden: Golden, status: TrialStatus
+) -> None:
+    results = make_repeats()
+    results[4] = make_failed(status, "last words", repeat=4, rank=3, over_bytes=5 * MIB)
+    found = compare(results, [golden])
+    assert found.exit_code == 4
+    assert found.count(Verdict.PASS) == 6
+    line = render(found).splitlines()[0]
+    assert line.startswith(f"ERROR  toy/tp1pp1/none  {status} in backward on rank 3, 5.00 MiB over")
+    assert "last words" in line
+    assert results[4].name in line
+
+
+def test_a_log_that_was_cut_is_no_failure_and_no_verdict(
+    make_repeats: Any, make_failed: Any, golden: Golden
+) -> None:
+    results = [*make_repeats()[:4], make_failed(TrialStatus.INCOMPLETE, "no end", repeat=4)]
+    found = compare(results, [golden])
+    assert (found.exit_code, found.count(Verdict.UNSTABLE)) == (3, 1)
+    assert "incomplete" in render(found).splitlines()[0]
+
+
+def test_what_died_before_it_could_say_where_differs_in_nothing_but_its_variables(
+    make_failed: Any, golden: Golden
+) -> None:
+    (change,) = compare([make_failed(TrialStatus.TIMEOUT)], [golden]).environments
+    assert [one.name for one in change.differences] == ["variables.PYTORCH_CUDA_ALLOC_CONF"]
+
+
+def test_a_regression_stands_beside_a_failed_run(
+    make_repeats: Any, make_failed: Any, golden: Golden
+) -> None:
+    results = [*make_repeats(0.2)[:4], make_failed(TrialStatus.TIMEOUT, repeat=4)]
+    assert compare(results, [golden]).exit_code == 1
+
+
+def test_out_of_memory_may_be_the_baseline(make_result: Any, make_failed: Any) -> None:
+    oom = [make_failed(TrialStatus.OOM, repeat=repeat) for repeat in range(2)]
+    golden = golden_of(oom, "known not to fit")
+    assert (golden.status, golden.processes) == (TrialStatus.OOM, ())
+    assert compare(oom, []).exit_code == 3
+    golden = replace(golden, identity=replace(golden.identity, gpus="2xH200"))
+    assert compare(oom, [golden]).exit_code == 0
+    assert compare([make_result()], [golden]).rows[0].verdict is Verdict.STALE
+    elsewhere = replace(golden, identity=replace(golden.identity, gpus="2xH100"))
+    assert compare([make_result()], [elsewhere]).rows[0].verdict is Verdict.APPEARED
+
+
+def test_a_skipped_setting_is_listed(make_repeats: Any, make_failed: Any, golden: Golden) -> None:
+    skipped = make_failed(TrialStatus.SKIPPED, "a rule", recompute="selective:mlp")
+    found = compare([*make_repeats(), skipped], [golden])
+    assert found.count(Verdict.SKIPPED) == 1
+    assert found.exit_code == 0
+    gone = compare([make_failed(TrialStatus.SKIPPED, "a rule")], [golden])
+    assert gone.exit_code == 3
+
+
+def test_a_metric_that_vanished(make_repeats: Any, golden: Golden) -> None:
+    found = compare(make_repeats(loss=()), [golden])
+    assert row_of(found, LOSS).verdict is Verdict.VANISHED
+    assert found.exit_code == 3
+
+
+def test_the_recorded_regression_exits_with_one() -> None:
+    loaded = load_results([FIXTURES / "recorded_regression"])
+    golden = load_golden(ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json")
+    found = compare(loaded.results, [golden])
+    assert found.exit_code == 1
+    changes = [row.change for row in found.rows if row.verdict is Verdict.REGRESSION]
+    assert changes == pytest.approx([-0.173, -0.164], abs=1e-3)  # as the card prints them
+    assert found.count(Verdict.FAILED) == 2
+    assert all("oom" in row.reason for row in found.rows if row.verdict is Verdict.FAILED)
+
+
+def test_the_same_workloads_with_two_lengths_are_told_apart(make_repeats: Any) -> None:
+    longer = []
+    for result in make_repeats():
+        trial = json.loads(json.dumps(result.trial, default=str))
+        trial["workload"]["seq_length"] = 2000
+        longer.append(replace(result, trial=trial))
+    found = compare([*make_repeats(), *longer], [])
+    labels = {row.label for row in found.rows}
+    assert len(labels) == 2
+    assert all(label.startswith("toy/tp1pp1/none#") for label in labels)

@@ -1,0 +1,47 @@
+"""Metrics as shown, and what the steps of a result become."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, find_metric, process_of
+from harness.trial.trial import Device
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        (TFLOPS, 612.44, "612.4"),
+        (TFLOPS, 0.0281, "0.0281"),
+        (STEP_TIME, 0.21834, "0.2183 s"),
+        (ALLOCATED, 3 * 2**30, "3.00 GiB"),
+        (f"{ALLOCATED}.stage3", 3 * 2**20, "3.00 MiB"),
+    ],
+)
+def test_values_have_units(name: str, value: float, shown: str) -> None:
+    metric = find_metric(name)
+    assert metric is not None
+    assert metric.name == name
+    assert metric.show(value) == shown
+
+
+def test_what_is_assumed_of_noise() -> None:
+    assert METRICS[STEP_TIME].assumed_noise(Device.CUDA) == 0.01
+    assert METRICS[STEP_TIME].assumed_noise(Device.CPU) == 0.05
+    assert METRICS[ALLOCATED].assumed_noise(Device.CPU) == 0.001
+    assert find_metric("loss") is None
+
+
+def test_steps_are_counted_with_the_warm_up(make_result: Any) -> None:
+    series = process_of(make_result(warmup=3)).series
+    assert series[STEP_TIME].steps == (4, 5, 6, 7)
+    assert series[ALLOCATED].steps == (7,)
+    assert series[ALLOCATED].values == (10 * 2**30,)  # the fullest rank
+    assert "peak_active_bytes" not in series
+
+
+def test_without_flops_there_is_no_throughput(make_result: Any) -> None:
+    result = replace(make_result(), flops=None, times=None)
+    assert TFLOPS not in process_of(result).series
+    assert process_of(result).series[ALLOCATED].steps == (1,)

@@ -1,0 +1,184 @@
+"""Errors, rank correlation and regret, on numbers that a reader can check."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from harness.judge.predicted import (
+    Pair,
+    followed,
+    judgement,
+    kendall,
+    outcomes,
+    page,
+    rank_correlation,
+)
+from harness.trial.result import (
+    Evidence,
+    Flops,
+    MemoryPeak,
+    Phase,
+    StepTimes,
+    TrialResult,
+    TrialStatus,
+)
+from harness.trial.run_plan import RunPlan
+
+MakePlan = Callable[..., RunPlan]
+
+
+def result(name: str, *steps: float, status: str = "ok", allocated: int = 2000) -> TrialResult:
+    measured = status in ("ok", "unstable")
+    return TrialResult(
+        name=name,
+        status=TrialStatus(status),
+        trial={},
+        environment={},
+        started_at="",
+        wall_seconds=1.0,
+        times=StepTimes(seconds=steps, warmup_seconds=(), clock="host") if measured else None,
+        memory=(MemoryPeak(rank=0, stage=0, allocated=allocated, saved_bytes_per_layer=100),)
+        if measured
+        else (),
+        flops=Flops(model=1.0, hardware=1.0, replayed_per_layer=0) if measured else None,
+        evidence=None if measured else Evidence(phase=Phase.BACKWARD, message="too big"),
+    )
+
+
+def results(plan: RunPlan, *times: float | str) -> dict[str, TrialResult]:
+    names = [trial.name for _, trial in plan.trials()]
+    return {
+        name: result(name, status=time) if isinstance(time, str) else result(name, time)
+        for name, time in zip(names, times, strict=True)
+    }
+
+
+def test_medians_over_steps_then_processes(make_plan: MakePlan) -> None:
+    plan = make_plan(1, 3)
+    names = [trial.name for _, trial in plan.trials()]
+    series = {
+        names[0]: result(names[0], 1.0, 2.0, 9.0),
+        names[1]: result(names[1], 3.0, 3.0),
+        names[2]: result(names[2], 40.0, allocated=2500),
+    }
+    (outcome,) = outcomes(plan, series)
+    assert outcome.step_time == Pair(predicted=0.012, measured=3.0)
+    assert outcome.peak_allocated.measured == 2500
+    assert outcome.peak_allocated.error == pytest.approx(1000 / 2500 - 1)
+    assert outcome.saved_per_layer.error == 0.0
+    assert outcome.replayed_flops.error == 0.0
+
+
+def test_one_repeat_that_failed_is_the_status(make_plan: MakePlan) -> None:
+    plan = make_plan(1, 3)
+    (outcome,) = outcomes(plan, results(plan, 1.0, "oom", 1.0))
+    assert (outcome.status, outcome.reason) == ("oom", "[backward] too big")
+    assert outcome.step_time.measured == 1.0
+    (outcome,) = outcomes(plan, results(plan, 1.0, "unstable", 1.0))
+    assert outcome.status == "unstable"
+
+
+def test_settings_without_results_are_left_out(make_plan: MakePlan) -> None:
+    plan = make_plan(3)
+    first = next(iter(plan.trials()))[1].name
+    assert len(outcomes(plan, {first: result(first, 1.0)})) == 1
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "expected"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1.0),
+        ([1, 2, 3], [30, 20, 10], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 0.8),
+        ([1, 1, 2], [5, 6, 7], 0.8660254),
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+        ([1, 2, None, 3], [1, 2, 9, None], None),
+    ],
+)
+def test_spearman(predicted: list[float], measured: list[float], expected: float | None) -> None:
+    pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
+    found = rank_correlation(pairs)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "expected"),
+    [
+        ([1, 2, 3], [10, 20, 30], 1.0),
+        ([1, 2, 3], [30, 20, 10], -1.0),
+        ([1, 2, 3, 4], [1, 2, 4, 3], 2 / 3),  # 5 of 6 pairs agree
+        ([1, 1, 2], [5, 6, 7], 2 / 6**0.5),  # one pair is tied
+        ([1, 2], [1, 2], None),
+        ([1, 1, 1], [1, 2, 3], None),
+    ],
+)
+def test_kendall(predicted: list[float], measured: list[float], expected: float | None) -> None:
+    pairs = [Pair(predicted=p, measured=m) for p, m in zip(predicted, measured, strict=True)]
+    assert kendall(pairs) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_correlations_are_scipys(seed: int) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    draw = random.Random(seed)
+    pairs = [Pair(predicted=draw.randint(1, 6), measured=draw.randint(1, 6)) for _ in range(12)]
+    sides = [p.predicted for p in pairs], [p.measured for p in pairs]
+    assert kendall(pairs) == pytest.approx(stats.kendalltau(*sides).statistic)
+    assert rank_correlation(pairs) == pytest.approx(stats.spearmanr(*sides).statistic)
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        ([1.0, 2.0, 3.0], 1.0),
+        ([2.0, 1.0, 3.0], 0.5),
+        (["oom", 1.0, 3.0], 0.0),
+        (["oom", "oom", "failed"], None),
+    ],
+)
+def test_following_the_advisor(
+    make_plan: MakePlan, times: list[float | str], expected: float | None
+) -> None:
+    plan = make_plan(3)
+    assert followed(outcomes(plan, results(plan, *times))) == expected
+
+
+def test_errors_that_cannot_be_said() -> None:
+    assert Pair(predicted=1.0).error is None
+    assert Pair(measured=1.0).error is None
+    assert Pair(predicted=0.0, measured=0.0).error == 0.0
+    assert Pair(predicted=1.0, measured=0.0).error is None
+
+
+def test_the_page(make_plan: MakePlan) -> None:
+    plan = replace(make_plan(4), assumptions=("on the CPU",))
+    text = page(plan, results(plan, 0.010, 0.012, "oom", 0.016))
+    lines = text.splitlines()
+    assert lines[0] == "toy on cpu; predicted beside measured"
+    assert max(map(len, lines)) <= 100
+    (first,) = [line for line in lines if " full:block:1 " in line]
+    assert first.split()[-3:] == ["12.0", "10.0", "+20.0"] or first.endswith("+20.0 %")
+    assert "full:block:3: [backward] too big" in lines
+    assert "Following the advisor gives 100.0 % of the best measured throughput." in lines
+    assert lines[-1] == "Note: on the CPU."
+
+
+def test_a_first_choice_that_did_not_run_is_said(make_plan: MakePlan) -> None:
+    plan = make_plan(2)
+    assert "The advisor's first choice did not run." in page(plan, results(plan, "oom", 1.0))
+
+
+def test_one_setting_alone_judges_nobody(make_plan: MakePlan) -> None:
+    plan = make_plan(1)
+    assert "Following" not in page(plan, results(plan, 1.0))
+
+
+def test_the_regret_is_said(make_plan: MakePlan) -> None:
+    plan = make_plan(3)
+    lines = judgement(outcomes(plan, results(plan, 0.0125, 0.010, 0.016)))
+    assert lines == [
+        "Following the advisor gives 80.0 % of the best measured throughput: a regret of 20.0 %."
+    ], "all three are predicted alike: there is no order to be right about"

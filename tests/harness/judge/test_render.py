@@ -1,0 +1,145 @@
+"""One line a row, the same everywhere; what follows it; and what the whole comes to."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.judge.comparison import Comparison
+from harness.judge.identity import Difference
+from harness.judge.render import WORDS, noted_rows, percent, render, row_line, summary_line
+from harness.judge.rows import EnvironmentChange, Row
+from harness.judge.stats import Interval
+from harness.judge.trial_rows import Options
+from harness.judge.verdict import Verdict
+
+ROW = Row(
+    label="llama3_8b/tp2pp1/full:block:5",
+    workload_key="k",
+    metric="tflops_per_gpu",
+    verdict=Verdict.REGRESSION,
+    golden=612.4,
+    new=571.0,
+    change=-0.0676,
+    interval=Interval(low=-0.0761, high=-0.0587),
+    limit=-0.05,
+    shown=("612.4", "571.0"),
+    reason="the whole interval is beyond the limit",
+)
+WHOLE = Row(label="toy/tp1pp1/none", workload_key="t", verdict=Verdict.FAILED, reason="timeout")
+
+
+def of(*rows: Row, **more: object) -> Comparison:
+    return Comparison(rows=rows, **more)  # type: ignore[arg-type]
+
+
+def test_the_line_of_a_metric() -> None:
+    assert row_line(ROW) == (
+        "FAIL  llama3_8b/tp2pp1/full:block:5  tflops_per_gpu  612.4 -> 571.0  -6.8 % [-7.6, -5.9]"
+        "  limit -5 %"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"interval": None}, "  -6.8 %  limit -5 %"),
+        ({"change": None, "interval": None}, "  612.4 -> 571.0  limit -5 %"),
+        ({"limit": None}, "  -6.8 % [-7.6, -5.9]"),
+        ({"limit": 0.025}, "  limit +2.5 %"),
+        ({"limit": 0.02, "two_sided": True}, "  limit ±2 %"),
+        ({"limit": 0.0, "two_sided": True}, "  limit equal"),
+        ({"change": float("inf"), "interval": None}, "  +inf %  limit -5 %"),
+    ],
+)
+def test_what_is_not_known_is_not_shown(changes: dict[str, object], ends: str) -> None:
+    assert row_line(replace(ROW, **changes)).endswith(ends)  # type: ignore[arg-type]
+
+
+def test_a_row_about_a_whole_trial_says_why_on_its_line() -> None:
+    assert row_line(WHOLE) == "ERROR  toy/tp1pp1/none  timeout"
+    assert row_line(replace(WHOLE, reason="")) == "ERROR  toy/tp1pp1/none"
+    assert "whole interval" not in row_line(ROW), "a metric's reason stands below its line"
+
+
+def test_times_of_a_cpu_are_called_so() -> None:
+    line = row_line(replace(ROW, metric="step_time_seconds", cpu_time=True))
+    assert "  step_time_seconds (CPU time)  612.4 ->" in line
+
+
+def test_every_verdict_has_a_word_of_its_own() -> None:
+    assert set(WORDS) == set(Verdict)
+    assert len(set(WORDS.values())) == len(Verdict)
+
+
+def test_notes_and_the_command_follow_the_line() -> None:
+    noted = replace(ROW, notes=("few samples",))
+    (_, below), (_, second) = noted_rows(of(noted, ROW, commands={"k": "harness run x"}))
+    assert below == ["the whole interval is beyond the limit", "few samples", "harness run x"]
+    assert second == ["the whole interval is beyond the limit"], "a trial's command stands once"
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_only_what_may_be_run_again_has_its_command(verdict: Verdict) -> None:
+    again = {Verdict.REGRESSION, Verdict.FAILED, Verdict.UNSTABLE, Verdict.INCONCLUSIVE}
+    text = render(of(replace(ROW, verdict=verdict), commands={"k": "harness run x"}))
+    assert ("harness run x" in text) is (verdict in again)
+
+
+def test_environments_come_before_the_numbers() -> None:
+    change = EnvironmentChange(
+        label="toy",
+        differences=(Difference(name="software.torch", golden="2.8", new=None),),
+        unrecorded=("cuda", "nccl"),
+    )
+    assert render(of(ROW, environments=(change,))).splitlines()[:3] == [
+        "environment  toy  software.torch  2.8 -> (none)",
+        "environment  toy  the golden does not say: cuda, nccl",
+        row_line(ROW),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ((ROW, WHOLE), "1 regression, 1 failed: regression (exit 1)"),
+        ((WHOLE,), "1 failed: a run failed (exit 4)"),
+        ((replace(ROW, verdict=Verdict.PASS),) * 3, "3 pass: pass (exit 0)"),
+        ((), "nothing: no verdict (exit 3)"),
+    ],
+)
+def test_the_last_line_counts_and_concludes(rows: tuple[Row, ...], says: str) -> None:
+    assert summary_line(of(*rows)) == says
+    assert render(of(*rows)).splitlines()[-1] == says
+
+
+def test_percentages_are_signed() -> None:
+    assert (percent(0.0), percent(0.0676), percent(-1.0)) == ("+0.0 %", "+6.8 %", "-100.0 %")
+
+
+PASS, STALE = (replace(ROW, verdict=verdict) for verdict in (Verdict.PASS, Verdict.STALE))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "options", "code"),
+    [
+        ({Verdict.PASS}, Options(), 0),
+        ({Verdict.PASS, Verdict.STALE}, Options(), 0),
+        ({Verdict.PASS, Verdict.STALE}, Options(strict=True), 1),
+        ({Verdict.PASS, Verdict.SKIPPED}, Options(), 0),
+        ({Verdict.SKIPPED}, Options(), 3),
+        ({Verdict.PASS, Verdict.UNSTABLE}, Options(), 3),
+        ({Verdict.PASS, Verdict.INCONCLUSIVE}, Options(), 3),
+        ({Verdict.PASS, Verdict.ENVIRONMENT}, Options(), 3),
+        ({Verdict.PASS, Verdict.APPEARED}, Options(), 3),
+        ({Verdict.PASS, Verdict.VANISHED}, Options(), 3),
+        ({Verdict.PASS, Verdict.VANISHED, Verdict.APPEARED}, Options(allow_unmatched=True), 0),
+        ({Verdict.APPEARED}, Options(allow_unmatched=True), 3),
+        ({Verdict.UNSTABLE, Verdict.FAILED}, Options(allow_unmatched=True), 4),
+        ({Verdict.FAILED, Verdict.REGRESSION, Verdict.UNSTABLE}, Options(), 1),
+        ({Verdict.FAILED, Verdict.STALE}, Options(strict=True), 1),
+    ],
+)
+def test_exit_codes(verdicts: set[Verdict], options: Options, code: int) -> None:
+    """A certain regression stands whatever else happened; what is open is never a pass."""
+    rows = tuple(replace(ROW, verdict=verdict) for verdict in verdicts)
+    assert Comparison(rows=rows, options=options).exit_code == code

@@ -1,0 +1,117 @@
+"""Results from folders: of a run that was interrupted, of single trials, of nothing."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_model
+from harness.judge.comparison import compare
+from harness.judge.identity import workload_key
+from harness.judge.results import load_results
+from harness.judge.verdict import Verdict
+from harness.trial.codec import encode
+from harness.trial.result import Phase, StepTimes, TrialResult, TrialStatus
+from harness.trial.run_plan import PlannedSetting, RunPlan
+from harness.trial.store import RunFolder, StateWriter
+from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+
+TRIAL = Trial(
+    workload=Workload(
+        model=load_model("llama3_8b"),
+        layout=ParallelLayout(),
+        seq_length=32,
+        micro_batch_size=1,
+        global_batch_size=2,
+        precision=Precision.BF16,
+        recompute="none",
+        backend=Backend.NATIVE,
+        device=Device.CPU,
+    ),
+    measurement=MeasurementPlan(repeats=4),
+)
+
+
+def finished(trial: Trial) -> TrialResult:
+    return TrialResult(
+        name=trial.name,
+        status=TrialStatus.OK,
+        trial=asdict(trial),
+        environment={},
+        started_at="2026-07-01T00:00:00+00:00",
+        wall_seconds=1.0,
+        times=StepTimes(seconds=(0.5, 0.5), warmup_seconds=(1.0,), clock="host"),
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """Four repeats: finished, finished with an unreadable file, killed at work, not begun."""
+    folder = RunFolder(tmp_path / "run")
+    setting = PlannedSetting(trial=TRIAL, rank=1)
+    folder.create(RunPlan(experiment="tiny_cpu", device_name="cpu", settings=(setting,)))
+    trials = setting.trials()
+    for trial in trials[:3]:
+        folder.trial(trial.name).create(trial)
+    folder.trial(trials[0].name).write_result(finished(trials[0]))
+    (folder.trial(trials[1].name).path / "result.json").write_text('{"half')
+    StateWriter(folder.trial(trials[2].name)).write(Phase.BACKWARD, 7)
+    return folder
+
+
+def test_nothing_that_was_planned_is_lost(run: RunFolder) -> None:
+    loaded = load_results([run.path])
+    assert [one.status for one in loaded.results] == [TrialStatus.OK, *[TrialStatus.NO_DATA] * 3]
+    words = [one.evidence.message for one in loaded.results if one.evidence]
+    assert words == [
+        "result.json cannot be read",
+        "began, and has no result: interrupted",
+        "has not been run",
+    ]
+    assert loaded.results[2].evidence is not None
+    assert loaded.results[2].evidence.phase is Phase.BACKWARD
+
+
+def test_an_interrupted_run_is_no_pass(run: RunFolder) -> None:
+    loaded = load_results([run.path])
+    found = compare(loaded.results, [], commands=loaded.commands)
+    assert found.count(Verdict.FAILED) == 3
+    assert found.exit_code == 4
+
+
+def test_the_run_says_how_to_repeat_a_trial(run: RunFolder) -> None:
+    command = load_results([run.path]).commands[TRIAL.workload.key()]
+    assert command.startswith("harness run experiment=tiny_cpu")
+
+
+def test_keys_are_those_of_the_workload(run: RunFolder) -> None:
+    """Also after JSON: a file and the object have one identity."""
+    plain = json.loads(encode(finished(TRIAL)))["trial"]["workload"]
+    assert workload_key(plain) == workload_key(asdict(TRIAL.workload)) == TRIAL.workload.key()
+
+
+def test_single_files_and_folders_of_them(tmp_path: Path) -> None:
+    for repeat in range(2):
+        trial = replace(TRIAL, repeat=repeat)
+        path = tmp_path / str(repeat) / "result.json"
+        path.parent.mkdir()
+        path.write_text(encode(finished(trial)))
+    assert len(load_results([tmp_path]).results) == 2
+    assert len(load_results([tmp_path / "0" / "result.json"]).results) == 1
+
+
+@pytest.mark.parametrize("content", [None, "", '{"schema_version": 1}', "[]"])
+def test_what_holds_no_result_is_one_line(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "result.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError) as raised:
+        load_results([path])
+    assert "\n" not in str(raised.value)
+    with pytest.raises(UserError):
+        load_results([tmp_path])

@@ -1,0 +1,170 @@
+"""Rows of a measured trial: whose limit holds, and what is said where a number is missing."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from harness.judge.goldens.golden import Golden
+from harness.judge.metrics import (
+    ACTIVE,
+    ALLOCATED,
+    LOSS,
+    METRICS,
+    NVML,
+    RESERVED,
+    STEP_TIME,
+    TFLOPS,
+    TOKENS,
+)
+from harness.judge.rows import Row
+from harness.judge.trial_rows import Options, measured_rows
+from harness.judge.update import golden_of
+from harness.judge.verdict import Verdict
+from harness.trial.result import Concern, MemoryPeak, TrialStatus
+
+pytest.importorskip("numpy")
+
+GIB = 2**30
+
+
+@pytest.fixture
+def golden(make_repeats: Any) -> Golden:
+    return golden_of(make_repeats(), "first")
+
+
+def rows(results: Any, golden: Golden, **options: Any) -> dict[str, Row]:
+    found = measured_rows("toy", "k", results, golden, Options(**options))
+    return {row.metric: row for row in found}
+
+
+def test_the_nearest_limit_holds(golden: Golden) -> None:
+    """The command line before the golden before the metric; a metric's holds for its stages."""
+    own = replace(golden, limits={ALLOCATED: 0.04, f"{ALLOCATED}.stage1": 0.03})
+    given = Options(limits=((ALLOCATED, 0.1),))
+    assert Options().limit(ALLOCATED, golden, 0.02) == 0.02
+    assert Options().limit(ALLOCATED, own, 0.02) == 0.04
+    assert Options().limit(f"{ALLOCATED}.stage0", own, 0.02) == 0.04
+    assert Options().limit(f"{ALLOCATED}.stage1", own, 0.02) == 0.03
+    assert given.limit(f"{ALLOCATED}.stage1", own, 0.02) == 0.1
+    assert given.limit(RESERVED, own, 0.05) == 0.05
+
+
+def test_every_metric_of_the_golden_has_a_row_with_its_sign(
+    make_repeats: Any, golden: Golden
+) -> None:
+    found = rows(make_repeats(), golden)
+    assert list(found) == [STEP_TIME, TOKENS, TFLOPS, ALLOCATED, RESERVED, LOSS]
+    assert {name: row.limit for name, row in found.items()} == {
+        STEP_TIME: 0.05,
+        TOKENS: -0.05,
+        TFLOPS: -0.05,
+        ALLOCATED: 0.02,
+        RESERVED: 0.05,
+        LOSS: 0.02,
+    }
+    assert not any(row.cpu_time for row in found.values())
+
+
+def test_a_new_metric_is_not_judged_and_a_lost_one_is_told(
+    make_repeats: Any, make_result: Any, golden: Golden
+) -> None:
+    more = [
+        replace(r, memory=(replace(r.memory[0], active=11 * GIB, nvml_used=14 * GIB),))
+        for r in make_repeats()
+    ]
+    assert {ACTIVE, NVML}.isdisjoint(rows(more, golden))
+    richer = golden_of(more, "first")
+    assert rows(more, richer)[NVML].verdict is Verdict.PASS
+    lost = rows(make_repeats(), richer)[NVML]
+    assert (lost.verdict, lost.reason) == (Verdict.VANISHED, "in the golden, not in the results")
+
+
+def test_a_golden_without_a_number_is_no_pass(make_repeats: Any, golden: Golden) -> None:
+    """A file that somebody edited, or a foreign log of nothing but "nan"."""
+    (first, *_) = golden.processes
+    empty = {
+        name: replace(s, values=(math.nan,) * len(s.values)) for name, s in first.series.items()
+    }
+    row = rows(make_repeats(), replace(golden, processes=(replace(first, series=empty),)))[
+        STEP_TIME
+    ]
+    assert (row.verdict, row.reason) == (
+        Verdict.VANISHED,
+        "the golden holds no finite number of it",
+    )
+
+
+def test_a_peak_of_zero_has_no_ratio(make_result: Any) -> None:
+    nothing = make_result(memory=(MemoryPeak(rank=0, stage=0, allocated=0),))
+    row = rows([nothing], golden_of([nothing], "x"))[ALLOCATED]
+    assert (row.verdict, row.reason) == (Verdict.VANISHED, "is not positive on both sides")
+
+
+def test_times_of_a_cpu_are_marked_and_more_noise_is_assumed(make_result: Any) -> None:
+    def on_cpu(seconds: float) -> Any:
+        result = make_result(seconds)
+        workload = result.trial["workload"] | {"device": "cpu"}
+        return replace(result, trial=result.trial | {"workload": workload})
+
+    golden = golden_of([on_cpu(0.2)], "x")
+    found = rows([on_cpu(0.21)], golden)
+    assert {name for name, row in found.items() if row.cpu_time} == {STEP_TIME, TOKENS, TFLOPS}
+    assert found[STEP_TIME].notes == ("one process a side: 5 % between processes is assumed",)
+    assert found[ALLOCATED].notes == ("one process a side: 0.1 % between processes is assumed",)
+    assert found[STEP_TIME].verdict is Verdict.INCONCLUSIVE
+
+
+def test_few_processes_are_told_of_times_alone(make_repeats: Any, golden: Golden) -> None:
+    found = rows(make_repeats()[:3], golden)
+    assert found[STEP_TIME].notes == ("few samples: 3 against 5 processes",)
+    assert found[ALLOCATED].notes == ()
+    assert rows(make_repeats(), golden)[STEP_TIME].notes == ()
+
+
+@pytest.mark.parametrize("metric", [STEP_TIME, TFLOPS, TOKENS])
+def test_what_depends_on_time_is_unstable_and_memory_is_not(
+    make_repeats: Any, golden: Golden, metric: str
+) -> None:
+    fatal = Concern(name="spread", seen="IQR 20 %", limit="5 %", advice="look", fatal=True)
+    results = make_repeats(0.5, allocated=12 * GIB)
+    results[1] = replace(results[1], status=TrialStatus.UNSTABLE, concerns=(fatal,))
+    found = rows(results, golden)
+    assert found[metric].verdict is Verdict.UNSTABLE
+    assert found[metric].reason == "spread: IQR 20 %, limit 5 %; look"
+    assert found[metric].change is not None, "the numbers are shown all the same"
+    assert found[ALLOCATED].verdict is Verdict.REGRESSION
+
+
+def test_a_concern_that_is_not_fatal_stops_nothing(make_repeats: Any, golden: Golden) -> None:
+    mild = Concern(name="few_steps", seen="4 steps", limit="5", advice="more")
+    results = [replace(result, concerns=(mild,)) for result in make_repeats()]
+    assert rows(results, golden)[STEP_TIME].verdict is Verdict.PASS
+    unexplained = [replace(results[0], status=TrialStatus.UNSTABLE), *results[1:]]
+    assert rows(unexplained, golden)[STEP_TIME].reason == f"{results[0].name} is unstable"
+
+
+@pytest.mark.parametrize(
+    ("loss", "limit", "verdict"),
+    [
+        (2.80, None, Verdict.PASS),
+        (2.85, None, Verdict.PASS),
+        (2.86, None, Verdict.REGRESSION),
+        (2.74, None, Verdict.REGRESSION),
+        (2.86, 0.03, Verdict.PASS),
+    ],
+)
+def test_losses_have_a_limit_in_both_directions(
+    make_repeats: Any, golden: Golden, loss: float, limit: float | None, verdict: Verdict
+) -> None:
+    limits = () if limit is None else ((LOSS, limit),)
+    row = rows(make_repeats(loss=(3.0, 2.9, loss, 2.7)), golden, limits=limits)[LOSS]
+    assert (row.verdict, row.two_sided) == (verdict, True)
+
+
+def test_a_metric_that_nobody_knows_is_left_alone(make_repeats: Any, golden: Golden) -> None:
+    first = golden.processes[0]
+    odd = replace(first, series=first.series | {"num-zeros": first.series[STEP_TIME]})
+    found = rows(make_repeats(), replace(golden, processes=(odd, *golden.processes[1:])))
+    assert set(found) <= {*METRICS, LOSS}

@@ -1,0 +1,166 @@
+"""Goldens are made on purpose, reviewed as text, and read back as they were."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.judge.goldens.golden import Golden, Provenance
+from harness.judge.goldens.golden_json import golden_from_text, golden_text
+from harness.judge.metrics import STEP_TIME, TFLOPS
+from harness.judge.update import diff_text, golden_of, load_golden, load_goldens, plan_update, write
+from harness.trial.result import TrialStatus
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
+
+
+def test_the_published_golden_is_the_seeds() -> None:
+    golden = load_golden(PUBLISHED)
+    assert golden.meta.provenance is Provenance.PUBLISHED
+    assert golden.summary()[TFLOPS].median == 709.93
+    assert golden.limits == {TFLOPS: 0.05}
+    assert golden.exact(TFLOPS)
+    assert golden.identity.full_gpus == "32xH100-SXM-80GB"
+
+
+def test_every_golden_shipped_is_in_its_canonical_form() -> None:
+    for path, golden in load_goldens([ROOT / "results/golden"]).items():
+        assert golden_text(golden) == path.read_text(encoding="utf-8"), path
+
+
+def test_a_file_is_read_back_as_it_was(make_repeats: Any) -> None:
+    golden = golden_of(make_repeats(loss=(3.0, float("nan"), 2.8, 2.7)), "why")
+    text = golden_text(golden)
+    assert golden_text(golden_from_text(text, "file")) == text
+    assert '"nan"' in text
+    assert golden_from_text(text, "file").identity == golden.identity
+
+
+def test_the_file_is_reviewable(make_repeats: Any) -> None:
+    """Sorted keys, steps as numbers, one value a line, the Megatron-LM shape inside."""
+    text = golden_text(golden_of(make_repeats(), "why"))
+    values = json.loads(text)
+    assert list(values) == sorted(values)
+    series = next(iter(values["samples"].values()))[STEP_TIME]
+    assert {k: v for k, v in series.items() if k != "values"} == {
+        "start_step": 4,
+        "end_step": 7,
+        "step_interval": 1,
+    }
+    assert list(series["values"]) == ["4", "5", "6", "7"]
+    assert all(line.count(":") <= 1 or '": "' in line for line in text.splitlines())
+    assert values["summary"][STEP_TIME]["processes"] == 5
+    assert values["identity"]["workload"]["layout.data_parallel_size"] == 2
+    assert values["meta"]["date"] == "2026-07-01"
+
+
+def test_steps_are_sorted_as_numbers(make_result: Any) -> None:
+    golden = golden_of([make_result(warmup=7)], "why")
+    series = next(iter(json.loads(golden_text(golden))["samples"].values()))[STEP_TIME]
+    assert list(series["values"]) == ["8", "9", "10", "11"]
+
+
+def test_identity_is_the_workloads_key(make_repeats: Any, workload: Any) -> None:
+    identity = golden_of(make_repeats(), "why").identity
+    assert identity.workload_key == workload.key()
+    assert identity.gpus == "2xH200-SXM-141GB"
+
+
+@pytest.mark.parametrize("status", [TrialStatus.FAILED, TrialStatus.UNSTABLE, TrialStatus.NAN])
+def test_what_is_not_ok_is_no_baseline(make_repeats: Any, status: TrialStatus) -> None:
+    results = make_repeats()
+    results[1] = replace(results[1], status=status)
+    with pytest.raises(UserError, match="no baseline"):
+        golden_of(results, "why")
+
+
+def test_repeats_of_two_machines_are_no_baseline(make_result: Any) -> None:
+    other = {"software": {"torch": "2.10"}, "gpus": [{"torch_name": "NVIDIA H200"}]}
+    with pytest.raises(UserError, match="differs between its repeats"):
+        golden_of([make_result(), make_result(repeat=1, environment=other)], "why")
+
+
+def test_a_reason_is_needed(make_repeats: Any) -> None:
+    with pytest.raises(UserError, match="--reason"):
+        golden_of(make_repeats(), "  ")
+
+
+def test_an_update_writes_and_shows_old_and_new(make_repeats: Any, tmp_path: Path) -> None:
+    first = plan_update(make_repeats(), "first", tmp_path)
+    assert not list(tmp_path.iterdir())  # planning writes nothing
+    write(first)
+    again = plan_update(make_repeats(0.1), "slower on purpose", tmp_path)
+    assert again[0].path == first[0].path
+    diff = json.loads(diff_text(again))[str(again[0].path)]
+    assert diff["meta.reason"] == {"old": "first", "new": "slower on purpose"}
+    assert diff[f"summary.{STEP_TIME}.median"] == {"old": 0.2, "new": 0.22}
+    assert list(diff) == sorted(diff)
+    assert not any(key.startswith("samples") for key in diff)
+    line = next(t for t in diff_text(again).splitlines() if f"{STEP_TIME}.median" in t)
+    assert line.strip().rstrip(",").endswith('{"old": 0.2, "new": 0.22}')
+
+
+def test_nothing_new_is_an_empty_diff(make_repeats: Any, tmp_path: Path) -> None:
+    write(plan_update(make_repeats(), "same", tmp_path))
+    diff = json.loads(diff_text(plan_update(make_repeats(), "same", tmp_path)))
+    assert list(diff.values()) == [{}]
+
+
+def test_limits_of_a_golden_outlive_an_update(make_repeats: Any, tmp_path: Path) -> None:
+    (change,) = plan_update(make_repeats(), "first", tmp_path)
+    write([replace(change, new=replace(change.new, limits={STEP_TIME: 0.03}))])
+    (later,) = plan_update(make_repeats(), "second", tmp_path)
+    assert later.new.limits == {STEP_TIME: 0.03}
+
+
+def test_settings_and_skipped_ones(make_repeats: Any, make_failed: Any, tmp_path: Path) -> None:
+    skipped = make_failed(TrialStatus.SKIPPED, recompute="selective:mlp")
+    results = [*make_repeats(), *make_repeats(recompute="full:uniform:1"), skipped]
+    changes = plan_update(results, "first", tmp_path)
+    assert [change.new.identity.label for change in changes] == [
+        "toy/tp1pp1/none",
+        "toy/tp1pp1/full:uniform:1",
+    ]
+    with pytest.raises(UserError):
+        plan_update([skipped], "first", tmp_path)
+    with pytest.raises(UserError):
+        plan_update([], "first", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"schema_version": 2}',
+        '{"schema_version": 1}',
+        '{"schema_version": 1, "meta": 3, "identity": {}}',
+    ],
+)
+def test_what_is_no_golden_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UserError) as raised:
+        golden_from_text(text, "x.json")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_single_published_number_is_exact_and_a_series_is_not(make_result: Any) -> None:
+    measured = golden_of([make_result()], "why")
+    meta = replace(measured.meta, provenance=Provenance.PUBLISHED)
+    published: Golden = replace(measured, meta=meta)
+    assert not measured.exact(STEP_TIME)
+    assert not published.exact(STEP_TIME)
+    assert published.exact("peak_allocated_bytes")
+
+
+def test_a_golden_that_does_not_fit_says_under_which_allocator(make_failed: Any) -> None:
+    """The processes died before they could leave a fingerprint."""
+    oom = make_failed(TrialStatus.OOM)
+    allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
+    oom = replace(oom, trial=oom.trial | {"variables": [allocator]})
+    environment = golden_of([oom], "does not fit").meta.environment
+    assert environment == {"variables.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}

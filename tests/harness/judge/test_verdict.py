@@ -1,0 +1,72 @@
+"""The rule, on shifts given by hand."""
+
+import pytest
+
+from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
+from harness.judge.stats import Interval, Shift
+from harness.judge.verdict import Verdict, Worsening, judge
+
+MIB = 2**20
+
+
+def shift(ratio: float, half: float, strict: float | None = None, noise: float = 0.01) -> Shift:
+    wide = 1.5 * half if strict is None else strict
+    return Shift(
+        ratio=ratio,
+        interval=Interval(low=ratio - half, high=ratio + half),
+        strict=Interval(low=ratio - wide, high=ratio + wide),
+        noise=noise,
+        noise_assumed=False,
+        processes=3,
+        golden_processes=5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "verdict"),
+    [
+        (1.00, 0.010, Verdict.PASS),
+        (1.03, 0.010, Verdict.PASS),  # a real slowdown, and surely less than the limit
+        (1.045, 0.010, Verdict.REGRESSION),  # the limit is within the noise
+        (1.08, 0.010, Verdict.REGRESSION),
+        (1.03, 0.025, Verdict.INCONCLUSIVE),  # less than two thirds of the limit
+        (1.04, 0.035, Verdict.INCONCLUSIVE),  # no change is not excluded
+        (1.00, 0.060, Verdict.INCONCLUSIVE),
+        (0.93, 0.010, Verdict.STALE),
+        (0.97, 0.030, Verdict.PASS),
+    ],
+)
+def test_step_time_against_five_percent(ratio: float, half: float, verdict: Verdict) -> None:
+    assert judge(shift(ratio, half), METRICS[STEP_TIME], 0.05, 1.0).verdict is verdict
+
+
+def test_throughput_worsens_downwards() -> None:
+    worse = Worsening.of(shift(0.93, 0.01), Better.HIGHER)
+    assert worse.estimate == pytest.approx(0.07)
+    assert (worse.interval.low, worse.interval.high) == pytest.approx((0.06, 0.08))
+    assert worse.mirrored.interval.low == pytest.approx(-0.08)
+    assert judge(shift(0.93, 0.01), METRICS[TFLOPS], 0.05, -40.0).verdict is Verdict.REGRESSION
+    assert judge(shift(1.07, 0.01), METRICS[TFLOPS], 0.05, 40.0).verdict is Verdict.STALE
+
+
+def test_below_the_floor_nothing_is_worth_a_verdict() -> None:
+    metric = METRICS[ALLOCATED]
+    large = shift(1.5, 0.0)
+    assert judge(large, metric, 0.02, 63 * MIB).verdict is Verdict.PASS
+    assert judge(large, metric, 0.02, 65 * MIB).verdict is Verdict.REGRESSION
+
+
+def test_a_certain_regression_says_so() -> None:
+    metric = METRICS[STEP_TIME]
+    assert "whole interval" in judge(shift(1.08, 0.01), metric, 0.05, 1.0).reason
+    assert "the limit is not" in judge(shift(1.05, 0.01), metric, 0.05, 1.0).reason
+
+
+def test_inconclusive_says_how_many_repeats() -> None:
+    judged = judge(shift(1.0, 0.06, noise=0.04), METRICS[STEP_TIME], 0.05, 1.0)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert judged.repeats is not None
+    assert f"measure.repeats={judged.repeats.count}" in judged.reason
+    hopeless = judge(shift(1.0, 0.9, noise=0.9), METRICS[STEP_TIME], 0.05, 1.0)
+    assert hopeless.repeats is None
+    assert "too noisy" in hopeless.reason

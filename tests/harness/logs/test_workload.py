@@ -1,0 +1,108 @@
+"""The workload as a log tells it."""
+
+import pytest
+
+from advisor.frameworks.megatron.setting import parse_setting
+from harness.logs.workload import (
+    contradictions,
+    same_spelling,
+    told_recompute,
+    told_workload,
+    unknown_workload,
+)
+from tests.harness.logs import lines
+
+TOLD = {name: str(value) for name, value in lines.ARGUMENTS.items()} | {"world_size": "32"}
+
+
+def test_everything_that_megatron_prints() -> None:
+    assert told_workload(TOLD) == {
+        "layout": {
+            "tensor_model_parallel_size": 4,
+            "pipeline_model_parallel_size": 4,
+            "virtual_pipeline_model_parallel_size": 5,
+            "context_parallel_size": 1,
+            "data_parallel_size": 2,
+        },
+        "model": {"num_layers": 80, "hidden_size": 8192},
+        "seq_length": 4096,
+        "micro_batch_size": 1,
+        "global_batch_size": 32,
+        "recompute": "selective:mlp",
+    }
+
+
+def test_what_is_not_printed_is_not_told() -> None:
+    assert told_workload({}) == {}
+    assert told_workload({"virtual_pipeline_model_parallel_size": "None", "seq_length": "-1"}) == {}
+    assert told_workload({"world_size": "8", "tensor_model_parallel_size": "3"}) == {
+        "layout": {"tensor_model_parallel_size": 3}
+    }
+
+
+def test_deepspeed_prints_its_batch() -> None:
+    told = told_workload({"train_batch_size": "256", "train_micro_batch_size_per_gpu": "2"})
+    assert told == {"global_batch_size": 256, "micro_batch_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spec"),
+    [
+        ({"recompute_granularity": "None", "recompute_modules": "['core_attn']"}, "none"),
+        ({"recompute_granularity": "selective"}, "selective:core_attn"),
+        ({"recompute_granularity": "selective", "recompute_modules": "[]"}, "none"),
+        (
+            {"recompute_granularity": "selective", "recompute_modules": "['mlp', 'core_attn']"},
+            "selective:core_attn,mlp",
+        ),
+        (
+            {
+                "recompute_granularity": "full",
+                "recompute_method": "block",
+                "recompute_num_layers": "4",
+                "recompute_modules": "['core_attn']",
+                "distribute_saved_activations": "True",
+            },
+            "full:block:4+distribute_saved_activations",
+        ),
+        (
+            {"recompute_granularity": "None", "offload_modules": "['core_attn']"},
+            "none+offload=core_attn",
+        ),
+        ({"recompute_granularity": "other"}, None),
+        ({"recompute_granularity": "full", "recompute_method": "odd"}, None),
+        ({"recompute_granularity": "full", "recompute_modules": "f("}, None),
+        ({}, None),
+    ],
+)
+def test_the_setting_that_megatron_prints(arguments: dict[str, str], spec: str | None) -> None:
+    assert told_recompute(arguments) == spec
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("selective", "selective:core_attn"),
+        ("selective:mlp,core_attn", "selective:core_attn,mlp"),
+        ("selective:", "none"),
+    ],
+)
+def test_settings_that_act_alike_are_spelt_alike(one: str, other: str) -> None:
+    assert same_spelling(parse_setting(one)) == same_spelling(parse_setting(other))
+
+
+def test_contradictions() -> None:
+    asked = {"layout": {"tensor_model_parallel_size": 4}, "recompute": "selective:mlp"}
+    assert contradictions(asked, TOLD) == ()
+    wrong = {"layout": {"tensor_model_parallel_size": 8}, "recompute": "none", "seq_length": 4096}
+    assert contradictions(wrong, TOLD) == (
+        "layout.tensor_model_parallel_size is 4, asked for was 8",
+        "recompute is selective:mlp, asked for was none",
+    )
+    assert contradictions({"recompute": "op:save_matmuls"}, TOLD) == ()
+
+
+def test_a_workload_that_nobody_named() -> None:
+    found = unknown_workload(TOLD, "train")
+    assert (found["model"]["name"], found["backend"]) == ("80x8192", "command")
+    assert unknown_workload({}, "train")["model"] == {"name": "train"}

@@ -1,0 +1,137 @@
+"""Hydra's overrides: what they give, and one line for what is wrong."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.request.experiments import experiment_names as presets
+from harness.planner.run_request import RecomputeChoice, compose, experiment_names
+from harness.trial.trial import Backend, MeasurementPlan
+
+
+def plain(value: object) -> bool:
+    """Whether nothing of OmegaConf is in a value."""
+    if isinstance(value, dict):
+        return all(plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(plain(item) for item in value)
+    return not type(value).__module__.startswith("omegaconf")
+
+
+def test_alone_it_is_the_embedded_default() -> None:
+    config = compose([])
+    assert config.experiment_name == "tiny_cpu"
+    assert config.recompute.settings == ("none", "selective:mlp", "full:uniform:1")
+    assert (config.measure, config.backend) == (MeasurementPlan(), Backend.NATIVE)
+    assert (config.device, config.gpus, config.name, config.runs) == ("auto", None, "", "runs")
+    assert config.model == config.layout == config.job == {}
+    assert plain(config.experiment)
+
+
+def test_an_experiment_alone_takes_the_advisor_s_best() -> None:
+    config = compose(["experiment=llama3_8b_1xh200"])
+    assert config.experiment["model"] == "llama3_8b"
+    assert config.recompute == RecomputeChoice(settings=(), top=3)
+    named = compose(["experiment=llama3_8b_1xh200", "recompute=selective_mlp"])
+    assert named.recompute.settings == ("selective:mlp",)
+
+
+@pytest.mark.parametrize("name", [*presets()[:4], "llama3.2_1b_1xh100", "llama3.1_8b_2xh100"])
+def test_presets_of_the_advisor_compose(name: str) -> None:
+    assert compose([f"experiment={name}"]).experiment_name == name
+
+
+def test_fields_in_the_advisor_s_names() -> None:
+    config = compose(
+        [
+            "model.num_layers=2",
+            "layout.use_distributed_optimizer=false",
+            "job.precision=fp16",
+            "measure.steps=4",
+            "measure.warmup_tolerance=0.1",
+            "recompute.top=7",
+            "gpus=2xH200",
+            "recompute.settings=[none,selective:mlp,'selective:core_attn,mlp']",
+            "name=x",
+            "model.activation=geglu",
+            "job.memory_budget_bytes=null",
+        ]
+    )
+    assert config.model["num_layers"] == 2
+    assert config.layout == {"use_distributed_optimizer": False}
+    assert config.job == {"precision": Precision.FP16}
+    assert (config.measure.steps, config.measure.warmup_tolerance) == (4, 0.1)
+    assert config.recompute == RecomputeChoice(
+        settings=("none", "selective:mlp", "selective:core_attn,mlp"), top=7
+    )
+    assert (config.gpus, config.name) == ("2xH200", "x")
+    assert plain([config.model, config.layout, config.job])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["experiment=llama3_8b_1xh20"], "unknown experiment; did you mean llama3_8b_1xh200"),
+        (["recompute=selective"], "unknown recompute; did you mean selective_mlp"),
+        (["model=llama3_8b"], "experiment=NAME chooses model and layout"),
+        (["backend=rehearsal"], "runs single ranks, and no job; harness rehearse"),
+        (["modle.num_layers=3"], "modle.num_layers = 3: is not a known key; did you mean model.nu"),
+        (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),
+        (["num_layers=3"], "num_layers = 3: is not a known key; did you mean model.num_layers?"),
+        (["measure.stepz=3"], "did you mean measure.steps"),
+        (["measure.steps=abc"], "measure.steps=abc: Value 'abc' of type 'str' could not be conv"),
+        (["measure.steps=0"], "measure.steps = 0: must be at least 1"),
+        (["measure.memory_timeline=maybe"], "is not a valid bool"),
+        (["recompute.top=0"], "recompute.top = 0: must be at least 1"),
+        (["recompute.settings=none"], "str is not a ListConfig"),
+        (["recompute.settings=[]"], "recompute.settings = []: names no setting"),
+        (["hydra.run.dir=x"], "hydra.run.dir = x: is Hydra's own: no key of the harness"),
+        (["+hydra.verbose=true"], "is Hydra's own"),
+        (["job.precision=fp7"], "job.precision = fp7: must be one of bf16, fp16"),
+        (["backend=nativ"], "megatron_core, command; did you mean native?"),
+        (["experiment=tiny_cpu,x"], "Ambiguous value"),
+        (["+foo=1"], "is not a known key"),
+        (["x=[1,"], "override = x=[1,: no viable alternative"),
+        (["foo"], "override = foo: Error parsing override 'foo'"),
+        (["name=null"], "is not Optional"),
+        (["=3"], "=3: Config group override must be a string or a list"),
+    ],
+)
+def test_what_is_wrong_is_one_line(overrides: Sequence[str], says: str) -> None:
+    with pytest.raises(UserError) as error:
+        compose(overrides)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_folders_come_in_the_advisor_s_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "it's, a [folder]"
+    for folder, length in ((odd, 1), (tmp_path / "configs", 2)):
+        (folder / "experiment").mkdir(parents=True)
+        (folder / "experiment" / "own_1xh200.yaml").write_text(f"model: m\nseq_length: {length}\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose(["experiment=own_1xh200"], odd).experiment["seq_length"] == 1
+    assert compose(["experiment=own_1xh200"]).experiment["seq_length"] == 2
+    assert compose(["experiment=llama3_8b_1xh200"], odd).experiment["model"] == "llama3_8b"
+    with pytest.raises(UserError, match="is not a folder"):
+        compose([], tmp_path / "absent")
+
+
+def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "bad.yaml").write_text("model: [\n")
+    with pytest.raises(UserError) as error:
+        compose(["experiment=bad"], tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_names_are_the_presets_and_the_embedded_one() -> None:
+    assert set(experiment_names()) == {*presets(), "tiny_cpu"}

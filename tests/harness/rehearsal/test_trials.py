@@ -1,0 +1,103 @@
+import pytest
+
+from advisor.base.dtypes import DType, Precision
+from advisor.base.errors import UserError
+from advisor.base.units import GIB
+from advisor.hardware.catalogue import load_gpu
+from harness.planner.device import Machine
+from harness.planner.rehearsal_request import parse_asked
+from harness.rehearsal.trials import plan_rehearsal
+from harness.trial.trial import Backend, Device
+
+JOB = ("model=llama3_70b", "gpus=32xH100")
+
+
+def test_a_trial_a_setting_with_every_stage_predicted() -> None:
+    plan = plan_rehearsal(parse_asked([*JOB, "recompute=[none,selective:mlp]"]))
+    assert [setting.spec for setting in plan.settings] == ["none", "selective:mlp"]
+    none, mlp = (setting.trial for setting in plan.settings)
+    assert none.stages == (0, 1, 2, 3)
+    assert none.workload.backend is Backend.REHEARSAL
+    assert none.workload.device is Device.FAKE
+    assert none.workload.main_grads_dtype is DType.BF16  # the preset's
+    assert none.memory_bytes == load_gpu("H100").memory_bytes
+    assert none.prediction is not None
+    assert mlp.prediction is not None
+    assert [one.stage for one in none.prediction.stages] == [0, 1, 2, 3]
+    assert none.prediction.peak_allocated_bytes == none.prediction.stages[0].peak
+    assert mlp.prediction.stages[0].backward < none.prediction.stages[0].backward
+    said = " ".join(plan.assumptions)
+    assert "transformer_impl local" in said
+    assert "no communication" in said
+
+
+def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(device=Device.CUDA, gpu_names=("NVIDIA H200",))
+    monkeypatch.setattr("harness.rehearsal.trials.find_machine", lambda _: machine)
+    asked = [
+        *JOB,
+        "layout=tp4_pp4_vpp1",
+        "stage=0",
+        "recompute=[none,full:uniform:1]",
+        "device=cuda",
+        "job.expandable_segments=true",
+        "job.micro_batch_size=2",
+    ]
+    none, full = (setting.trial for setting in plan_rehearsal(parse_asked(asked)).settings)
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in none.variables
+    assert none.prediction is not None
+    assert full.prediction is not None
+    allocated, taken = none.prediction.peak_allocated_bytes, none.prediction.peak_reserved_bytes
+    assert allocated is not None
+    assert taken is not None
+    assert 0.5 * GIB < taken - allocated < 2 * GIB  # context and fragmentation, no communicators
+    assert none.prediction.fit_probability is not None
+    assert full.prediction.fit_probability is not None
+    assert none.prediction.fit_probability < full.prediction.fit_probability
+
+
+def test_the_layout_overrules_the_preset() -> None:
+    plan = plan_rehearsal(parse_asked([*JOB, "layout=tp8_pp2", "stage=1"]))
+    (setting,) = plan.settings
+    layout = setting.trial.workload.layout
+    assert (layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size) == (8, 2)
+    assert layout.data_parallel_size == 2
+    assert setting.trial.stages == (1,)
+
+
+def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
+    asked = parse_asked(
+        ["model=llama3_70b", "gpus=64xH100", "layout=tp4_pp4", "job.precision=fp8_current"]
+    )
+    plan = plan_rehearsal(asked)
+    assert plan.settings[0].trial.workload.precision is Precision.BF16
+    assert any("precision bf16" in text for text in plan.assumptions)
+
+
+def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
+    job = ["model=mixtral_8x7b", "gpus=64xH100", "layout=tp1_pp4_ep8"]
+    even, uneven = (
+        plan_rehearsal(parse_asked([*job, f"job.moe_load_imbalance={x}"])) for x in (1, 2)
+    )
+    predicted = [plan.settings[0].trial.prediction for plan in (even, uneven)]
+    assert predicted[0] == predicted[1]
+    assert any("moe_load_imbalance 1" in text for text in uneven.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*JOB, "stage=4"], "there are 4 stages"),
+        (["model=llama3_70b", "gpus=24xH100"], "write e.g. layout="),
+        ([*JOB, "layout=tp3_pp4"], "must divide"),
+        ([*JOB, "device=tpu"], "must be one of fake, cuda, cpu, auto"),
+        ([*JOB, "recompute=halt"], "is no recompute setting"),
+        ([*JOB, "recompute=[none,selective:bogus]"], "selective:bogus: recompute_modules bogus"),
+        ([*JOB, "recompute=full:uniform:1+distribute_saved_activations"], "sequence"),
+        ([*JOB, "job.precision=fp16", "recompute=none+offload=core_attn"], "offload"),
+    ],
+)
+def test_wrong_requests(arguments: list[str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        plan_rehearsal(parse_asked(arguments))
+    assert words in str(caught.value)
