@@ -12,7 +12,7 @@ from advisor.base.errors import UserError
 from advisor.request.request import Request, SearchScope
 
 if TYPE_CHECKING:
-    from advisor.lint.configuration import ReadConfiguration
+    from advisor.reading.read_configuration import ReadConfiguration
 
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
@@ -276,9 +276,9 @@ def _choices(field: str) -> list[Any]:
         from advisor.base.dtypes import Precision
 
         return list(Precision)
-    from advisor.job.job import Framework
+    from advisor.frameworks.registry import framework_names
 
-    return list(Framework)
+    return list(framework_names())
 
 
 def positive(flag: str, text: str) -> int:

@@ -11,7 +11,6 @@ from advisor.cli.outcome import Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from advisor.job.job import Framework, Job
 
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
@@ -98,6 +97,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
+    from advisor.base.units import DASH
     from advisor.hardware.catalogue import gpu_names, load_gpu
     from advisor.report.wording import gib
 
@@ -117,8 +117,8 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
             gib(gpu.memory_bytes),
             f"{gpu.memory_bandwidth_bytes_per_second / 1e12:.2f}",
             f"{gpu.bf16_flops / 1e12:.0f}",
-            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else "—",
-            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else "—",
+            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else DASH,
+            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else DASH,
             str(gpu.nvlink_domain_size),
         ]
         rows.append([name, *numbers, gpu.calibration or "none"])
@@ -160,32 +160,13 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
-    from advisor.frameworks.megatron.revisions import resolve_revision
-    from advisor.frameworks.registry import stack_of
-    from advisor.frameworks.torch.adapter import TorchStack
-    from advisor.job.job import Framework
-    from advisor.report.rules_page import rules_page, stack_rules_page
+    from advisor.frameworks.registry import adapter_of, known_framework
+    from advisor.report.rules_page import rules_page
 
     wanted = parse_rules(arguments)
-    framework = Framework(wanted.framework or Framework.MEGATRON_LM)
-    stack = stack_of(framework)
-    if isinstance(stack, TorchStack):
-        job = _some_job(framework, wanted.framework_version)
-        return Outcome(text=_printed(stack_rules_page(stack, job, wanted.word)))
-    revision = resolve_revision(framework, wanted.framework_version or "")
-    return Outcome(text=_printed(rules_page(revision, wanted.word)))
-
-
-def _some_job(framework: "Framework", version: str | None) -> "Job":
-    """A dense model on one node, to ask a framework about."""
-    from advisor.request.request import Request
-    from advisor.request.resolve import resolve
-
-    found = resolve(
-        Request(model="llama3_8b", gpus="8xH100", framework=framework, framework_version=version)
-    )
-    assert found.layout is not None
-    return found.job(found.layout)
+    name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
+    overview = adapter_of(name).rules_overview(wanted.framework_version or "")
+    return Outcome(text=_printed(rules_page(overview, wanted.word)))
 
 
 def _table(

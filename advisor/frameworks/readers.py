@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from advisor.lint.configuration import Reader
+from advisor.reading.read_configuration import Reader
 
 
 @cache

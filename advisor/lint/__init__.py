@@ -1,1 +1,1 @@
-"""Configurations as they are written: shell, YAML, JSON, TOML and Python, with line and column."""
+"""Checks an existing configuration, and takes a request from one."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from advisor.job.job import Framework
-from advisor.lint.configuration import ReadConfiguration, Reader, ReadValue
+from advisor.frameworks.names import Framework
 from advisor.lint.target import read_target
+from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
 from advisor.request.request import Request
 
 _FLAG: Final = "--from"

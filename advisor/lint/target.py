@@ -10,12 +10,19 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.frameworks.readers import readers
-from advisor.lint.configuration import Checked, Document, Finding, Level, ReadConfiguration, Reader
-from advisor.lint.options import num_gpus
-from advisor.lint.python_source import read_python
-from advisor.lint.shell import Command, Note, Script, read_shell
-from advisor.lint.text import Place, Word, word
-from advisor.lint.tree import read_tree
+from advisor.reading.command_options import num_gpus
+from advisor.reading.document_tree import read_tree
+from advisor.reading.python_source import read_python
+from advisor.reading.read_configuration import (
+    Checked,
+    Document,
+    Finding,
+    Level,
+    ReadConfiguration,
+    Reader,
+)
+from advisor.reading.shell import Command, Note, Script, read_shell
+from advisor.reading.words import Place, Word, word
 
 COMMAND_LINE: Final = "command line"
 _TREES: Final = (".yaml", ".yml", ".json", ".toml")

@@ -6,15 +6,15 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer.advice import Advice, Candidate
-from advisor.frameworks.registry import stack_of
-from advisor.lint.configuration import ReadConfiguration
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.frameworks.registry import adapter_of
+from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.text import beside
 
 _MARGIN: Final = 11
 
 
-def changes(advice: Advice, read: ReadConfiguration) -> RenderableType:
+def changes(advice: Answer, read: ReadConfiguration) -> RenderableType:
     """Where the setting stands now, with its rank, and the flags of the first row in its place."""
     rows: list[tuple[str, RenderableType]] = [("file", Text(_now(advice, read)))]
     if advice.candidates:
@@ -22,10 +22,10 @@ def changes(advice: Advice, read: ReadConfiguration) -> RenderableType:
     return Group(Text(""), beside(rows, margin=_MARGIN))
 
 
-def _now(advice: Advice, read: ReadConfiguration) -> str:
+def _now(advice: Answer, read: ReadConfiguration) -> str:
     if read.recompute is None:
         return f"{read.place.file} sets no recompute"
-    setting = stack_of(advice.job.config.framework).parse(read.recompute).promoted
+    setting = adapter_of(advice.job.config.framework).parse(read.recompute).promoted
     same = [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
     rank = f", row {same[0].rank}" if same else ", which is not ranked"
     return f"{read.place.file} has {read.recompute}{rank}{''.join(_lines(read))}"
@@ -38,11 +38,11 @@ def _lines(read: ReadConfiguration) -> Iterator[str]:
         yield f"{before}{given.written} in line {given.place.line}"
 
 
-def _instead(best: Candidate, read: ReadConfiguration) -> str:
+def _instead(best: RankedEvaluation, read: ReadConfiguration) -> str:
     evaluation = best.evaluation
     if evaluation.setting.spec == read.recompute:
         return "which is row 1: nothing to change"
-    flags = stack_of(evaluation.job.config.framework).setting_flags(
+    flags = adapter_of(evaluation.job.config.framework).setting_flags(
         evaluation.setting, evaluation.job
     )
     if not flags:

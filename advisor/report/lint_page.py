@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.lint.configuration import Checked, Finding, Level
 from advisor.lint.target import LintReport
+from advisor.reading.read_configuration import Checked, Finding, Level
 from advisor.report.text import beside
 
 _MARGIN = 9

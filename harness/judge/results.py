@@ -6,10 +6,10 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.judge.identity import workload_key
-from harness.judge.reproduce import again
+from harness.judge.reproduce import reproduction_command
 from harness.trial.codec import decode_result
+from harness.trial.files import read_given
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Backend, Trial
 
@@ -51,12 +51,10 @@ def _run(path: Path) -> Loaded:
         results.append(found or _unfinished(folder.trial(trial.name), trial))
         if trial.command is not None or trial.workload.backend is not Backend.COMMAND:
             # else it came from a log, and nobody here can run it again
-            commands[workload_key(asdict(setting.trial.workload))] = _command(plan, trial)
+            commands[workload_key(asdict(setting.trial.workload))] = reproduction_command(
+                plan.experiment, trial
+            )
     return Loaded(results=tuple(results), commands=commands)
-
-
-def _command(plan: RunPlan, trial: Trial) -> str:
-    return again(plan.experiment, trial)
 
 
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
@@ -88,11 +86,7 @@ def _others(path: Path) -> Loaded:
 
 
 def _read(path: Path) -> TrialResult:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError("RESULTS", str(path), f"cannot be read: {error.strerror}") from None
-    result = decode_result(text, path)
+    result = decode_result(read_given(path, "RESULTS"), path)
     if not isinstance(result.trial.get("workload"), dict):
         raise UserError(f"{path}: trial.workload", "(none)", "is missing")
     return result

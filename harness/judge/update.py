@@ -6,17 +6,18 @@ Nothing in the harness makes or changes a golden but `harness golden`.
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from harness.base.values import Scalar, flatten, grouped
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
 from harness.judge.goldens.golden_json import golden_from_text, golden_text, golden_values
-from harness.judge.identity import Place, Scalar, differences, flatten, place_of, workload_key
+from harness.judge.identity import Place, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
 from harness.judge.metrics import process_of
-from harness.trial.files import write_atomic
+from harness.trial.files import read_given, write_atomic
 from harness.trial.result import TrialResult, TrialStatus
 
 FOLDER: Final = Path("results/golden")
@@ -43,10 +44,7 @@ class Change:
 
 def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
     """Results of each workload, by its key, in their first order."""
-    found: dict[str, list[TrialResult]] = {}
-    for result in results:
-        found.setdefault(workload_key(result.trial["workload"]), []).append(result)
-    return found
+    return grouped((workload_key(result.trial["workload"]), result) for result in results)
 
 
 def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
@@ -98,13 +96,7 @@ def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> Change
     """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
-            kept = Golden(
-                meta=new.meta,
-                identity=new.identity,
-                status=new.status,
-                processes=new.processes,
-                limits=old.limits | new.limits,
-            )
+            kept = replace(new, limits=old.limits | new.limits)
             return Change(path=path, new=kept, old=old)
     return Change(path=folder / file_name(new.identity), new=new)
 
@@ -143,13 +135,7 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
 
 def load_golden(path: Path) -> Golden:
     """The golden in a file; UserError where there is none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError("golden", str(path), f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError("golden", str(path), "is not text") from None
-    return golden_from_text(text, path)
+    return golden_from_text(read_given(path, "golden"), path)
 
 
 def file_name(identity: Identity) -> str:

@@ -29,17 +29,17 @@ def encode(value: "DataclassInstance") -> str:
 
 def plain(value: "DataclassInstance") -> dict[str, Any]:
     """A dataclass as the JSON object that `encode` writes."""
-    return _mapping(encode(value), type(value).__name__)
+    return json_mapping(encode(value), type(value).__name__)
 
 
 def decode(cls: type[T], text: str, file: object) -> T:
     """An instance of `cls` from `encode`'s text; UserError where it is something else."""
-    return read_dataclass(cls, _mapping(text, file), file)
+    return read_dataclass(cls, json_mapping(text, file), file)
 
 
 def decode_result(text: str, file: object) -> TrialResult:
     """A result from `encode`'s text; UserError where it is half written or of another schema."""
-    values = _mapping(text, file)
+    values = json_mapping(text, file)
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(f"{file}: schema_version", version, f"must be {SCHEMA_VERSION}")
@@ -54,7 +54,8 @@ def decode_result(text: str, file: object) -> TrialResult:
     return TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
 
 
-def _mapping(text: str, file: object) -> dict[str, Any]:
+def json_mapping(text: str, file: object) -> dict[str, Any]:
+    """The object that a JSON file holds; UserError where it holds something else."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

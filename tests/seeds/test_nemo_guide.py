@@ -5,7 +5,7 @@ import pytest
 from advisor.frameworks.megatron.nemo import nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.lint.target import lint_target
 from tests.seeds.walk import advice, evaluation, refused
 

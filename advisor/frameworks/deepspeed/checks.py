@@ -16,8 +16,8 @@ from advisor.frameworks.deepspeed.keys import (
     ZERO,
     ZERO_KEYS,
 )
-from advisor.lint.configuration import Finding, Level
-from advisor.lint.keys import Keys, finding, near
+from advisor.reading.document_keys import Keys, finding, near
+from advisor.reading.read_configuration import Finding, Level
 
 _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
 _ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"

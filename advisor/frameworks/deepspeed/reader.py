@@ -6,12 +6,18 @@ from typing import Any, Final
 from advisor.frameworks.deepspeed.checks import findings
 from advisor.frameworks.deepspeed.config_file import STAGES
 from advisor.frameworks.deepspeed.keys import AC, ZERO
+from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.setting import Option
-from advisor.job.job import Framework
-from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
-from advisor.lint.keys import Keys, put_mapping, put_tree
-from advisor.lint.python_source import PythonSource
-from advisor.lint.tree import Tree
+from advisor.reading.document_keys import Keys, put_mapping, put_tree
+from advisor.reading.document_tree import Tree
+from advisor.reading.python_source import PythonSource
+from advisor.reading.read_configuration import (
+    Checked,
+    Document,
+    Level,
+    ReadConfiguration,
+    ReadValue,
+)
 
 _OWN: Final = (ZERO, "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", AC)
 _SHARDINGS: Final = {stage: sharding for sharding, stage in STAGES.items()}

@@ -7,8 +7,8 @@ utils/constants.py, commands/config/config_args.py.
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.lint.configuration import Finding, Level
-from advisor.lint.keys import Keys, finding, known, near
+from advisor.reading.document_keys import Keys, finding, known, near
+from advisor.reading.read_configuration import Finding, Level
 
 FSDP: Final = "fsdp_config"
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.huggingface.accelerate_checks import FSDP
-from advisor.lint.configuration import Finding, Level
-from advisor.lint.keys import Keys, finding, known, near
+from advisor.reading.document_keys import Keys, finding, known, near
+from advisor.reading.read_configuration import Finding, Level
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"

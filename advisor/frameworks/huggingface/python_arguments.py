@@ -6,8 +6,8 @@ from typing import Final
 
 from advisor.frameworks.huggingface.accelerate_checks import FSDP
 from advisor.frameworks.huggingface.checks import CHECKPOINTING
-from advisor.lint.keys import Keys, put_mapping
-from advisor.lint.python_source import Call, PythonSource, Way
+from advisor.reading.document_keys import Keys, put_mapping
+from advisor.reading.python_source import Call, PythonSource, Way
 
 _ARGUMENTS: Final = re.compile(
     r"(?:TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|PPO|Reward|CPO)Config)$"

@@ -8,16 +8,22 @@ from advisor.frameworks.huggingface.accelerate_checks import FSDP
 from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
 from advisor.frameworks.huggingface.checks import CHECKPOINTING, checkpointing, findings
 from advisor.frameworks.huggingface.python_arguments import in_python
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.layout import DataParallelSharding
-from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
-from advisor.lint.keys import Keys, known, put_mapping, put_tree
-from advisor.lint.model_names import named_model
-from advisor.lint.options import Option, options, program_at
-from advisor.lint.python_source import PythonSource
-from advisor.lint.shell import Command
-from advisor.lint.text import Word
-from advisor.lint.tree import Tree
+from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
+from advisor.reading.document_tree import Tree
+from advisor.reading.model_names import named_model
+from advisor.reading.python_source import PythonSource
+from advisor.reading.read_configuration import (
+    Checked,
+    Document,
+    Level,
+    ReadConfiguration,
+    ReadValue,
+)
+from advisor.reading.shell import Command
+from advisor.reading.words import Word
 
 _OWN: Final = (
     *CHECKPOINTING,

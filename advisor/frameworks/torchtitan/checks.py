@@ -7,8 +7,8 @@ distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.lint.configuration import Finding, Level
-from advisor.lint.keys import Keys, finding, near
+from advisor.reading.document_keys import Keys, finding, near
+from advisor.reading.read_configuration import Finding, Level
 
 AC: Final = "activation_checkpoint"
 MODES: Final = ("none", "full", "selective", "memory_budget")

@@ -7,14 +7,20 @@ subcommand, `activation_checkpoint:full`.
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.frameworks.names import Framework
 from advisor.frameworks.torchtitan.checks import AC, MODES, findings
-from advisor.job.job import Framework
 from advisor.job.layout import DataParallelSharding
-from advisor.lint.configuration import Checked, Document, Level, ReadConfiguration, ReadValue
-from advisor.lint.keys import Keys, put_tree
-from advisor.lint.options import options
-from advisor.lint.shell import Command
-from advisor.lint.tree import Tree
+from advisor.reading.command_options import options
+from advisor.reading.document_keys import Keys, put_tree
+from advisor.reading.document_tree import Tree
+from advisor.reading.read_configuration import (
+    Checked,
+    Document,
+    Level,
+    ReadConfiguration,
+    ReadValue,
+)
+from advisor.reading.shell import Command
 
 _SECTIONS: Final = ("parallelism", "training", AC, "model", "compile", "job", "optimizer", "float8")
 _FIELDS: Final = {

@@ -23,9 +23,11 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
+from advisor.base.units import significant
+from harness.base.values import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.goldens.series import Process, Series
-from harness.judge.identity import Scalar, flatten
+from harness.trial.codec import json_mapping
 from harness.trial.result import TrialStatus
 
 SCHEMA_VERSION: Final = 1
@@ -135,17 +137,6 @@ def json_text(values: object) -> str:
     return json.dumps(_sorted(values), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def json_mapping(text: str, file: object) -> dict[str, Any]:
-    """The object that a JSON file holds; UserError where it holds something else."""
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UserError("file", str(file), "is not valid JSON") from None
-    if not isinstance(values, dict):
-        raise UserError("file", str(file), "must hold one JSON object")
-    return values
-
-
 def _sorted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _sorted(value[key]) for key in sorted(value, key=_order)}
@@ -160,6 +151,6 @@ def _order(key: object) -> tuple[int, str]:
 def _rounded(summary: dict[str, Scalar]) -> dict[str, Scalar]:
     """Enough digits for bytes, not for the noise of binary fractions."""
     return {
-        key: float(f"{value:.{_SUMMARY_DIGITS}g}") if isinstance(value, float) else value
+        key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
         for key, value in summary.items()
     }

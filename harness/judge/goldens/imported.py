@@ -6,11 +6,13 @@ from pathlib import Path
 
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
+from harness.base.values import Scalar, flatten
 from harness.judge.goldens.foreign import FIRST_STEP, Layout, guess_layout, read_layout
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
-from harness.judge.goldens.golden_json import json_mapping
-from harness.judge.identity import CPU, Scalar, flatten, workload_label
+from harness.judge.identity import CPU, workload_label
 from harness.judge.results import load_results
+from harness.trial.codec import json_mapping
+from harness.trial.files import read_given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,7 @@ def import_golden(request: ImportRequest) -> Golden:
     """
     if request.gpus != CPU:
         parse_gpus(request.gpus)
-    try:
-        text = request.path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError("golden", str(request.path), f"cannot be read: {error.strerror}") from None
-    values = json_mapping(text, request.path)
+    values = json_mapping(read_given(request.path, "golden"), request.path)
     layout = request.layout or guess_layout(values)
     fields = _fields(request)
     return Golden(

@@ -3,9 +3,9 @@
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.lint.python_source import read_python
-from advisor.lint.text import Place, word
-from advisor.lint.tree import Tree, read_tree
+from advisor.reading.document_tree import Tree, read_tree
+from advisor.reading.python_source import read_python
+from advisor.reading.words import Place, word
 
 
 def tree(text: str, suffix: str) -> Tree:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.lint.shell import Command, read_shell
+from advisor.reading.shell import Command, read_shell
 
 
 def commands(text: str) -> list[tuple[str, ...]]:

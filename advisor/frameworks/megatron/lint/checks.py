@@ -12,10 +12,10 @@ from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import Verdict, find
-from advisor.frameworks.megatron.rules.finding import Finding as RuleFinding
-from advisor.job.job import Framework
-from advisor.lint.configuration import Finding, Level
-from advisor.lint.text import Place
+from advisor.frameworks.megatron.rules.rule import Finding as RuleFinding
+from advisor.frameworks.names import Framework
+from advisor.reading.read_configuration import Finding, Level
+from advisor.reading.words import Place
 
 _NEW_SPELLING: Final = "--cuda-graph-modules"
 _OLD_SPELLING: Final = "--cuda-graph-scope"
@@ -37,7 +37,7 @@ def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
     """
     settings = over_recipe(given.settings(), model, given.values)
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
-    if alone and revision.framework is Framework.MEGATRON_LM:
+    if alone and revision.framework == Framework.MEGATRON_LM:
         return replace(settings, sequence_parallel=False)
     return settings
 
@@ -142,7 +142,7 @@ def _faults(read: ReadSettings) -> Iterator[Finding]:
 
 
 def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
-    if revision.framework is not Framework.MEGATRON_LM:
+    if revision.framework != Framework.MEGATRON_LM:
         return
     source = f"megatron-core {revision.read_at} training/arguments.py"
     given = read.given

@@ -12,10 +12,10 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.job.job import Framework
-from advisor.lint.options import Option, options, program_at
-from advisor.lint.shell import Command
-from advisor.lint.text import Word
+from advisor.frameworks.names import Framework
+from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.shell import Command
+from advisor.reading.words import Word
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
 _OVERRIDE: Final = re.compile(
@@ -62,7 +62,7 @@ def read_command(command: Command) -> ReadSettings | None:
             _put_override(read, override, word)
     if not (read and _is_megatrons(command, read)):
         return None
-    if read.given.framework is not Framework.MEGATRON_LM:
+    if read.given.framework != Framework.MEGATRON_LM:
         read.texts = texts
         read.partial = any(text.endswith(".py") for text in texts)
     _check_spellings(command, read)
@@ -72,7 +72,7 @@ def read_command(command: Command) -> ReadSettings | None:
 
 def _is_megatrons(command: Command, read: ReadSettings) -> bool:
     """Names as `--bf16` or `--optimizer` alone are anybody's."""
-    if read.given.framework is not Framework.MEGATRON_LM:
+    if read.given.framework != Framework.MEGATRON_LM:
         return True
     named = any(_OF_MEGATRON.search(text) for text in command.texts)
     own = [text for text in read.given.spellings if _WITH_HYPHEN.match(text)]
@@ -121,7 +121,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
         given.framework, given.version = Framework.NEMO, "2"
     elif (name or "").startswith(NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"
-    elif given.framework is not Framework.NEMO:
+    elif given.framework != Framework.NEMO:
         given.framework = Framework.MEGATRON_BRIDGE
     if section == MIXED_PRECISION and name is None:
         read.put_loose(section, value, section, word.place)
@@ -135,7 +135,7 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
 def _check_spellings(command: Command, read: ReadSettings) -> None:
     """An option of recompute that argparse does not know: it takes no underscore for a hyphen, and
     only an unambiguous beginning for the whole."""
-    performance = read.given.framework is not Framework.MEGATRON_LM
+    performance = read.given.framework != Framework.MEGATRON_LM
     if performance:
         return
     known = [f"--{name.replace('_', '-')}" for name in KINDS if name.startswith(_OURS)]

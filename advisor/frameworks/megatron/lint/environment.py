@@ -10,7 +10,7 @@ from typing import Final
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.lint.configuration import Finding, Level
+from advisor.reading.read_configuration import Finding, Level
 
 ALLOCATOR: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.job.job import Framework
-from advisor.lint.options import Option
+from advisor.frameworks.names import Framework
+from advisor.reading.command_options import Option
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {

@@ -11,9 +11,9 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     put_field,
     put_mixed_precision,
 )
-from advisor.job.job import Framework
-from advisor.lint.model_names import named_model
-from advisor.lint.python_source import Call, PythonSource, Unknown, Value, Way
+from advisor.frameworks.names import Framework
+from advisor.reading.model_names import named_model
+from advisor.reading.python_source import Call, PythonSource, Unknown, Value, Way
 
 _BRIDGE: Final = "megatron.bridge"
 _NEMO: Final = ("nemo", "nemo_run")
@@ -35,7 +35,7 @@ def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
     for way in source.ways:
         read = ReadSettings(place=way.place)
         read.given.framework = framework
-        read.given.version = "2" if framework is Framework.NEMO else ""
+        read.given.version = "2" if framework == Framework.NEMO else ""
         for call in way.calls:
             _put_call(read, call)
         for name, value in way.assigned.items():

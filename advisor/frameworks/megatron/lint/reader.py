@@ -15,9 +15,9 @@ from advisor.frameworks.megatron.lint.values import (
 )
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.lint.configuration import Checked, Document, ReadConfiguration
-from advisor.lint.python_source import PythonSource
-from advisor.lint.shell import Command
+from advisor.reading.python_source import PythonSource
+from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
+from advisor.reading.shell import Command
 
 
 class MegatronReader:

@@ -6,9 +6,9 @@ from typing import Any
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import Given
-from advisor.lint.configuration import ReadValue
-from advisor.lint.model_names import named_model
-from advisor.lint.text import Place
+from advisor.reading.model_names import named_model
+from advisor.reading.read_configuration import ReadValue
+from advisor.reading.words import Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from functools import cache
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.lowering import FP8_RECIPES
+from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
-from advisor.lint.configuration import ReadValue
-from advisor.lint.keys import known, truth, whole
 from advisor.models.presets import load_preset, model_names
+from advisor.reading.document_keys import known, truth, whole
+from advisor.reading.read_configuration import ReadValue
 
 _RENAMED: Final = {
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
@@ -77,7 +77,7 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
     chunks = settings.virtual_pipeline_model_parallel_size
     if per_stage is not None and chunks:
         yield "layout.virtual_pipeline_model_parallel_size", _as(per_stage, chunks)
-    if read.given.framework is Framework.MEGATRON_LM:
+    if read.given.framework == Framework.MEGATRON_LM:
         yield from _left_out(read)
 
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.job.job import Framework
-from advisor.lint.text import Place
-from advisor.lint.tree import Tree
+from advisor.frameworks.names import Framework
+from advisor.reading.document_tree import Tree
+from advisor.reading.words import Place
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")
@@ -47,7 +47,7 @@ def read_tree(tree: Tree) -> ReadSettings | None:
         elif not any(name in read.given.values for name in _OWN):
             return None
     _put_loose(read, tree)
-    foreign = read.given.framework is not Framework.MEGATRON_LM
+    foreign = read.given.framework != Framework.MEGATRON_LM
     read.partial = foreign and "num_layers" not in read.given.values
     return read if read else None
 
@@ -83,7 +83,7 @@ def _bridge(read: ReadSettings, tree: Tree) -> None:
     elif isinstance(tree.get("model", "config"), Mapping):
         given.framework, given.version, path = Framework.NEMO, "2", ("model", "config")
     _put_fields(read, tree, *path)
-    if given.framework is Framework.NEMO:
+    if given.framework == Framework.NEMO:
         _put_fields(read, tree, "trainer", "strategy")
     precision = tree.get(MIXED_PRECISION)
     if isinstance(precision, Mapping):

@@ -7,10 +7,9 @@ from types import ModuleType
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import (
-    bridge_layout_overrides,
-    bridge_overrides,
     environment,
     layout_flags,
     megatron_lm_flags,
@@ -18,7 +17,8 @@ from advisor.frameworks.megatron.flags import (
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
-from advisor.job.job import Framework, Optimizer
+from advisor.frameworks.names import Framework
+from advisor.job.job import Optimizer
 from advisor.lint.target import lint_target
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")

@@ -13,7 +13,8 @@ from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
-from advisor.job.job import CudaGraphImpl, Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.layers.operators import Module
 from advisor.lint.target import lint_target
 from advisor.models.presets import load_model

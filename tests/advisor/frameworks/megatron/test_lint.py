@@ -4,7 +4,7 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given import field_of
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.lint.target import LintReport, lint_target
 
 SELECTIVE = "--recompute-granularity selective --recompute-modules"
@@ -166,7 +166,7 @@ def test_bridge_overrides() -> None:
         "train.train_iters=20",
     ]
     report = lint_target(words)
-    assert report.checked[0].release.framework is Framework.MEGATRON_BRIDGE
+    assert report.checked[0].release.framework == Framework.MEGATRON_BRIDGE
     assert report.checked[0].settings.recompute_modules == ("layernorm", "mlp")
     assert found(report) == ["ERROR fp8_layernorm_recompute", "WARNING layernorm_on_te"]
     assert found(lint_target(words, "0.2"))[0] == "ERROR fp8_layernorm_recompute"
@@ -363,7 +363,7 @@ SCRIPT_RUN = "python scripts/performance/run_script.py -m llama -mr llama3_70b -
 )
 def test_options_of_bridge_s_performance_scripts(options: str, findings: list[str]) -> None:
     report = lint_target(SCRIPT_RUN + options)
-    assert report.checked[0].release.framework is Framework.MEGATRON_BRIDGE
+    assert report.checked[0].release.framework == Framework.MEGATRON_BRIDGE
     assert found(report) == findings
 
 

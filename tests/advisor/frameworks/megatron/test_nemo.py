@@ -18,7 +18,7 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
