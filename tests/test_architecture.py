@@ -30,6 +30,7 @@ HEAVY = (
 FOLDERS = {
     "advisor": [
         *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
+        *("reading",),
         *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
     ],
     "harness": [

@@ -121,6 +121,10 @@ def _page(advice: "Answer", options: Options) -> str:
     )
     console = console_on(sys.stdout)
     text = printed(content, console)
+    if options.read is not None:
+        from advisor.report.changes import changes
+
+        text += printed(changes(advice, options.read), console)
     if options.explain is None:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
     "lint": "advise lint [--framework-version V] FILE|FLAGS: checks recompute settings\n"
+    "FILE: a shell script, Megatron-LM or NeMo YAML, a Python recipe of Megatron Bridge or NeMo,\n"
+    "torchtitan's TOML, DeepSpeed's JSON, Accelerate's YAML, or code with TrainingArguments.\n"
     "  advise lint train.sh\n"
     "  advise lint --recompute-granularity selective --recompute-modules core_attn mlp\n"
     "Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a warning (does\n"
@@ -40,7 +42,7 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
 def _lint(arguments: Sequence[str]) -> Outcome:
     if not arguments:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.frameworks.megatron.lint import lint_target
+    from advisor.lint.target import lint_target
     from advisor.report.lint_page import lint_page
 
     target, version = _framework_version(arguments)

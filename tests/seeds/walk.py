@@ -5,11 +5,12 @@ from functools import lru_cache
 from advisor.answer.answer import Answer
 from advisor.answer.evaluation import Evaluation
 from advisor.diagnose import diagnose
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
+from advisor.lint.target import lint_target
+from advisor.reading.read_configuration import Level
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
@@ -24,7 +25,7 @@ def lint(text: str, version: str | None = None) -> list[str]:
 
 def refused(text: str, version: str | None = None) -> list[str]:
     """Rules by which nothing trains."""
-    return [f.rule for f in lint_target(text, version).findings if f.verdict.illegal]
+    return [f.rule for f in lint_target(text, version).findings if f.level is Level.ERROR]
 
 
 def refused_by_bridge(**fields: object) -> list[str]:

@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.bridge import bridge_layout_overrides
-from advisor.frameworks.megatron.flags import layout_flags
-from advisor.frameworks.megatron.lint import lint_target
+from advisor.frameworks.megatron.flags import bridge_layout_overrides, layout_flags
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE
 from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
+from advisor.lint.target import lint_target
 from advisor.models.options import CpCommType, RopeType, SoftmaxType
 from tests.advisor.frameworks.megatron.test_flags import parsed
 
