@@ -1,0 +1,68 @@
+"""Which activations should a training job keep, and which should it compute again?
+
+`advise` ranks every legal recompute setting of a job by peak memory and step time, without a GPU
+and without torch:
+
+    advice = advisor.advise(model="llama3_70b", gpus="32xH100", tp=4)
+    advice.fits, advice.best.recompute.spec, advice.best.flags["megatron_lm"]
+
+Importing this loads nothing: each name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from advisor.answer.advice import Advice, Candidate
+    from advisor.api.calls import advise, evaluate, json_schema
+    from advisor.api.keywords import JobKeywords
+    from advisor.base.errors import UserError
+    from advisor.hardware.catalogue import load_gpu
+    from advisor.models.presets import load_model
+    from advisor.models.spec import ModelSpec
+    from advisor.request.request import Request
+
+    __version__: str
+
+__all__ = [
+    "Advice",
+    "Candidate",
+    "JobKeywords",
+    "ModelSpec",
+    "Request",
+    "UserError",
+    "__version__",
+    "advise",
+    "evaluate",
+    "json_schema",
+    "load_gpu",
+    "load_model",
+]
+
+_MODULES: Final = {
+    "Advice": "advisor.answer.advice",
+    "Candidate": "advisor.answer.advice",
+    "JobKeywords": "advisor.api.keywords",
+    "ModelSpec": "advisor.models.spec",
+    "Request": "advisor.request.request",
+    "UserError": "advisor.base.errors",
+    "advise": "advisor.api.calls",
+    "evaluate": "advisor.api.calls",
+    "json_schema": "advisor.api.calls",
+    "load_gpu": "advisor.hardware.catalogue",
+    "load_model": "advisor.models.presets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from advisor.base.distribution import installed_version
+
+        return installed_version()
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

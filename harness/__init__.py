@@ -1,0 +1,71 @@
+"""Runs the advisor's settings on the device at hand, measures them, and compares.
+
+    outcome = harness.run(experiment="tiny_cpu", measure={"steps": 5})
+    harness.compare(list(outcome.results.values()), golden="results/golden").exit_code
+
+The calls do what the commands of the same names do, with typed results in place of exit codes.
+Importing this loads nothing: each name is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from advisor.base.errors import UserError
+    from harness.api.calibrating import calibrate
+    from harness.api.comparing import compare
+    from harness.api.ingesting import ingest
+    from harness.api.result_schema import json_schema
+    from harness.api.running import RunOutcome, rehearse, run
+    from harness.api.sweeping import SweepOutcome, sweep
+    from harness.judge.comparison import Comparison
+    from harness.trial.result import TrialResult, TrialStatus
+
+    __version__: str
+
+__all__ = [
+    "Comparison",
+    "RunOutcome",
+    "SweepOutcome",
+    "TrialResult",
+    "TrialStatus",
+    "UserError",
+    "__version__",
+    "calibrate",
+    "compare",
+    "ingest",
+    "json_schema",
+    "rehearse",
+    "run",
+    "sweep",
+]
+
+_MODULES: Final = {
+    "Comparison": "harness.judge.comparison",
+    "RunOutcome": "harness.api.running",
+    "SweepOutcome": "harness.api.sweeping",
+    "TrialResult": "harness.trial.result",
+    "TrialStatus": "harness.trial.result",
+    "UserError": "advisor.base.errors",
+    "calibrate": "harness.api.calibrating",
+    "compare": "harness.api.comparing",
+    "ingest": "harness.api.ingesting",
+    "json_schema": "harness.api.result_schema",
+    "rehearse": "harness.api.running",
+    "run": "harness.api.running",
+    "sweep": "harness.api.sweeping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from advisor.base.distribution import installed_version
+
+        return installed_version()
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,8 +1,12 @@
-"""The direction of imports, the size of files, and what importing the advisor loads."""
+"""The house: direction of imports, no circles, roots that hold the public front alone, and what
+importing loads."""
 
 import ast
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,81 +22,106 @@ HEAVY = (
     "matplotlib",
     "scipy",
     "pyarrow",
+    "tree_sitter",
+    "tomlkit",
+    "networkx",
 )
-# A module may import those of its own layer and of the layers before it.
-LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "units", "base.limits"}),
-    frozenset({"base", "reader", "dtypes", "configuration", "request", "outcome"}),
-    frozenset({"models.layer_kind", "models.layer_pattern"}),
-    frozenset(
-        {"models.spec", "models.experts", "models.attention", "models.variants", "models.hybrid"}
-    ),
-    frozenset({"layout"}),
-    frozenset({"pipeline"}),
-    frozenset({"layers"}),
-    frozenset({"models"}),
-    frozenset({"recompute", "schedule"}),
-    frozenset({"memory", "cost", "job", "diagnose"}),
-    frozenset({"recipes", "split"}),
-    frozenset({"frameworks", "answer", "experiments"}),
-    frozenset({"job_memory", "job_time", "reshape"}),
-    frozenset({"evaluate"}),
-    frozenset({"optimizers"}),
-    frozenset({"resolve", "ranking", "explain"}),
-    frozenset({"layouts", "search"}),
-    frozenset({"remedies"}),
-    frozenset({"advise", "verify"}),
-    frozenset({"report"}),
-    frozenset({"help", "arguments", "subcommands", "commands", "cli"}),
-)
+# Folders from the bottom up: each imports from itself and from those before it.
+FOLDERS = {
+    "advisor": [
+        *("base", "models", "hardware", "job", "layers", "plan", "answer", "memory", "time"),
+        *("reading",),
+        *("frameworks", "request", "search", "lint", "diagnose", "report", "api", "cli"),
+    ],
+    "harness": [
+        *("base", "trial", "measure", "backends", "planner", "logs", "judge", "execution"),
+        *("calibration", "rehearsal", "sweeps", "campaign", "report", "api", "cli"),
+    ],
+}
+FRONT = {"__init__.py", "__main__.py", "py.typed"}
 
 
-def _modules(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
-
-
-def _imports(path: Path) -> set[str]:
-    """Absolute names that a file imports anywhere."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+@cache
+def _modules() -> dict[str, Path]:
+    """Every module of both packages by its dotted name."""
+    found = {}
+    for package in FOLDERS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            found[name] = path
     return found
 
 
-def _level(module: str) -> int | None:
-    """Layer of a module below advisor, by its longest known prefix; None for the package."""
-    parts = module.split(".")
-    for length in range(len(parts), 0, -1):
-        name = ".".join(parts[:length])
-        for level, names in enumerate(LAYERS):
-            if name in names:
-                return level
-    return None
+@cache
+def _imports(module: str) -> frozenset[str]:
+    """Modules of ours that a module imports anywhere, for type checking too."""
+    known, found = _modules(), set()
+    for node in ast.walk(ast.parse(known[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inside & known.keys() or {node.module}
+    return frozenset(found & known.keys()) - {module}
 
 
-@pytest.mark.parametrize("path", _modules("advisor"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_imports_point_down_the_layers(path: Path) -> None:
-    own = _level(".".join(path.relative_to(ROOT / "advisor").with_suffix("").parts))
-    if own is None:
-        assert path.name == "__init__.py"
-        return
-    for name in _imports(path):
-        if name.startswith("advisor."):
-            level = _level(name.removeprefix("advisor."))
-            assert level is None or level <= own, f"{path.name} imports {name}"
+def _level(module: str) -> tuple[str, int]:
+    package, _, rest = module.partition(".")
+    folder = rest.partition(".")[0]
+    order = FOLDERS[package]
+    return package, order.index(folder) if folder else len(order)
 
 
-@pytest.mark.parametrize("path", _modules("advisor"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_advisor_never_imports_the_harness(path: Path) -> None:
-    assert not any(name.split(".")[0] == "harness" for name in _imports(path))
+@pytest.mark.parametrize("module", _modules())
+def test_imports_point_down(module: str) -> None:
+    package, level = _level(module)
+    for name in _imports(module):
+        other, other_level = _level(name)
+        if other == package:
+            assert other_level <= level, f"{module} imports {name}, which stands above it"
+        else:
+            assert package == "harness", f"{module} imports {name}"
 
 
-def test_importing_the_advisor_loads_nothing_heavy() -> None:
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    try:
+        TopologicalSorter({name: _imports(name) for name in _modules()}).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_the_root_holds_the_public_front_alone(package: str) -> None:
+    loose = {path.name for path in (ROOT / package).iterdir() if path.is_file()} - FRONT
+    assert not loose
+    folders = {path.name for path in (ROOT / package).iterdir() if list(path.glob("*.py"))}
+    assert folders == set(FOLDERS[package])
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in _modules().values() if path.name == "__init__.py"], ids=str
+)
+def test_a_folder_says_its_idea_in_a_line(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+# Names that stand in several folders because each does there for its subject what the others do
+# for theirs; every other name stands once.
+SAME_ROLE = frozenset(())
+
+
+def test_a_name_stands_twice_only_for_the_same_role() -> None:
+    names = Counter(
+        path.stem for path in _modules().values() if path.stem not in ("__init__", "__main__")
+    )
+    assert {name for name, count in names.items() if count > 1} == SAME_ROLE
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_importing_loads_nothing_heavy(package: str) -> None:
     code = (
-        "import sys, advisor.cli.main, advisor.search.advise, advisor.search.explain\n"
+        f"import sys, {package}, {package}.cli.main\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     run = subprocess.run(
@@ -118,12 +147,37 @@ def test_the_main_job_loads_nothing_heavy() -> None:
 
 def test_data_and_documents_name_no_path_of_a_machine() -> None:
     words = ("../" + "shared", "/work/" + "main", "/" + "tmp/oracle")
-    for path in [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("configs/**/*.yaml"),
-        *_modules("advisor"),
-        *_modules("harness"),
-        *_modules("tests"),
-    ]:
+    tests = (ROOT / "tests").rglob("*.py")
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("configs/**/*.yaml"), *_modules().values(), *tests):
         text = path.read_text()
         assert not any(word in text for word in words), path
+
+
+WAY_FROM_REQUEST_TO_JOB = ("advisor.request", "advisor.job", "advisor.base", "advisor.hardware")
+MOST_LINES, MOST_BRANCHES = 40, 10
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.Try,
+    ast.IfExp,
+    ast.BoolOp,
+    ast.comprehension,
+    ast.match_case,
+)
+
+
+def _functions(module: str) -> list[ast.FunctionDef]:
+    tree = ast.parse(_modules()[module].read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in _modules() if name.startswith(WAY_FROM_REQUEST_TO_JOB)]
+)
+def test_functions_from_request_to_job_tell_one_story(module: str) -> None:
+    for function in _functions(module):
+        lines = (function.end_lineno or 0) - function.lineno + 1
+        branches = sum(isinstance(node, BRANCHES) for node in ast.walk(function))
+        assert lines <= MOST_LINES, f"{module}.{function.name} has {lines} lines"
+        assert branches <= MOST_BRANCHES, f"{module}.{function.name} has {branches} branches"

@@ -4,9 +4,11 @@ Slow (one build, one virtual environment): skipped where the build backend canno
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +89,12 @@ def test_every_module_is_in_the_wheel(wheel: Path) -> None:
     assert modules <= names(wheel)
 
 
+def test_types_and_schemas_are_in_the_wheel(wheel: Path) -> None:
+    typed = {"advisor/py.typed", "harness/py.typed"}
+    schemas = {"advisor/api/advice.schema.json", "harness/api/result.schema.json"}
+    assert typed | schemas <= names(wheel)
+
+
 def test_nothing_else_is_in_the_wheel(wheel: Path) -> None:
     roots = {name.split("/")[0] for name in names(wheel)}
     assert {root for root in roots if not root.endswith(".dist-info")} == {"advisor", "harness"}
@@ -111,6 +119,31 @@ def test_the_command_is_installed(installed: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "--model" in done.stdout
     assert str(ROOT) not in done.stdout
+
+
+def test_the_extra_all_is_every_extra_but_those_of_a_gpu_and_of_development() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    (whole,) = extras["all"]
+    name, _, named = whole.removesuffix("]").partition("[")
+    assert name == project["name"]
+    assert set(named.split(",")) == extras.keys() - {"all", "gpu", "dev"}
+
+
+def test_every_extra_that_a_hint_or_a_page_names_is_declared() -> None:
+    """And none is asked of a registry: nothing of this name is published there."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.yml")]
+    sources = [path for part in ("advisor", "harness") for path in (ROOT / part).rglob("*.py")]
+    named = re.compile(r"""(?:pip install .*?\[|install_hint\(["'])([a-z,]+)["'\]]""")
+    found = set()
+    for path in (*pages, *sources):
+        text = path.read_text(encoding="utf-8")
+        assert "install 'recompute-advisor" not in text, path
+        found |= {extra for match in named.findall(text) for extra in match.split(",")}
+    assert {"harness", "report", "megatron", "sweep", "slurm"} <= found <= extras.keys()
 
 
 def test_the_entry_point_is_declared(wheel: Path) -> None:

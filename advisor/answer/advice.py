@@ -1,218 +1,176 @@
-"""What the advisor answers: evaluations of settings, ranked, with reasons. Data only."""
+"""An answer as plain data: what `advisor.advise` returns and `--format json` prints.
 
-from collections.abc import Callable
+These types are the one description of it: the JSON text, its schema, CSV, DataFrame and the view in
+a notebook are made of them. Sizes are bytes, times seconds, rates per second. Keys may be added;
+while SCHEMA_VERSION is 1 none is renamed or removed.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Any, Final
 
-from advisor.hardware.calibration import Calibration, Provenance
-from advisor.job.job import Job
-from advisor.models.layer_kind import LayerKind
-from advisor.plan.recompute_plan import Setting
+from advisor.answer.answer import CalibrationNote, Remedy, Verification
+from advisor.answer.evaluation import StageMemory, TimeBreakdown
+from advisor.answer.explanation import TimeLine
+from advisor.answer.notebook import NotebookTable, notebook_html
+from advisor.base.errors import UserError, require
+from advisor.base.plain_json import from_text, to_plain, to_text
+from advisor.base.units import GIB, percent, signed_percent
+from advisor.hardware.gpu import GpuFields
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.model_fields import ModelFields
 
-LIKELY = 0.9
-"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
+SCHEMA_VERSION: Final = 1
+_SHOWN: Final = 10
+_DEGREES: Final = {
+    "TP": "tensor_model_parallel_size",
+    "CP": "context_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "VPP": "virtual_pipeline_model_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "DP": "data_parallel_size",
+}
+_COLUMNS: Final = (
+    "tensor_model_parallel_size",
+    "sequence_parallel",
+    "context_parallel_size",
+    "cp_comm_type",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "data_parallel_size",
+)
+"""Fields of the layout that are columns of a table."""
+_RATES: Final = (
+    "step_time_seconds",
+    "step_time_low_seconds",
+    "step_time_high_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "recompute_overhead",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBreakdown:
-    """Bytes of one rank at its peak, by component; they sum to the reserved peak.
+class Recompute:
+    """A recompute setting: `spec` is what `--recompute` takes, the rest its parts in the words of
+    Megatron or of the PyTorch stacks; null and empty where the framework has no such word.
 
-    transient: gradients of activations, replayed tensors, logits, receive buffers.
-    overhead: what torch does not count as allocated, and workspaces: see memory/allocator.py.
+    effective_modules: those that Megatron recomputes after its own promotion. num_layers is
+    Megatron's recompute_num_layers, or the number behind selective and uniform elsewhere.
     """
 
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    transient: int
-    overhead: int
-
-    @property
-    def fixed(self) -> int:
-        """What a rank holds whatever is recomputed."""
-        return self.weights + self.gradients + self.optimizer
-
-    @property
-    def total(self) -> int:
-        """Sum of all components."""
-        return self.fixed + self.activations + self.transient + self.overhead
+    spec: str
+    granularity: str | None = None
+    modules: tuple[str, ...] | None = None
+    method: str | None = None
+    num_layers: int | None = None
+    distribute_saved_activations: bool = False
+    offload_modules: tuple[str, ...] = ()
+    cpu_offloading_num_layers: int = 0
+    segments: int | None = None
+    policy: str | None = None
+    budget: float | None = None
+    use_reentrant: bool | None = None
+    options: tuple[str, ...] = ()
+    effective_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
-    """Peak of the ranks of one pipeline stage.
+class AdvisedModel(ModelFields):
+    """The model's fields, its parameters, and those that one token goes through."""
 
-    peak_allocated_bytes compares with torch.cuda.max_memory_allocated; peak_reserved_bytes is what
-    the card must give: fragmentation, context and communicators included.
-    in_flight_microbatches counts forward passes of one chunk whose backward has not begun, in units
-    of whole stages (a chunk of VPP v counts 1/v).
+    num_parameters: int
+    num_active_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedGpus(GpuFields):
+    """How many GPUs, of which type, and what its datasheet says: peaks are dense FLOP/s, bandwidths
+    bytes/s in one direction a GPU."""
+
+    count: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedJob(JobConfig):
+    """What was asked, with everything looked up: model, layout, GPUs, batch and run-time options.
+
+    model_flops_per_step: of all ranks, without replays; null where nothing could be evaluated.
     """
 
-    stage: int
-    peak_allocated_bytes: int
-    peak_reserved_bytes: int
-    memory_bytes: MemoryBreakdown
-    in_flight_microbatches: float
-    peak_phase: str
+    model: AdvisedModel
+    layout: ParallelLayout
+    gpus: AdvisedGpus
+    model_flops_per_step: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBreakdown:
-    """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step."""
+class RecipeNote:
+    """The published recipe that the job builds on, and in what that is for another job, a line
+    each; empty where there is none."""
 
-    forward: float
-    backward: float
-    recompute: float
-    exposed_communication: float
-    pipeline_bubble: float
-    optimizer: float
-    offload: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Step time in seconds."""
-        return (
-            self.forward
-            + self.backward
-            + self.recompute
-            + self.exposed_communication
-            + self.pipeline_bubble
-            + self.optimizer
-            + self.offload
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationDetail:
-    """What a report shows of an evaluation beyond what ranks it."""
-
-    stages: tuple[StageMemory, ...]
-    saved_bytes_per_layer: dict[LayerKind, int]
-    hardware_flops_per_step: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """One setting on one job: memory of every stage and time of one step.
-
-    peak_reserved_bytes: of the stage that reserves most. look: the rest, which is worked out for
-    those that somebody looks at: a search makes thousands and shows a few.
-    """
-
-    job: Job
-    setting: Setting
-    calibration: Calibration
-    peak_reserved_bytes: int
-    time_seconds: TimeBreakdown
-    step_time_low_seconds: float
-    step_time_high_seconds: float
-    fit_probability: float
-    budget_bytes: int
-    model_flops_per_step: float
-    recompute_overhead: float
-    look: Callable[[], EvaluationDetail] = field(repr=False, compare=False)
-
-    @cached_property
-    def _detail(self) -> EvaluationDetail:
-        return self.look()
-
-    @property
-    def stages(self) -> tuple[StageMemory, ...]:
-        """Memory of every pipeline stage."""
-        return self._detail.stages
-
-    @property
-    def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
-        """Bytes that a layer of each kind keeps of one microbatch."""
-        return self._detail.saved_bytes_per_layer
-
-    @property
-    def hardware_flops_per_step(self) -> float:
-        """FLOPs of one step on all ranks, replays included."""
-        return self._detail.hardware_flops_per_step
-
-    @property
-    def peak(self) -> StageMemory:
-        """The stage whose ranks reserve most."""
-        return max(self.stages, key=lambda stage: stage.peak_reserved_bytes)
-
-    @property
-    def fits(self) -> bool:
-        """Whether no rank runs out of memory, with a probability of at least LIKELY."""
-        return self.fit_probability >= LIKELY
-
-    @property
-    def step_time_seconds(self) -> float:
-        """Seconds of one optimizer step."""
-        return self.time_seconds.total
-
-    @property
-    def tokens_per_second_per_gpu(self) -> float:
-        """Tokens of the global batch over step time and GPUs."""
-        config = self.job.config
-        tokens = config.global_batch_size * config.seq_length
-        return tokens / self.step_time_seconds / self.job.num_gpus
-
-    @property
-    def tflops_per_gpu(self) -> float:
-        """Model TFLOP/s per GPU by Megatron's convention: recompute is not counted."""
-        return self.model_flops_per_step / self.step_time_seconds / self.job.num_gpus / 1e12
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs over the dense peak of the precision."""
-        peak = self.job.gpu.peak_flops(self.job.config.precision)
-        return self.tflops_per_gpu * 1e12 / peak
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOPs, replays included, over the dense peak of the precision."""
-        return self.mfu * (self.hardware_flops_per_step / self.model_flops_per_step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
-    the prediction of the same: `differences` says in what the rehearsed job is another one.
-
-    explanation: the component that a difference above 2 % comes from. refused: why this candidate
-    was not rehearsed.
-    """
-
-    stage: int
-    predicted_bytes: int | None = None
-    rehearsed_bytes: int | None = None
-    explanation: str = ""
-    differences: str = ""
-    refused: str = ""
+    name: str = ""
+    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
-    and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
-    where it is the setting that the job's preset ships with; `verification` where --verify asked
-    for it."""
+    """One setting on one layout, with its place: rank 1 is best.
+
+    fits: no rank runs out of memory with a probability of at least 90 %. pareto: no other is better
+    in both memory and time. preset: the setting that the job's recipe ships with. budget_bytes:
+    what a rank may reserve. Peaks are of the worst rank; peak_allocated_bytes compares with
+    torch.cuda.max_memory_allocated. saved_bytes_per_layer: bytes that a layer of each kind keeps
+    of one microbatch. recompute_overhead: step time over that of the same job without recompute,
+    less one. tflops_per_gpu and mfu count no replays (Megatron's convention), hfu does.
+    flags: what to paste, by framework.
+    """
 
     rank: int
-    evaluation: Evaluation
+    recompute: Recompute
+    layout: ParallelLayout
+    micro_batch_size: int
+    fits: bool
     pareto: bool
-    notes: tuple[str, ...] = ()
     preset: bool = False
+    note: str = ""
+    fit_probability: float
+    budget_bytes: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_stage: int
+    stages: tuple[StageMemory, ...]
+    saved_bytes_per_layer: dict[str, int | None]
+    time_seconds: TimeBreakdown
+    step_time_seconds: float
+    step_time_low_seconds: float
+    step_time_high_seconds: float
+    tokens_per_second_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float
+    hfu: float
+    recompute_overhead: float
     verification: Verification | None = None
+    flags: dict[str, str]
 
     @property
-    def note(self) -> str:
-        """All that is said of it."""
-        return "; ".join(self.notes)
+    def peak(self) -> StageMemory:
+        """The stage whose ranks reserve most."""
+        return next(stage for stage in self.stages if stage.stage == self.peak_stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A setting that the framework refuses or that cannot act, and why."""
+class RejectedSetting:
+    """A setting that the framework refuses or that cannot act: by which rule, why, what would be
+    right, and the source that says so."""
 
-    setting: Setting
+    recompute: Recompute
     rule: str
     reason: str
     fix: str
@@ -220,23 +178,9 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
-    """A change outside recompute: effect against the best setting as asked, in bytes and seconds
-    (negative is less)."""
-
-    change: str
-    effect_bytes: int
-    effect_seconds: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLine:
-    """One line of `--explain`: bytes of one named tensor or term on the worst rank.
-
-    `count` copies of `unit_bytes` each (layers x microbatches in flight, say); `shape` is empty
-    for terms that are no tensor.
-    """
+class MemoryShare:
+    """Bytes of one named tensor or term on the worst rank: `count` copies of `unit_bytes` each;
+    `shape` is empty for terms that are no tensor."""
 
     component: str
     name: str
@@ -244,45 +188,152 @@ class MemoryLine:
     unit_bytes: int
     count: float
     source: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all copies."""
-        return round(self.unit_bytes * self.count)
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLine:
-    """One line of `--explain`: seconds of one step spent on one operator in one phase."""
+class Explanation:
+    """Where each byte of the worst rank and each second of a step goes, of one candidate; the
+    memory sums to its peak_reserved_bytes, the time to its step_time_seconds."""
 
-    phase: str
-    operator: str
-    seconds: float
-    bound_by: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationNote:
-    """Which calibration stands behind the times."""
-
-    name: str
-    provenance: Provenance
-    summary: str
+    rank: int
+    memory: tuple[MemoryShare, ...]
+    time: tuple[TimeLine, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The whole answer to one request; `assumptions` are the choices the advisor made itself."""
+    """The answer to one request: every legal setting, best first, and what else would help.
 
-    job: Job
+    fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many
+    settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
+    candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
+    -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
+    ``searched``. differences: what the job has beside the layout that the usual answer has not.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    fits: bool
+    job: AdvisedJob
     assumptions: tuple[str, ...]
-    calibration: CalibrationNote
     evaluated: int
+    calibration: CalibrationNote
     candidates: tuple[Candidate, ...]
-    rejected: tuple[Rejection, ...]
+    rejected: tuple[RejectedSetting, ...]
     remedies: tuple[Remedy, ...]
+    verdict: str = ""
+    recipe: RecipeNote = RecipeNote()
+    origin: dict[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+    explain: Explanation | None = None
 
     @property
-    def fits(self) -> bool:
-        """Whether any candidate fits."""
-        return any(candidate.evaluation.fits for candidate in self.candidates)
+    def best(self) -> Candidate | None:
+        """The best candidate that fits, else the best one; None where nothing was evaluated."""
+        first = self.candidates[0] if self.candidates else None
+        return next((candidate for candidate in self.candidates if candidate.fits), first)
+
+    def to_json(self) -> str:
+        """What `advise --format json` prints: strict JSON, as `advisor.json_schema` describes."""
+        return to_text(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Advice":
+        """The advice that `to_json` wrote; keys of later releases are passed over. UserError where
+        the text is something else."""
+        advice = from_text(cls, text, "advice")
+        if advice.schema_version != SCHEMA_VERSION:
+            raise UserError(
+                "advice: schema_version", advice.schema_version, f"must be {SCHEMA_VERSION}"
+            )
+        return advice
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One flat row a candidate, raw bytes and seconds: the columns of `--format csv`."""
+        return [_row(self.job, candidate) for candidate in self.candidates]
+
+    def to_dataframe(self) -> Any:
+        """`rows` as a pandas.DataFrame; UserError where pandas is not installed."""
+        return require("pandas", "to_dataframe", "report").DataFrame(self.rows())
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: the choice, the best candidates, and the flags to paste."""
+        best, shown = self.best, self.candidates[:_SHOWN]
+        more = len(self.candidates) - len(shown)
+        layouts = any(candidate.layout != shown[0].layout for candidate in shown)
+        job, gpus = self.job, self.job.gpus
+        notes = [f"Assumed: {text}" for text in self.assumptions]
+        notes += [f"Would help: {_remedy(remedy)}" for remedy in self.remedies]
+        return notebook_html(
+            title=f"{job.model.name} on {gpus.count} x {gpus.type}, sequence {job.seq_length}, "
+            f"{job.precision}",
+            verdict=self.verdict,
+            table=NotebookTable(
+                titles=tuple(_cells(self, shown[0], layouts)) if shown else (),
+                rows=tuple(tuple(_cells(self, one, layouts).values()) for one in shown),
+                strong=tuple(one is best and one.fits for one in shown),
+                faint=tuple(not one.fits for one in shown),
+                below=f"and {more} more" if more > 0 else "",
+            ),
+            flags=best.flags if best else {},
+            notes=notes,
+        )
+
+
+def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
+    """Names as in the JSON; parts of memory and time with their unit behind."""
+    row: dict[str, Any] = {
+        "rank": candidate.rank,
+        "model": job.model.name,
+        "gpu": job.gpus.type,
+        "num_gpus": job.gpus.count,
+        **{name: getattr(candidate.layout, name) for name in _COLUMNS},
+        "micro_batch_size": candidate.micro_batch_size,
+        "recompute": candidate.recompute.spec,
+        "fits": candidate.fits,
+        "pareto": candidate.pareto,
+        "fit_probability": candidate.fit_probability,
+        "budget_bytes": candidate.budget_bytes,
+        "peak_allocated_bytes": candidate.peak_allocated_bytes,
+        "peak_reserved_bytes": candidate.peak_reserved_bytes,
+        "peak_stage": candidate.peak_stage,
+    }
+    memory, times = to_plain(candidate.peak.memory_bytes), to_plain(candidate.time_seconds)
+    row |= {f"{name}_bytes": size for name, size in memory.items()}
+    row |= {name: getattr(candidate, name) for name in _RATES}
+    row |= {f"{name}_seconds": seconds for name, seconds in times.items()}
+    row |= {f"{name}_flags": words for name, words in candidate.flags.items()}
+    return row | {"note": candidate.note}
+
+
+def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str]:
+    """A row of the notebook's table; with the layout where candidates have several."""
+    cells = {"": str(candidate.rank)}
+    if layouts:
+        cells["layout"] = _layout(candidate, advice.candidates)
+    return cells | {
+        "recompute": candidate.recompute.spec + " (preset)" * candidate.preset,
+        "peak GiB": f"{candidate.peak_reserved_bytes / GIB:.1f}",
+        "of GiB": f"{candidate.budget_bytes / GIB:.1f}",
+        "step s": f"{candidate.step_time_seconds:.3f}",
+        "TFLOP/s/GPU": f"{candidate.tflops_per_gpu:.0f}",
+        "overhead": signed_percent(candidate.recompute_overhead),
+        "fits": percent(candidate.fit_probability),
+        "note": candidate.note,
+    }
+
+
+def _layout(candidate: Candidate, others: Sequence[Candidate]) -> str:
+    """``TP 4 PP 2 DP 4 mbs 1``: the degrees that some candidate has above 1."""
+    words = [
+        f"{short} {getattr(candidate.layout, name)}"
+        for short, name in _DEGREES.items()
+        if any(getattr(other.layout, name) > 1 for other in others)
+    ]
+    return " ".join([*words, f"mbs {candidate.micro_batch_size}"])
+
+
+def _remedy(remedy: Remedy) -> str:
+    sign = "-" if remedy.effect_bytes <= 0 else "+"
+    slower = f"{remedy.effect_seconds * 1e3:+.0f} ms a step"
+    return f"{remedy.change}: {sign}{abs(remedy.effect_bytes) / GIB:.1f} GiB, {slower}"

@@ -1,4 +1,7 @@
-"""The one exception that a user's mistake raises."""
+"""The one exception that a user's mistake raises; what to do about a missing package."""
+
+from importlib import import_module
+from typing import Any
 
 
 class UserError(ValueError):
@@ -18,3 +21,24 @@ class UserError(ValueError):
         self.value = value
         self.relation = relation
         self.nearest = nearest
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs `extra` (``report``, ``harness,sweep``) of this package.
+
+    It is for a checkout: nothing of this name is published.
+    """
+    return f"in the checkout run: pip install -e '.[{extra}]'"
+
+
+def missing_package(asked: str, package: str, extra: str) -> UserError:
+    """What to raise where `asked` needs `package`, which `extra` of this package would install."""
+    return UserError(asked, package, "is not installed", install_hint(extra))
+
+
+def require(module: str, asked: str, extra: str) -> Any:
+    """`module`, imported; UserError with the command that installs it where it is missing."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise missing_package(asked, module.partition(".")[0], extra) from None

@@ -85,7 +85,7 @@ def parse_all(
 
 def parse(text: str, annotation: Any, where: str) -> Any:
     """The value of type `annotation` that `text` spells; lists are separated by commas."""
-    inner = _optional(annotation)
+    inner = optional_type(annotation)
     if inner is not None:
         return None if text.lower() in ("", "none", "null") else parse(text, inner, where)
     if get_origin(annotation) is tuple:
@@ -110,23 +110,40 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
 
     A type with a method of class `read(value, where)` reads itself.
     """
-    where = f"{file}: {path}" if file else path
-    inner = _optional(annotation)
+    inner = optional_type(annotation)
     if inner is not None:
         return None if value is None else convert(value, inner, file, path)
-    if is_dataclass(annotation) and isinstance(annotation, type):
-        if not isinstance(value, Mapping):
-            raise UserError(where, show(value), "must be a mapping of keys to values")
-        return read_dataclass(annotation, value, file, f"{path}.")
-    if get_origin(annotation) is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(where, show(value), "must be a list", f"write [{show(value)}]")
-        return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
+    if get_origin(annotation) in (tuple, dict) or _is_dataclass(annotation):
+        return _composite(value, annotation, file, path)
+    where = _where(file, path)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
         return _member(value, annotation, where)
     if hasattr(annotation, "read"):
         return annotation.read(value, where)
     return _scalar(value, annotation, where)
+
+
+def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
+    """`value` as a tuple, a mapping or a dataclass, each part converted."""
+    where = _where(file, path)
+    if get_origin(annotation) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(where, show(value), "must be a list", f"write [{show(value)}]")
+        return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
+    if not isinstance(value, Mapping):
+        raise UserError(where, show(value), "must be a mapping of keys to values")
+    if get_origin(annotation) is dict:
+        kind = get_args(annotation)[1]
+        return {key: convert(item, kind, file, f"{path}.{key}") for key, item in value.items()}
+    return read_dataclass(annotation, value, file, f"{path}.")
+
+
+def _is_dataclass(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+def _where(file: object, path: str) -> str:
+    return f"{file}: {path}" if file else path
 
 
 def show(value: object) -> str:
@@ -148,7 +165,7 @@ def field_types(cls: "type[DataclassInstance]") -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls) if field.init}
 
 
-def _optional(annotation: Any) -> Any:
+def optional_type(annotation: Any) -> Any:
     """X of `X | None`; None where the annotation is no such union."""
     if get_origin(annotation) not in (Union, UnionType):
         return None

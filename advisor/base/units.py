@@ -6,11 +6,14 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import isqrt
 from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
 
+DASH: Final = "—"
+"""What stands for a number that is not known."""
 GIB: Final = 2**30
 MIB: Final = 2**20
 _BYTE_UNITS: Final = {
@@ -59,6 +62,11 @@ def parse_gpus(text: str) -> tuple[int, str]:
     return count, match.group(2)
 
 
+def significant(value: float, digits: int) -> float:
+    """`value` rounded to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
 def gib(num_bytes: float) -> str:
     """``12.34`` for 12.34 GiB; the caller's header says GiB."""
     return f"{num_bytes / GIB:.2f}"
@@ -92,9 +100,18 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms"
 
 
+def percent(probability: float) -> str:
+    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
+    if probability < 0.005:
+        return "<1 %"
+    if probability >= 0.995:
+        return ">99 %"
+    return f"{probability * 100:.0f} %"
+
+
 def signed_percent(ratio: float) -> str:
     """``+12.3 %`` for 0.123; exactly zero prints a dash."""
-    return "—" if ratio == 0 else f"{ratio * 100:+.1f} %"
+    return DASH if ratio == 0 else f"{ratio * 100:+.1f} %"
 
 
 _ALL_SHOWN = 12
@@ -113,3 +130,16 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
         return f"one of {', '.join(names)}"
     far = (lowered[c] for c in get_close_matches(name.lower(), lowered, limit, 0.0))
     return f"the nearest of {len(names)}: {', '.join(far)}"
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a positive number, ascending."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return tuple(sorted({*small, *(number // d for d in small)}))
+
+
+def nearest_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` on both sides of `wanted`, for an error's last words."""
+    below = [d for d in divisors(number) if d <= wanted][-1:]
+    above = [d for d in divisors(number) if d > wanted][:1]
+    return " or ".join(str(d) for d in below + above)

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from advisor.base.errors import UserError
 from advisor.request.request import Request, SearchScope
+
+if TYPE_CHECKING:
+    from advisor.reading.read_configuration import ReadConfiguration
 
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
@@ -36,7 +39,7 @@ class Options:
     """One `advise` command: the request, and how to show its answer.
 
     `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank, `verify` the
-    number of candidates to rehearse.
+    number of candidates to rehearse. `read` is what `--from` took the job from.
     """
 
     request: Request
@@ -46,6 +49,7 @@ class Options:
     explain: int | None = None
     verify: int | None = None
     plot: Path | None = None
+    read: "ReadConfiguration | None" = None
 
 
 INTEGER_FLAGS: Final = {
@@ -71,6 +75,7 @@ TEXT_FLAGS: Final = {
     "memory_budget": "--memory-budget",
     "config_dir": "--config-dir",
     "plot": "--plot",
+    "source": "--from",
 }
 
 
@@ -80,15 +85,21 @@ def parse(arguments: Sequence[str]) -> Options:
     namespace, extras = parser.parse_known_args(list(arguments))
     values: dict[str, Any] = vars(namespace)
     overrides = (*values.pop("overrides", ()), *_overrides(extras, parser))
+    source = values.pop("source", None)
     for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
-        if values.get(field) is None:
+        if values.get(field) is None and source is None:
             raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
     wanted = {field.name for field in fields(Request)}
     request = {k: v for k, v in values.items() if k in wanted and v is not None}
     request["recompute"] = tuple(request.get("recompute", ()))
     request["overrides"] = overrides
     shown = {k: v for k, v in values.items() if k not in wanted and v is not None}
-    return Options(request=Request(**request), **shown)
+    if source is None:
+        return Options(request=Request(**request), **shown)
+    from advisor.lint.request_from import read_job
+
+    job = read_job(source, request)
+    return Options(request=job.request, read=job.configuration, **shown)
 
 
 def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
@@ -265,9 +276,9 @@ def _choices(field: str) -> list[Any]:
         from advisor.base.dtypes import Precision
 
         return list(Precision)
-    from advisor.job.job import Framework
+    from advisor.frameworks.registry import framework_names
 
-    return list(Framework)
+    return list(framework_names())
 
 
 def positive(flag: str, text: str) -> int:

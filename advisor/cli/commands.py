@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
 from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
@@ -11,7 +12,7 @@ from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from advisor.answer.advice import Advice, Candidate
+    from advisor.answer.answer import Answer, RankedEvaluation
 
 _RESHAPING = (
     "tensor_model_parallel_size",
@@ -43,21 +44,16 @@ def run(arguments: Sequence[str]) -> Outcome:
 
         return Outcome(text=LONG)
     if "--version" in arguments:
-        return Outcome(text=f"advise {_version()}\n")
+        from advisor.base.distribution import installed_version
+
+        return Outcome(text=f"advise {installed_version()}\n")
     return rank(parse(arguments))
 
 
 def rank(options: Options) -> Outcome:
     """`advise --model … --gpus …`: the ranked settings in the wanted format."""
     _check(options)
-    from advisor.search.advise import advise
-
-    advice = advise(options.request)
-    _check_rank(advice, options)
-    if options.verify:
-        from advisor.search.verification import verify
-
-        advice = verify(advice, options.verify, options.request.config_dir)
+    advice = answer_to(options.request, explain=options.explain, verify=options.verify)
     talk: tuple[str, ...] = ()
     if options.plot:
         from advisor.report.figures import write_figure
@@ -88,27 +84,18 @@ def _check(options: Options) -> None:
         check_figure(options.plot)
 
 
-def _check_rank(advice: "Advice", options: Options) -> None:
-    if options.explain and options.explain > len(advice.candidates):
-        raise UserError(
-            "--explain",
-            options.explain,
-            f"there are {len(advice.candidates)} rows",
-            f"nearest: {len(advice.candidates)}" if advice.candidates else "",
-        )
-
-
-def _render(advice: "Advice", options: Options) -> str:
+def _render(advice: "Answer", options: Options) -> str:
     """The answer in the wanted format; each module is imported when it is used."""
     match options.output:
         case OutputFormat.JSON:
-            from advisor.report.json_report import json_report
+            from advisor.report.plain_advice import plain_advice
 
-            return json_report(advice, top=options.top, explained=options.explain)
+            return plain_advice(advice, top=options.top, explained=options.explain).to_json()
         case OutputFormat.CSV:
             from advisor.report.csv_report import csv_report
+            from advisor.report.plain_advice import plain_advice
 
-            return csv_report(advice, top=options.top)
+            return csv_report(plain_advice(advice, top=options.top))
         case OutputFormat.FLAGS:
             from advisor.report.setting_flags import flags_report
 
@@ -120,7 +107,7 @@ def _render(advice: "Advice", options: Options) -> str:
     return _page(advice, options)
 
 
-def _page(advice: "Advice", options: Options) -> str:
+def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
     from advisor.report.text import console_on, printed
     from advisor.request.request import SearchScope
@@ -134,13 +121,17 @@ def _page(advice: "Advice", options: Options) -> str:
     )
     console = console_on(sys.stdout)
     text = printed(content, console)
+    if options.read is not None:
+        from advisor.report.changes import changes
+
+        text += printed(changes(advice, options.read), console)
     if options.explain is None:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
     return text + printed(_explanation(wanted), console)
 
 
-def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
+def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     """Whether the job differs from a published one: then its own flags are printed as well."""
     request = options.request
     asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
@@ -149,18 +140,9 @@ def _is_not_the_preset(advice: "Advice", options: Options) -> bool:
     return bool(asked) or not published
 
 
-def _explanation(candidate: "Candidate") -> "RenderableType":
+def _explanation(candidate: "RankedEvaluation") -> "RenderableType":
     from advisor.report.explain_page import explanation
     from advisor.search.explain import memory_lines, time_lines
 
     evaluation = candidate.evaluation
     return explanation(candidate, memory_lines(evaluation), time_lines(evaluation))
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("recompute-advisor")
-    except PackageNotFoundError:
-        return "(not installed)"

@@ -25,6 +25,8 @@ given comes from the job's preset or is chosen, and the page says so.
 Job
   --model MODEL             preset (advise models), YAML file, or Hugging Face config.json
   --gpus COUNTxTYPE         32xH100, 8xA100-40GB (advise gpus)
+  --from FILE               the job of a launch script or configuration of any of the frameworks;
+                            other flags win; of several jobs FILE#2 is the second
   --seq-length N            tokens of one sequence
   --micro-batch-size N      sequences of one microbatch
   --global-batch-size N     sequences of one step

@@ -11,11 +11,12 @@ from advisor.cli.outcome import Outcome
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from advisor.job.job import Framework, Job
 
 _VERSION: Final = "--framework-version"
 USAGE: Final = {
     "lint": "advise lint [--framework-version V] FILE|FLAGS: checks recompute settings\n"
+    "FILE: a shell script, Megatron-LM or NeMo YAML, a Python recipe of Megatron Bridge or NeMo,\n"
+    "torchtitan's TOML, DeepSpeed's JSON, Accelerate's YAML, or code with TrainingArguments.\n"
     "  advise lint train.sh\n"
     "  advise lint --recompute-granularity selective --recompute-modules core_attn mlp\n"
     "Exit codes: 0 clean or notes only; 1 an error (refused, crashes, hangs) or a warning (does\n"
@@ -42,7 +43,7 @@ def run(name: str, arguments: Sequence[str]) -> Outcome:
 def _lint(arguments: Sequence[str]) -> Outcome:
     if not arguments:
         raise UsageError("lint: needs a FILE or FLAGS, e.g. advise lint train.sh")
-    from advisor.frameworks.megatron.lint import lint_target
+    from advisor.lint.target import lint_target
     from advisor.report.lint_page import lint_page
 
     target, version = _framework_version(arguments)
@@ -97,6 +98,7 @@ def _models(arguments: Sequence[str]) -> Outcome:
 
 
 def _gpus(arguments: Sequence[str]) -> Outcome:
+    from advisor.base.units import DASH
     from advisor.hardware.catalogue import gpu_names, load_gpu
     from advisor.report.wording import gib
 
@@ -116,8 +118,8 @@ def _gpus(arguments: Sequence[str]) -> Outcome:
             gib(gpu.memory_bytes),
             f"{gpu.memory_bandwidth_bytes_per_second / 1e12:.2f}",
             f"{gpu.bf16_flops / 1e12:.0f}",
-            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else "—",
-            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else "—",
+            f"{gpu.fp8_flops / 1e12:.0f}" if gpu.fp8_flops else DASH,
+            f"{gpu.nvlink_bytes_per_second / 1e9:.0f}" if gpu.nvlink_domain_size > 1 else DASH,
             str(gpu.nvlink_domain_size),
         ]
         rows.append([name, *numbers, gpu.calibration or "none"])
@@ -159,32 +161,13 @@ def _recipes(arguments: Sequence[str]) -> Outcome:
 
 def _rules(arguments: Sequence[str]) -> Outcome:
     from advisor.cli.arguments import parse_rules
-    from advisor.frameworks.megatron.revisions import resolve_revision
-    from advisor.frameworks.registry import stack_of
-    from advisor.frameworks.torch.adapter import TorchStack
-    from advisor.job.job import Framework
-    from advisor.report.rules_page import rules_page, stack_rules_page
+    from advisor.frameworks.registry import adapter_of, known_framework
+    from advisor.report.rules_page import rules_page
 
     wanted = parse_rules(arguments)
-    framework = Framework(wanted.framework or Framework.MEGATRON_LM)
-    stack = stack_of(framework)
-    if isinstance(stack, TorchStack):
-        job = _some_job(framework, wanted.framework_version)
-        return Outcome(text=_printed(stack_rules_page(stack, job, wanted.word)))
-    revision = resolve_revision(framework, wanted.framework_version or "")
-    return Outcome(text=_printed(rules_page(revision, wanted.word)))
-
-
-def _some_job(framework: "Framework", version: str | None) -> "Job":
-    """A dense model on one node, to ask a framework about."""
-    from advisor.request.request import Request
-    from advisor.request.resolve import resolve
-
-    found = resolve(
-        Request(model="llama3_8b", gpus="8xH100", framework=framework, framework_version=version)
-    )
-    assert found.layout is not None
-    return found.job(found.layout)
+    name = known_framework(wanted.framework, "--framework") if wanted.framework else ""
+    overview = adapter_of(name).rules_overview(wanted.framework_version or "")
+    return Outcome(text=_printed(rules_page(overview, wanted.word)))
 
 
 def _table(

@@ -1,12 +1,12 @@
 """What the advisor asks of a framework; everything else knows no framework by name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticWords:
+class StaticLabels:
     """What StaticMemory's three parts are made of, for reports: name and source of each."""
 
     weights: tuple[str, str]
@@ -36,7 +36,7 @@ class FixedMemory:
     """
 
     static: StaticMemory
-    words: StaticWords
+    words: StaticLabels
     buffers: tuple[NamedBytes, ...]
     optimizer_step: int = 0
     step_words: str = GRADIENT_COPIES
@@ -49,55 +49,55 @@ class FixedMemory:
         return sum(term.num_bytes for term in self.buffers)
 
 
-def no_file(framework: Framework) -> UserError:
+@dataclass(frozen=True, slots=True)
+class LayerSplits:
+    """Whether a release splits layers unevenly at all, and whether by a text of every chunk."""
+
+    unevenly: bool = False
+    by_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """Another job in words, why it may help, and how to make it (UserError where it is illegal)."""
+
+    words: str
+    why: str
+    make: Callable[[], Job]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulesOverview:
+    """The rules of a release for `advise rules`.
+
+    label: framework and release. facts: names of what it takes, and values. rules: heading ("" for
+    none), name and text of each.
+    """
+
+    label: str
+    facts: tuple[tuple[str, str], ...]
+    rules: tuple[tuple[str, str, str], ...]
+
+
+def no_file(framework: str) -> UserError:
     """The answer where a framework is told its settings by options or in Python alone."""
     return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
 
 
-class Stack(Protocol):
-    """One framework: how its settings are written, what it refuses, what they make it keep.
+class RecomputeSettings(Protocol):
+    """The settings of a framework: how they are written, which are worth a try, which it refuses.
 
-    family: the frameworks that take the same settings, itself among them. A version is what
-    JobConfig.framework_version holds.
+    family: the frameworks that take the same settings, itself among them.
     """
 
     @property
-    def family(self) -> tuple[Framework, ...]:
+    def family(self) -> tuple[str, ...]:
         """The frameworks that take the same settings."""
-        ...
-
-    @property
-    def runs_presets(self) -> bool:
-        """Whether the published jobs of configs/experiment are its own; else only their batch."""
         ...
 
     @property
     def none(self) -> Setting:
         """No recompute."""
-        ...
-
-    def version(self, text: str, model: ModelSpec | None = None) -> str:
-        """The known version that `text` means; empty means the newest, of those that have layers
-        for `model`. UserError otherwise."""
-        ...
-
-    def words(self, job: Job) -> str:
-        """Name, version and kind of layers, for the head of a page."""
-        ...
-
-    def configure(
-        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
-    ) -> tuple[ModelSpec, JobConfig]:
-        """Model and job as the framework runs them, but for the model's fields `given` by the
-        user; UserError where it cannot run them."""
-        ...
-
-    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
-        """The layout that `given` fields mean; None: pipeline and tensor degrees decide."""
-        ...
-
-    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
-        """Layouts worth searching; None: all pipeline and tensor degrees."""
         ...
 
     def parse(self, text: str) -> Setting:
@@ -120,6 +120,66 @@ class Stack(Protocol):
         """What is to be said of a legal setting."""
         ...
 
+    def rules_overview(self, version: str) -> RulesOverview:
+        """What a release takes, and every rule of it."""
+        ...
+
+
+class JobSupport(Protocol):
+    """Which jobs a framework runs, and how it completes them.
+
+    A version is what JobConfig.framework_version holds.
+    """
+
+    @property
+    def runs_presets(self) -> bool:
+        """Whether the published jobs of configs/experiment are its own; else only their batch."""
+        ...
+
+    def version(self, text: str, model: ModelSpec | None = None) -> str:
+        """The known version that `text` means; empty means the newest, of those that have layers
+        for `model`. UserError otherwise."""
+        ...
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Whether it has the model's layers: the first that has builds what names no framework."""
+        ...
+
+    def for_recipe(self, framework: str | None) -> str:
+        """The framework of its family that runs a recipe of `framework`, where none is named."""
+        ...
+
+    def check_options(self, config: JobConfig) -> None:
+        """Raise UserError on options of the job that the framework or its release has not."""
+        ...
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """Model and job as the framework runs them, but for the model's fields `given` by the
+        user; UserError where it cannot run them."""
+        ...
+
+    def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
+        """The layout that `given` fields mean; None: pipeline and tensor degrees decide."""
+        ...
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """Layouts worth searching; None: all pipeline and tensor degrees."""
+        ...
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """How its release can be told to split layers that PP does not divide."""
+        ...
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """Changes of its own options by which the job may need less memory."""
+        ...
+
+
+class MemoryModel(Protocol):
+    """What a setting makes a framework keep, and what it holds whatever is recomputed."""
+
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
@@ -130,6 +190,19 @@ class Stack(Protocol):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """Memory of one stage beside its activations."""
+        ...
+
+
+class Spelling(Protocol):
+    """How a framework is told a setting and its job."""
+
+    def words(self, job: Job) -> str:
+        """Name, version and kind of layers, for the head of a page."""
+        ...
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Frameworks of its family whose flags every page shows."""
         ...
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
@@ -152,3 +225,8 @@ class Stack(Protocol):
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """``NAME=value`` of variables without which the flags are refused or mean less."""
         ...
+
+
+class FrameworkAdapter(RecomputeSettings, JobSupport, MemoryModel, Spelling, Protocol):
+    """One framework, whole: what the advisor asks of it. `defaults.AdapterDefaults` answers what
+    most have in common."""

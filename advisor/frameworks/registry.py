@@ -1,31 +1,103 @@
-"""Which Stack stands behind each name of `--framework`; each is imported when it is asked for."""
+"""The frameworks that are known by name; each is imported when it is asked for."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from typing import Any, Final
 
-from advisor.frameworks.protocols import Stack
-from advisor.job.job import Framework
+from advisor.base.errors import UserError
+from advisor.base.fields import show
+from advisor.base.units import nearest_names
+from advisor.frameworks.names import Framework
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """label: what pages call it. load: makes its adapter."""
+
+    label: str
+    load: Callable[[], FrameworkAdapter]
+
+
+def _shipped(label: str, folder: str, adapter: str, *arguments: Any) -> _Registration:
+    def load() -> FrameworkAdapter:
+        made: FrameworkAdapter = getattr(
+            import_module(f"advisor.frameworks.{folder}.adapter"), adapter
+        )(*arguments)
+        return made
+
+    return _Registration(label, load)
+
+
+_KNOWN: Final[dict[str, _Registration]] = {
+    Framework.MEGATRON_LM: _shipped("Megatron-LM", "megatron", "Megatron", Framework.MEGATRON_LM),
+    Framework.MEGATRON_BRIDGE: _shipped(
+        "Megatron Bridge", "megatron", "Megatron", Framework.MEGATRON_BRIDGE
+    ),
+    Framework.NEMO: _shipped("NeMo", "megatron", "Megatron", Framework.NEMO),
+    Framework.TORCHTITAN: _shipped("torchtitan", "torchtitan", "TorchTitan"),
+    Framework.FSDP2: _shipped("PyTorch", "torch", "Fsdp2"),
+    Framework.DEEPSPEED: _shipped("DeepSpeed", "deepspeed", "DeepSpeed"),
+    Framework.HUGGINGFACE: _shipped("Hugging Face", "huggingface", "HuggingFace"),
+}
+_BUILDERS: Final = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.HUGGINGFACE)
+"""Who builds a model where no framework is named: the first of these that has its layers."""
+
+RECIPE_FRAMEWORKS: Final = {
+    "megatron_bridge": Framework.MEGATRON_BRIDGE,
+    "megatron_lm": Framework.MEGATRON_LM,
+    "nemo2": Framework.NEMO,
+    "nemo1": Framework.NEMO,
+}
+"""Frameworks as the tables of configs/recipe call them, the ones whose recipes come first first."""
+
+
+def register(name: str, label: str, load: Callable[[], FrameworkAdapter]) -> None:
+    """Make a framework known by `name`, which `--framework` and ``job.framework`` then take."""
+    _KNOWN[name] = _Registration(label, load)
+    adapter_of.cache_clear()
+
+
+def framework_names() -> tuple[str, ...]:
+    """Names of all frameworks, in the order of their registration."""
+    return tuple(str(name) for name in _KNOWN)
+
+
+def known_framework(name: str, field: str = "job.framework") -> str:
+    """`name`, where it is one; UserError with all of them otherwise."""
+    if name.lower() not in _KNOWN:
+        names = framework_names()
+        near = nearest_names(name, names)
+        raise UserError(
+            field,
+            show(name),
+            f"must be one of {', '.join(names)}",
+            near if near.startswith("did you mean") else "",
+        )
+    return name.lower()
+
+
+def label_of(name: str) -> str:
+    """What pages call a framework."""
+    return _KNOWN[name].label
 
 
 @cache
-def stack_of(framework: Framework) -> Stack:
-    """The framework's Stack."""
-    match framework:
-        case Framework.TORCHTITAN:
-            from advisor.frameworks.torchtitan.adapter import TorchTitan
+def adapter_of(name: str) -> FrameworkAdapter:
+    """The adapter of a framework; of no name, that of a request that names none."""
+    return _KNOWN[known_framework(name or _BUILDERS[0])].load()
 
-            return TorchTitan()
-        case Framework.FSDP2:
-            from advisor.frameworks.torch.adapter import Fsdp2
 
-            return Fsdp2()
-        case Framework.DEEPSPEED:
-            from advisor.frameworks.deepspeed.adapter import DeepSpeed
+def default_framework(model: ModelSpec | None) -> str:
+    """The framework of a request that names none; of no model in particular the first."""
+    if model is None:
+        return _BUILDERS[0]
+    return next((name for name in _BUILDERS if adapter_of(name).builds(model)), _BUILDERS[0])
 
-            return DeepSpeed()
-        case Framework.HUGGINGFACE:
-            from advisor.frameworks.huggingface.adapter import HuggingFace
 
-            return HuggingFace()
-    from advisor.frameworks.megatron.adapter import Megatron
-
-    return Megatron(framework)
+def framework_of_recipe(name: str) -> str | None:
+    """The framework that a table calls so; None where it names none."""
+    return RECIPE_FRAMEWORKS.get(name)

@@ -6,8 +6,8 @@ from advisor.base.dtypes import Precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU type; peaks are dense, bandwidths one direction per GPU.
+class GpuFields:
+    """What a datasheet says of a GPU type; peaks are dense, bandwidths one direction per GPU.
 
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
     drivers): context and communicators still come out of it. ``fp8_flops`` and ``fp4_flops`` are
@@ -15,7 +15,6 @@ class Gpu:
     is no NVLink.
     """
 
-    name: str
     memory_bytes: int
     memory_bandwidth_bytes_per_second: float
     bf16_flops: float
@@ -29,6 +28,13 @@ class Gpu:
     host_link_bytes_per_second: float
     calibration: str | None = None
     fp4_flops: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(GpuFields):
+    """One GPU type by its name, e.g. ``H100-SXM-80GB``."""
+
+    name: str
 
     def quantized_flops(self, precision: Precision) -> float | None:
         """Dense peak in 8 or 4 bits; None at 16 bits and where the chip has no such cores."""

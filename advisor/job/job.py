@@ -6,10 +6,11 @@ from enum import StrEnum
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
+from advisor.base.units import nearest_divisors
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.job.pipeline_split import pipeline_stages
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec
 
 _CAPABILITIES = {
     Precision.FP8_BLOCKWISE: (9.0, "Hopper"),
@@ -42,18 +43,6 @@ class Optimizer(StrEnum):
         return self is not Optimizer.ADAM
 
 
-class Framework(StrEnum):
-    """Whose recompute settings are ranked and whose flags are printed."""
-
-    MEGATRON_LM = "megatron_lm"
-    MEGATRON_BRIDGE = "megatron_bridge"
-    NEMO = "nemo"
-    TORCHTITAN = "torchtitan"
-    FSDP2 = "fsdp2"
-    DEEPSPEED = "deepspeed"
-    HUGGINGFACE = "huggingface"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
@@ -84,7 +73,7 @@ class JobConfig:
     micro_batch_size: int
     global_batch_size: int
     precision: Precision = Precision.BF16
-    framework: Framework = Framework.MEGATRON_LM
+    framework: str = ""
     framework_version: str = ""
     transformer_engine_version: str = ""
     main_grads_dtype: DType = DType.FP32
@@ -119,13 +108,11 @@ class JobConfig:
     def loads_attention_mask(self) -> bool:
         """Whether a boolean mask [b, 1, s, s] comes with each microbatch.
 
-        If it is not said, in Megatron-LM alone and not with packed sequences: Bridge 0.6 leaves it
-        out (training/config.py, skip_getting_attention_mask_from_dataset), NeMo 2 makes none with
-        Transformer Engine (llm/gpt/data/pre_training.py), Megatron-LM's sft_dataset.py none.
+        If neither the request nor the framework says it, wherever sequences are not packed.
         """
         if self.create_attention_mask is not None:
             return self.create_attention_mask
-        return self.framework is Framework.MEGATRON_LM and self.mean_packed_length is None
+        return self.mean_packed_length is None
 
     @property
     def offloaded_fraction(self) -> float:
@@ -179,7 +166,6 @@ class JobConfig:
                     "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
                 )
         self._check_muon()
-        self._check_offload()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
                 "job.optimizer_offload_fraction",
@@ -195,13 +181,6 @@ class JobConfig:
         """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""
         if not self.optimizer.is_muon:
             return
-        if self.framework not in _WITH_MUON:
-            raise UserError(
-                "job.optimizer",
-                self.optimizer,
-                f"is Megatron's, and not modelled for {self.framework}",
-                "--framework megatron_lm, or job.optimizer=adam",
-            )
         if self.precision is Precision.FP16:
             raise UserError("job.optimizer", self.optimizer, "takes no fp16", "--precision bf16")
         for option in ("optimizer_cpu_offload", "use_precision_aware_optimizer"):
@@ -213,43 +192,6 @@ class JobConfig:
                     f"leave it off, or use job.optimizer={Optimizer.ADAM}",
                 )
 
-    def _check_offload(self) -> None:
-        deepspeed = self.framework is Framework.DEEPSPEED
-        if self.optimizer_cpu_offload and self.framework in _NO_HOST_OPTIMIZER:
-            raise UserError(
-                "job.optimizer_cpu_offload",
-                True,
-                f"is not modelled for {self.framework}",
-                "--framework deepspeed",
-            )
-        aware = self.use_precision_aware_optimizer or deepspeed
-        if self.optimizer_cpu_offload and not aware:
-            raise UserError(
-                "job.optimizer_cpu_offload",
-                True,
-                "needs the precision-aware optimizer",
-                "set job.use_precision_aware_optimizer=true",
-            )
-        if self.sync_each_batch and self.framework is not Framework.HUGGINGFACE:
-            raise UserError(
-                "job.sync_each_batch",
-                True,
-                "is an option of Accelerate",
-                "--framework huggingface, or leave it out",
-            )
-        if self.param_cpu_offload and not deepspeed:
-            raise UserError(
-                "job.param_cpu_offload",
-                True,
-                f"is DeepSpeed's offload_param, not an option of {self.framework}",
-                "--framework deepspeed",
-            )
-
-
-_WITH_MUON = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE)
-
-_NO_HOST_OPTIMIZER = (Framework.TORCHTITAN, Framework.FSDP2, Framework.HUGGINGFACE)
-"""Stacks whose host optimizer is not modelled."""
 
 _OPTIMIZER_DTYPES = {
     "main_params_dtype": (DType.FP32, DType.FP16),

@@ -6,10 +6,10 @@ from functools import lru_cache
 from math import prod
 
 from advisor.base.errors import UserError
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.expert_options import TokenDispatcher
+from advisor.base.units import divisors
 from advisor.models.mixers import sharded_heads
-from advisor.models.spec import ModelSpec, TransformerImpl, divisors
+from advisor.models.options import CpCommType, TokenDispatcher, TransformerImpl
+from advisor.models.spec import ModelSpec
 
 
 class DataParallelSharding(StrEnum):
@@ -36,8 +36,8 @@ class ParallelLayout:
 
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 
-    Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the number of
-    layers of the first and last stage, or embedding and loss counted as layers, or
+    Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the
+    number of layers of the first and last stage, or embedding and loss counted as layers, or
     ``pipeline_model_parallel_layout``, the text that spells every chunk ("Ett|(tt|)*6tL").
     """
 

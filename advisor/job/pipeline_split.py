@@ -13,10 +13,11 @@ from typing import TypeVar
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
+from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import LayerKind, Role
-from advisor.models.mixers import hybrid_segments
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.layer_kinds import hybrid_segments
+from advisor.models.spec import ModelSpec
 
 T = TypeVar("T")
 
@@ -108,16 +109,15 @@ def pipeline_stages(model: ModelSpec, layout: ParallelLayout) -> Stages:
         offset += count
         if model.mtp_num_layers is not None:
             ends = count and offset == model.num_layers
-            layers += _after_last_layer(model) if ends else ()
+            layers += _AFTER_LAST_LAYER if ends else ()
             layers += _mtp_layers(model) if index == mtp_chunk else ()
         chunks.append(ModelChunk(layers, index == 0, index == len(counts) - 1))
     return tuple(tuple(chunks[stage::pp]) for stage in range(pp))
 
 
-def _after_last_layer(model: ModelSpec) -> tuple[LayerKind, ...]:
-    """The final norm: with multi-token prediction it stands behind the last layer of the decoder,
-    not before the output layer (transformer_block.py has_final_layernorm_in_this_stage)."""
-    return (LayerKind(role=Role.FINAL_LAYERNORM),)
+_AFTER_LAST_LAYER = (LayerKind(role=Role.FINAL_LAYERNORM),)
+"""The final norm: with multi-token prediction it stands behind the last layer of the decoder, not
+before the output layer (transformer_block.py has_final_layernorm_in_this_stage)."""
 
 
 def _mtp_layers(model: ModelSpec) -> tuple[LayerKind, ...]:

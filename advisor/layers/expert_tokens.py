@@ -7,7 +7,7 @@ from math import ceil, prod
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import RouterDType, TokenDispatcher
+from advisor.models.options import RouterDType, TokenDispatcher
 from advisor.models.spec import ModelSpec
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import CpCommType, TransformerImpl
+from advisor.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

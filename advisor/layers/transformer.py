@@ -22,7 +22,7 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer, Role
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 
 __all__ = ["LAYER_INPUT", "transformer_layer"]
 

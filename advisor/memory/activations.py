@@ -7,7 +7,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.chunk import ChunkFootprint
 from advisor.memory.static import GRADIENT_COPIES
-from advisor.plan.schedule import moments
+from advisor.plan.schedule import schedule_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,21 @@ def activation_peak(
     stage: int,
     microbatches: int,
 ) -> ActivationPeak:
-    """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]]."""
+    """The worst moment of one step on `stage`: chunk k has the footprint distinct[classes[k]].
+
+    At every point of the schedule: the saved tensors of all microbatches in flight, the running
+    pass's own need, and tensors received or sent and not yet gone, each a hidden state
+    [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]. microbatches: of the step.
+    Bytes of one rank; parameters, gradients and optimizer states are left out.
+    Source: megatron-core 0.16.1 pipeline_parallel/schedules.py, by plan.schedule.schedule_points;
+    held against it in tests/oracles.
+    """
     hidden = shape.hidden(LAYER_INPUT).num_bytes
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]
     best_total, best = -1, None
     highest = [0, 0]  # forward, backward
-    for moment in moments(pp, len(classes), microbatches, stage, classes, spent=any(left)):
+    for moment in schedule_points(pp, len(classes), microbatches, stage, classes, spent=any(left)):
         chunk = distinct[classes[moment.chunk]]
         peak = chunk.backward if moment.backward else chunk.forward
         kept = sum(map(mul, moment.by_class, each))

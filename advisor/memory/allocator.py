@@ -56,13 +56,17 @@ class Reserved:
         return (NamedBytes("fragmentation", self.fragmentation, source), *self.fixed)
 
     def fit_probability(self, budget_bytes: int) -> float:
-        """Probability that this rank stays within `budget_bytes` (normal spread)."""
+        """Probability that this rank stays within `budget_bytes`: `total` normally distributed with
+        `spread` as one sigma. Of one rank; that others run out as well is left to the caller."""
         return 0.5 * (1.0 + erf((budget_bytes - self.total) / (self.spread * sqrt(2.0))))
 
 
 @lru_cache(maxsize=4096)
 def communicator_names(layout: ParallelLayout) -> tuple[str, ...]:
-    """NCCL communicators that a Megatron rank opens (parallel_state.py), by group."""
+    """NCCL communicators that a Megatron rank opens, by group; groups of one rank open none.
+
+    Source: megatron-core 0.16.1 parallel_state.py. Those of expert parallelism are left out.
+    """
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     pp, dp = layout.pipeline_model_parallel_size, layout.data_parallel_size
     groups = (
@@ -90,7 +94,10 @@ def _fixed_terms(
 
 
 def model_error(precision: Precision, *, linear_attention: bool) -> float:
-    """How far predicted allocated bytes may be off, one sigma."""
+    """How far predicted allocated bytes may be off, one sigma as a fraction of them.
+
+    Source: the comments at the constants; 16 bits are measured, the others are judgements.
+    """
     if linear_attention or precision in (Precision.MXFP8, Precision.NVFP4):
         return _DERIVED_MODEL_ERROR
     return _EIGHT_BIT_MODEL_ERROR if precision.is_quantized else _MODEL_ERROR
@@ -108,7 +115,9 @@ def reserved_memory(
 ) -> Reserved:
     """Reserved peak of a rank with `allocated` bytes, of which `dynamic` come and go.
 
-    error: of allocated bytes, one sigma (see `model_error`).
+    Fragmentation, the CUDA context, NCCL's buffers and `pools` come to what is allocated, all in
+    bytes; other processes on the card are left out. Sources: the comments at the constants.
+    error: of allocated bytes, one sigma as a fraction of them (see `model_error`).
     pools: what the allocator caches for other streams than the computing one, free at the peak.
     unsure: bytes by which activations may differ, one sigma.
     """

@@ -32,14 +32,14 @@ class Arena:
     held_peak: Peak = field(default_factory=Peak)
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Allocate a storage, or extend the one of that name."""
+        """Allocate a storage of `num_bytes`, or extend the one of that name to them."""
         known = self.sizes.get(name, 0)
         if num_bytes > known:
             self.sizes[name] = num_bytes
             self.live += num_bytes - known
 
     def store(self, tensor: Tensor) -> None:
-        """Allocate a tensor's storage."""
+        """Allocate a tensor's storage: of a view, its base's, in the base's shape and type."""
         self.add(tensor.storage.name, tensor.storage.num_bytes)
 
     def drop(self, name: str) -> None:
@@ -56,7 +56,12 @@ class Arena:
 
 
 class Gradients:
-    """Gradients of activations: one storage may serve several tensors (additions hand it on)."""
+    """Gradients of activations: one storage may serve several tensors (additions hand it on).
+
+    Each has shape and type of its tensor. Weight gradients are the operator's own figure, and live
+    for its backward alone: a buffer of all takes them in (memory.static). Source: torch 2.13
+    csrc/autograd/engine.cpp; held against Megatron Core's backward in tests/oracles.
+    """
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

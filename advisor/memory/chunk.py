@@ -10,7 +10,7 @@ from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.arena import Peak
 from advisor.memory.chunk_blocks import Block, kept_input, plain_block, segment_block
 from advisor.memory.liveness import footprint
-from advisor.memory.working_set import Beside, WorkingSet
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import Role
 from advisor.plan.recompute_plan import RecomputePlan
 
@@ -58,7 +58,11 @@ def chunk_footprint(
     gradients that come and go with the blocks.
 
     The backward starts with the last block while everything is kept, and frees block after block;
-    the gradient received from the next stage stays to the end of the pass.
+    the gradient received from the next stage, [seq_length / cp (/ tp under SP), micro_batch_size,
+    hidden_size] in the type of the activations, stays to the end of the pass. Bytes of one rank and
+    one microbatch; the logits of the last chunk, [seq_length / cp, micro_batch_size, vocabulary /
+    tp], are among them. Source: megatron-core 0.16.1 schedules.py (deallocate_output_tensor),
+    transformer_block.py; held against its peaks in tests/oracles.
     """
     blocks = _blocks(shape, plan, first, last)
     if working_set is not None:
@@ -104,12 +108,14 @@ def chunk_footprint(
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
         left=sum(block.count * block.left_behind for block in blocks)
         - (blocks[0].left_gradient if blocks else 0),
-        unsure=plan.unsure_bytes,
+        unsure=plan.kept_bytes_sigma,
     )
 
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
-    """Bytes that one microbatch keeps in the layers of a chunk, its ends left out."""
+    """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
+    its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
+    and loss are left out, and so is what a running pass needs."""
     kept = 0
     for segment in plan.segments:
         whole = segment.whole
@@ -196,7 +202,7 @@ def _with_working_set(blocks: tuple[Block, ...], found: WorkingSet) -> tuple[Blo
     return tuple(reversed(raised))
 
 
-def _raised(block: Block, beside: Beside, left: int) -> Block:
+def _raised(block: Block, beside: ShardingOverhead, left: int) -> Block:
     """`block` with `beside` it what is gathered and reduced, and `left` bytes of later blocks."""
 
     def more(peak: Peak, num_bytes: int) -> Peak:

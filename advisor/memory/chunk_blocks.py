@@ -53,7 +53,7 @@ class Block:
 
 
 def plain_block(name: str, layer: LayerFootprint, count: int = 1) -> Block:
-    """`count` units that keep and need what `layer` says."""
+    """`count` units that keep and need what `layer` says, bytes of one rank and one microbatch."""
     return Block(
         name=name,
         kept=layer.kept,
@@ -66,7 +66,13 @@ def plain_block(name: str, layer: LayerFootprint, count: int = 1) -> Block:
 
 @lru_cache(maxsize=8192)
 def segment_block(shape: RankShape, segment: Segment) -> Block:
-    """The block of all copies of `segment`."""
+    """The block of all copies of `segment`: layers one by one, or checkpoints around several.
+
+    A checkpoint keeps its input, [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]
+    in the type of the activations, once a segment; a layer what its operators save and no run
+    replays, less what is offloaded. Sources: megatron-core 0.16.1 tensor_parallel/random.py and
+    transformer_block.py, torch 2.13 utils/checkpoint.py.
+    """
     if segment.whole:
         nested = segment.checkpoint is Checkpoint.REENTRANT
         block = _reentrant_block(shape, segment) if nested else _hooked_block(shape, segment)
@@ -91,7 +97,7 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
 def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:
     """Whether Megatron's token dispatcher is in one of `layers`."""
     has_experts = any(kind.feed_forward is FeedForward.MOE for kind in layers)
-    return has_experts and shape.model.transformer_impl.is_megatron
+    return has_experts and not shape.model.transformer_impl.is_eager
 
 
 _NAMES = {
@@ -160,7 +166,9 @@ def _reentrant_block(shape: RankShape, segment: Segment) -> Block:
 
 
 def kept_input(shape: RankShape, segment: Segment) -> int:
-    """Bytes on the device of the one input that a checkpoint keeps."""
+    """Bytes on the device of the one input that a checkpoint keeps: [seq_length / cp (/ tp under
+    SP), micro_batch_size, hidden_size], cut by TP once more where distribute_saved_activations
+    does, none where it waits on the host."""
     if segment.input.offloaded:
         return 0
     hidden = shape.hidden(LAYER_INPUT).num_bytes

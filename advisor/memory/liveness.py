@@ -38,7 +38,14 @@ class LayerFootprint:
 
 @lru_cache(maxsize=8192)
 def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> LayerFootprint:
-    """Footprint of `operators` run once forward and once backward under `runs`."""
+    """Footprint of `operators` run once forward and once backward under `runs`, bytes of one rank
+    and one microbatch.
+
+    Kept are the tensors that operators save for the backward, in their own shapes and types (a
+    layer's input is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]); of a
+    replayed run only what plan.recompute_plan.kept_tensors leaves. Weights and their gradient
+    buffer are left out, and so is what the caching allocator rounds up.
+    """
     kept = kept_tensors(operators, runs)
     small = sum(run.extra_kept_bytes for run in runs)
     forward = walk_forward(operators, kept)
@@ -56,7 +63,9 @@ def _raised(peak: Peak, num_bytes: int) -> Peak:
 
 
 def walk_forward(operators: Sequence[Operator], kept: dict[str, Tensor]) -> Arena:
-    """Live bytes through a forward that leaves `kept` behind; the input is alive throughout."""
+    """Live bytes through a forward that leaves `kept` behind, storages by name; the input is alive
+    throughout. A tensor goes behind the last operator that reads it; an operator's workspace is
+    alive while it runs."""
     arena = Arena()
     last_reader = _last_readers(operators)
     for tensor in operators[0].inputs:
@@ -112,7 +121,8 @@ def _walk_backward(
 
 def gradients_before_replay(operators: tuple[Operator, ...]) -> int:
     """Bytes of gradients when the first tensor that `operators` saved is asked for: those behind
-    it have gone back."""
+    it have gone back. Each gradient has shape and type of its activation. Source: torch 2.13
+    utils/checkpoint.py, whose hooks replay at that moment."""
     arena = Arena()
     gradients = Gradients(arena)
     for tensor in operators[-1].outputs:

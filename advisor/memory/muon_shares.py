@@ -75,7 +75,9 @@ def muon_shares(
     """Shares of the ranks of the stage that holds `chunks`, in the order of the ranks.
 
     Ranks count TP first, then CP, then DP; the experts' ETP first, then EP (parallel_state.py).
-    With one rank in the data-parallel group nothing is dealt, experts neither.
+    With one rank in the data-parallel group nothing is dealt, experts neither. State bytes are fp32
+    main parameters and momentum, for Adam's tensors two moments. Held against the real optimizer in
+    tests/oracles.
     """
     ranks = layout.data_parallel_size * layout.context_parallel_size
     dealt = dealt and ranks > 1
@@ -130,5 +132,5 @@ def _size(weight: Weight) -> int:
 
 
 def fullest_share(shares: tuple[MuonShare, ...]) -> MuonShare:
-    """The one whose states take most."""
+    """The one whose states take most bytes: the rank that runs out of memory first."""
     return max(shares, key=lambda share: share.state_bytes)

@@ -12,9 +12,8 @@ from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import FeedForward, LayerKind, Role
-from advisor.models.spec import AttentionBackend, PositionEmbedding
+from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, compute capability 9.0 alone
@@ -39,8 +38,10 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
 
     The gather buffer serves Megatron's own column-parallel layers: all of them on the local spec,
     of which multi-token prediction's reads two hidden states, the output layer alone under
-    Transformer Engine. Unfused attention writes its scores into the same buffer. Rotary frequencies
-    are cached in fp32.
+    Transformer Engine: [seq_length / cp, micro_batch_size, hidden_size] in the type of the
+    activations. Unfused attention writes its scores into the same buffer, [micro_batch_size x heads
+    / tp, seq_length / cp, seq_length]. Rotary frequencies are cached in fp32. Sources:
+    megatron-core 0.16.1, the file in each term.
     """
     terms = []
     gather = 0
@@ -110,7 +111,8 @@ def _score_bytes(shape: RankShape) -> int:
 
 @lru_cache(maxsize=8192)
 def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Placeholder gradients under gradient_accumulation_fusion: one per distinct weight shape.
+    """Bytes of placeholder gradients under gradient_accumulation_fusion, in the type of the
+    weights: one per distinct local weight shape [out, in] of the linear layers.
 
     Source: TE pytorch/module/base.py get_dummy_wgrad; Megatron's own layers share it.
     """
@@ -125,7 +127,8 @@ def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> 
 
 
 def cublas_workspaces(compute_capability: float) -> NamedBytes:
-    """Workspaces of torch's matmuls: one of the forward's thread, one of autograd's."""
+    """Workspaces of torch's matmuls, bytes: one of the forward's thread, one of autograd's; the
+    default of CUBLAS_WORKSPACE_CONFIG (pytorch CublasHandlePool.cpp)."""
     hopper = compute_capability == 9.0
     each = _CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else _CUBLAS_WORKSPACE_BYTES
     return NamedBytes("cuBLAS workspaces", each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
@@ -153,15 +156,17 @@ def gemm_workspaces(
 def last_inputs(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
     """What a step leaves behind: the last input that each chunk received, and its gradient.
 
-    TransformerBlock.set_input_tensor keeps it until the next one (megatron-core 0.16.1); a chunk
-    with the embedding receives none.
+    Each is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size] in the type of the
+    activations. TransformerBlock.set_input_tensor keeps it until the next one (megatron-core
+    0.16.1); a chunk with the embedding receives none.
     """
     received = sum(not chunk.embedding for chunk in chunks)
     return 2 * received * shape.hidden(LAYER_INPUT).num_bytes
 
 
 def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Weights of the linear layers that compute in 8 or 4 bits on a stage that holds `chunks`."""
+    """Elements of the linear layers' weights that compute in 8 or 4 bits, on one rank of a stage
+    that holds `chunks`; the output layer stays at 16 bits."""
     kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
     return sum(
         count * weight.num_elements
@@ -177,7 +182,11 @@ def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
 def stage_buffers(
     shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
 ) -> tuple[NamedBytes, ...]:
-    """All resident buffers of a stage, by name."""
+    """All resident buffers of one rank of a stage, by name, in bytes with their sources.
+
+    Left out: NCCL's own buffers and the CUDA context, which are not torch's (memory.allocator), and
+    the data loader's.
+    """
     dummies = dummy_weight_gradients(shape, chunks)
     last = any(chunk.head for chunk in chunks)
     copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)

@@ -23,7 +23,7 @@ _ADAM_MOMENTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class ShardingOverhead:
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
     its input alone; and what it leaves behind when it has gone back: its gradient shards, less
     gathered parameters that it then frees."""
@@ -39,12 +39,12 @@ class WorkingSet:
     """What is gathered or reduced while each block of a model runs; last_layer is the one whose
     backward comes first. step: bytes when the optimizer runs."""
 
-    embedding: Beside = Beside()
-    first_layer: Beside = Beside()
-    layer: Beside = Beside()
-    last_layer: Beside = Beside()
-    head: Beside = Beside()
-    loss: Beside = Beside()
+    embedding: ShardingOverhead = ShardingOverhead()
+    first_layer: ShardingOverhead = ShardingOverhead()
+    layer: ShardingOverhead = ShardingOverhead()
+    last_layer: ShardingOverhead = ShardingOverhead()
+    head: ShardingOverhead = ShardingOverhead()
+    loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
 
 
@@ -70,11 +70,11 @@ class Sharding:
     accumulates_whole: bool = False
 
     def gathered(self, elements: int) -> int:
-        """Bytes of a group's parameters in 16 bit."""
+        """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
         return elements * DType.BF16.itemsize
 
     def reduced(self, elements: int) -> int:
-        """Bytes of the input of a group's reduce-scatter."""
+        """Bytes of the input of a group's reduce-scatter, in `reduce_dtype`."""
         return elements * self.reduce_dtype.itemsize
 
     def shard(self, elements: int, experts: int = 0) -> int:
@@ -184,7 +184,7 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     given = -(-experts // sharding.expert_ranks)
     less = sharding.reduced(experts) - given * DType.FP32.itemsize
 
-    def apart(beside: Beside, above: int) -> Beside:
+    def apart(beside: ShardingOverhead, above: int) -> ShardingOverhead:
         return replace(
             beside,
             entry=beside.entry + given * DType.BF16.itemsize,
@@ -199,22 +199,22 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     )
 
 
-def _layer(sharding: Sharding, layer: int, below: int, above: int) -> Beside:
+def _layer(sharding: Sharding, layer: int, below: int, above: int) -> ShardingOverhead:
     """A layer beside the all-gather of `below` elements and the reduce-scatter of `above`.
 
     When it enters its forward, the last group's all-gather output is there as well.
     """
     gathered, reduced = sharding.gathered(layer), sharding.reduced(above)
     if not sharding.reshards:
-        return Beside(entry=2 * gathered, forward=gathered, backward=reduced)
-    return Beside(
+        return ShardingOverhead(entry=2 * gathered, forward=gathered, backward=reduced)
+    return ShardingOverhead(
         entry=3 * gathered,
         forward=2 * gathered,
         backward=gathered + sharding.gathered(below) + reduced,
     )
 
 
-def _more(beside: Beside, forward: int, backward: int) -> Beside:
+def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
     return replace(
         beside,
         entry=beside.entry + forward,
@@ -229,18 +229,18 @@ def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Shardi
     gathers = 1 if sharding.reshards else 0
     first, last = sharding.gathered(embedding), sharding.gathered(head) * gathers
     return WorkingSet(
-        embedding=Beside(
+        embedding=ShardingOverhead(
             forward=first * (1 + gathers),
             backward=max(first * gathers + sharding.reduced(layer), sharding.reduced(embedding)),
         ),
         first_layer=_layer(sharding, layer, embedding, layer),
         layer=_layer(sharding, layer, layer, layer),
         last_layer=_layer(sharding, layer, layer, head),
-        head=Beside(
+        head=ShardingOverhead(
             forward=last + sharding.gathered(head),
             backward=last + sharding.gathered(layer) * gathers,
         ),
-        loss=Beside(forward=last, backward=last),
+        loss=ShardingOverhead(forward=last, backward=last),
     )
 
 
@@ -252,7 +252,7 @@ def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) 
     root = sharding.gathered(ends) * gathers
     waiting = root + sharding.gathered(head)
     return WorkingSet(
-        embedding=Beside(
+        embedding=ShardingOverhead(
             forward=root + sharding.gathered(ends),
             backward=max(
                 waiting + sharding.reduced(layer), sharding.gathered(head) + sharding.reduced(ends)
@@ -261,11 +261,11 @@ def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) 
         first_layer=_more(_layer(sharding, layer, 0, layer), root, waiting),
         layer=_more(_layer(sharding, layer, layer, layer), root, waiting),
         last_layer=_more(_layer(sharding, layer, layer, 0), root, waiting),
-        head=Beside(
+        head=ShardingOverhead(
             forward=root + sharding.gathered(layer),
             backward=root + sharding.gathered(layer) * gathers,
         ),
-        loss=Beside(forward=root, backward=root),
+        loss=ShardingOverhead(forward=root, backward=root),
     )
 
 

@@ -27,6 +27,11 @@ class LayerPattern(str):
         _entries(pattern, where)
         return pattern
 
+    @property
+    def entries(self) -> int | tuple[bool, ...]:
+        """The number, or whether each layer has the property."""
+        return _entries(self, "pattern of layers")
+
     def expand(self, num_layers: int, where: str) -> tuple[bool, ...]:
         """Whether each layer has the property; UserError where the pattern has another length."""
         entries = _entries(self, where)

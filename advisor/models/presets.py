@@ -5,8 +5,10 @@ over), `source`, `published_parameters` (value and source) and `notes`. Its name
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from advisor.base.configuration import (
     Document,
@@ -51,11 +53,22 @@ def model_names(config_dir: Path | None = None) -> tuple[str, ...]:
     return config_names(Group.MODEL, config_dir)
 
 
-def load_model(name_or_path: str, config_dir: Path | None = None) -> ModelSpec:
+ModelSource: TypeAlias = str | os.PathLike[str] | ModelSpec | Mapping[str, object]
+"""What names a model: a preset or a path, the model itself, or its fields."""
+
+
+def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec:
     """The model that `--model` names: a preset, a YAML file, or a config.json (file or folder).
 
-    A preset's name comes first; case and dashes do not matter. UserError where there is none.
+    A preset's name comes first; case and dashes do not matter. A mapping holds what a YAML file
+    would, with its `name`. UserError where there is no such model, or a field is wrong.
     """
+    if isinstance(source, ModelSpec):
+        return source
+    if isinstance(source, Mapping):
+        document = Document(path=Path("model"), values=dict(source))
+        return _read_preset(document, config_dir).spec
+    name_or_path = os.fspath(source)
     preset = _preset_name(name_or_path, config_dir)
     if preset is not None:
         return load_preset(preset, config_dir).spec

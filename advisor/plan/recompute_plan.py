@@ -61,7 +61,7 @@ class ReplayRun:
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
 
     kept: where a compiler chooses, all that stays; keeps then names what it does not compute again.
-    unsure_bytes: by how much that may differ, one sigma.
+    kept_bytes_sigma: by how much that may differ, one sigma.
     """
 
     modules: frozenset[Module]
@@ -71,7 +71,7 @@ class ReplayRun:
     keeps: frozenset[str] = frozenset()
     checkpoint: Checkpoint = Checkpoint.REENTRANT
     kept: tuple[Tensor, ...] | None = None
-    unsure_bytes: int = 0
+    kept_bytes_sigma: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ class RecomputePlan:
         return sum(segment.total_layers for segment in self.segments)
 
     @property
-    def unsure_bytes(self) -> int:
+    def kept_bytes_sigma(self) -> int:
         """By how much what the chunk keeps may differ, one sigma: all layers alike."""
         return sum(
-            run.unsure_bytes * segment.total_layers
+            run.kept_bytes_sigma * segment.total_layers
             for segment in self.segments
             for run in segment.runs
         )

@@ -11,7 +11,7 @@ from operator import ge
 from typing import NamedTuple
 
 _STEADY_ROUNDS = 4
-"""Groups of PP microbatches after which the in-flight pattern only repeats (see moments)."""
+"""Groups of PP microbatches after which what is in flight repeats (see schedule_points)."""
 
 
 class Pass(NamedTuple):
@@ -21,7 +21,7 @@ class Pass(NamedTuple):
     chunk: int
 
 
-class Moment(NamedTuple):
+class SchedulePoint(NamedTuple):
     """A pass, and what the stage holds while it runs.
 
     in_flight counts, per chunk, microbatches whose saved tensors are alive: forwards begun and
@@ -73,7 +73,7 @@ def chunk_order(pp: int, vpp: int, microbatches: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def moments(
+def schedule_points(
     pp: int,
     vpp: int,
     microbatches: int,
@@ -81,7 +81,7 @@ def moments(
     classes: tuple[int, ...],
     *,
     spent: bool = False,
-) -> tuple[Moment, ...]:
+) -> tuple[SchedulePoint, ...]:
     """The moments of a step at which `stage` can peak.
 
     `classes` says which chunks are alike: one number a chunk, from 0 without a gap. Of passes of
@@ -96,7 +96,7 @@ def moments(
 @lru_cache(maxsize=16384)
 def _walked(
     pp: int, vpp: int, microbatches: int, stage: int, classes: tuple[int, ...], spent: bool
-) -> tuple[Moment, ...]:
+) -> tuple[SchedulePoint, ...]:
     """Loads of classes are sums over chunks: a moment that no other of its class exceeds is among
     those that no other of its chunk exceeds, and these do for all ways to tell classes."""
     by_chunk = _of_chunks(pp, vpp, microbatches, stage, spent)
@@ -107,11 +107,13 @@ def _walked(
 
 
 @lru_cache(maxsize=4096)
-def _of_chunks(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> tuple[Moment, ...]:
+def _of_chunks(
+    pp: int, vpp: int, microbatches: int, stage: int, spent: bool
+) -> tuple[SchedulePoint, ...]:
     """The moments to look at where every chunk is a class of its own, in order of time."""
     loads = dict.fromkeys(_every_load(pp, vpp, microbatches, stage, spent))
     every = [
-        Moment(backward, chunk, counts, counts, held, over)
+        SchedulePoint(backward, chunk, counts, counts, held, over)
         for backward, chunk, counts, held, over in loads
     ]
     highest = set(_maximal(every, tuple(range(vpp))))
@@ -119,7 +121,7 @@ def _of_chunks(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) ->
 
 
 _Load = tuple[bool, int, tuple[int, ...], int, tuple[int, ...]]
-"""backward, chunk, in_flight, held and spent of a Moment where every chunk is a class."""
+"""backward, chunk, in_flight, held and spent of a SchedulePoint where every chunk is a class."""
 
 
 def _every_load(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -> Iterator[_Load]:
@@ -135,7 +137,7 @@ def _every_load(pp: int, vpp: int, microbatches: int, stage: int, spent: bool) -
             counts[chunk] -= 1
 
 
-def _of_classes(moment: Moment, classes: tuple[int, ...], alike: int) -> Moment:
+def _of_classes(moment: SchedulePoint, classes: tuple[int, ...], alike: int) -> SchedulePoint:
     """`moment`, its loads summed over the chunks of each class."""
 
     def summed(loads: tuple[int, ...]) -> tuple[int, ...]:
@@ -148,14 +150,14 @@ def _of_classes(moment: Moment, classes: tuple[int, ...], alike: int) -> Moment:
     return moment._replace(by_class=summed(moment.in_flight), spent=spent)
 
 
-def _maximal(every: Iterable[Moment], classes: tuple[int, ...]) -> tuple[Moment, ...]:
+def _maximal(every: Iterable[SchedulePoint], classes: tuple[int, ...]) -> tuple[SchedulePoint, ...]:
     """Of passes of one direction through one class, the first of each load that none exceeds;
     classes in the order of their first passes: backwards begin with the last chunk."""
-    seen: dict[tuple[bool, int], dict[tuple[int, ...], Moment]] = {}
+    seen: dict[tuple[bool, int], dict[tuple[int, ...], SchedulePoint]] = {}
     for moment in every:
         kind = seen.setdefault((moment.backward, classes[moment.chunk]), {})
         kind.setdefault((*moment.by_class, moment.held, *moment.spent), moment)
-    found: list[Moment] = []
+    found: list[SchedulePoint] = []
     last = {alike: chunk for chunk, alike in enumerate(classes)}
     order = sorted(seen, key=lambda of: (True, -last[of[1]]) if of[0] else of)
     for kind in (seen[of] for of in order):

@@ -10,8 +10,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final
 
+from advisor.base.units import divisors
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import ModelSpec, divisors
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import layer_weights
 
 _MOST_LEFT_OUT: Final = 8

@@ -6,8 +6,9 @@ from functools import partial
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer.advice import Advice, Candidate, Verification
-from advisor.base.units import gib
+from advisor.answer.answer import Answer, RankedEvaluation, Verification
+from advisor.base.units import DASH, gib
+from advisor.frameworks.registry import label_of
 from advisor.report import setting_flags as flags
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
@@ -19,7 +20,7 @@ _FLAG_MARGIN = 17
 
 
 def page(
-    advice: Advice,
+    advice: Answer,
     *,
     top: int = 10,
     show_rejected: bool = False,
@@ -43,7 +44,7 @@ def page(
     return Group(*parts[1:])
 
 
-def _answer(advice: Advice) -> RenderableType:
+def _answer(advice: Answer) -> RenderableType:
     """The sentence that decides; what is faster still, or what helps where nothing fits."""
     lines: list[RenderableType] = [Text(verdict(advice), "bold")]
     if advice.remedies:
@@ -61,7 +62,7 @@ def _answer(advice: Advice) -> RenderableType:
     return Group(*lines)
 
 
-def _verified(shown: Sequence[Candidate]) -> RenderableType | None:
+def _verified(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
@@ -89,7 +90,7 @@ _WORDS = ("recompute", "")
 
 def _verdict_of(seen: Verification) -> list[str]:
     if seen.predicted_bytes is None or seen.rehearsed_bytes is None:
-        return [str(seen.stage), "—", "—", "—", "not rehearsed"]
+        return [str(seen.stage), DASH, DASH, DASH, "not rehearsed"]
     error = seen.predicted_bytes / seen.rehearsed_bytes - 1
     shown = f"{error * 100:+.1f} %" if abs(error) >= _SHOWN_ERROR else "0.0 %"
     reason = f"in the {seen.explanation}" if seen.explanation else ""
@@ -99,7 +100,7 @@ def _verdict_of(seen: Verification) -> list[str]:
 _SHOWN_ERROR = 5e-4
 
 
-def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
+def _flags(advice: Answer, *, with_layout: bool) -> RenderableType | None:
     """The chosen row's flags for each framework; a backslash joins what had to be broken."""
     best = chosen(advice)
     if best is None:
@@ -109,7 +110,7 @@ def _flags(advice: Advice, *, with_layout: bool) -> RenderableType | None:
     for framework in flags.shown_frameworks(advice.job):
         setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
-        rows.append((flags.LABELS[framework], words or flags.NO_FLAGS))
+        rows.append((label_of(framework), words or flags.NO_FLAGS))
     if variables := flags.environment_words(best.evaluation):
         rows.append(("Environment", variables))
     commands = [Fitted(partial(_command, label, words)) for label, words in rows]
@@ -124,7 +125,7 @@ def _command(label: str, words: str, width: int) -> list[str]:
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
-def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
+def _notes(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     """What single rows buy, rows with the same remark together; then the dominated rows."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
@@ -140,7 +141,7 @@ def _notes(shown: Sequence[Candidate]) -> RenderableType | None:
     return beside(notes) if notes else None
 
 
-def _rejected(advice: Advice) -> RenderableType:
+def _rejected(advice: Answer) -> RenderableType:
     """Every refused setting with the rule that refuses it, the way out, and the source."""
     lines: list[RenderableType] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
     for rejection in advice.rejected:
@@ -150,7 +151,7 @@ def _rejected(advice: Advice) -> RenderableType:
     return Group(*lines)
 
 
-def _hint(advice: Advice, shown: int, show_rejected: bool) -> RenderableType | None:
+def _hint(advice: Answer, shown: int, show_rejected: bool) -> RenderableType | None:
     if not shown:
         return None
     parts = []

@@ -10,14 +10,9 @@ from functools import partial
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.answer.advice import (
-    Candidate,
-    Evaluation,
-    MemoryBreakdown,
-    MemoryLine,
-    StageMemory,
-    TimeLine,
-)
+from advisor.answer.answer import RankedEvaluation
+from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
+from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import human_bytes
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, beside, indented, table
@@ -29,7 +24,7 @@ _TIME_TOLERANCE = 1e-6  # relative: sums of floats in another order
 
 
 def explanation(
-    candidate: Candidate, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
+    candidate: RankedEvaluation, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
 ) -> RenderableType:
     """Memory by component and tensor, memory by stage, time by phase and operator."""
     evaluation = candidate.evaluation

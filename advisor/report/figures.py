@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.answer.advice import Advice, Candidate
-from advisor.base.errors import UserError
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.errors import UserError, missing_package
 from advisor.base.units import GIB, human_count
 from advisor.report.breaking import spec_lines
 from advisor.report.explain_page import COMPONENTS
@@ -41,12 +41,10 @@ def check_figure(path: Path) -> None:
     if not path.resolve().parent.is_dir():
         raise UserError("--plot", path, f"there is no folder {path.parent}")
     if find_spec("matplotlib") is None:
-        raise UserError(
-            "--plot", path, "needs matplotlib", 'pip install "recompute-advisor[report]"'
-        )
+        raise missing_package(f"--plot {path}", "matplotlib", "report")
 
 
-def write_figure(advice: Advice, path: Path, *, top: int | None = None) -> None:
+def write_figure(advice: Answer, path: Path, *, top: int | None = None) -> None:
     """Draw the `top` best candidates (24 at most) into `path`; the suffix gives the format."""
     check_figure(path)
     import matplotlib as mpl
@@ -71,7 +69,7 @@ def write_figure(advice: Advice, path: Path, *, top: int | None = None) -> None:
         figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def _title(advice: Advice) -> str:
+def _title(advice: Answer) -> str:
     from advisor.layers.parameters import parameter_count
 
     job = advice.job
@@ -82,7 +80,7 @@ def _title(advice: Advice) -> str:
     )
 
 
-def draw_pareto(axes: "Axes", shown: Sequence[Candidate]) -> None:
+def draw_pareto(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
     """Peak memory (GiB) against step time (s); numbers are ranks, the line joins the Pareto set."""
     front = sorted((_point(c) for c in shown if c.pareto), key=lambda point: point[0])
     axes.plot(
@@ -121,7 +119,10 @@ def draw_pareto(axes: "Axes", shown: Sequence[Candidate]) -> None:
 
 
 def draw_components(
-    axes: "Axes", shown: Sequence[Candidate], labels: Sequence[str], best: Candidate | None
+    axes: "Axes",
+    shown: Sequence[RankedEvaluation],
+    labels: Sequence[str],
+    best: RankedEvaluation | None,
 ) -> None:
     """One stacked bar a candidate, GiB of its worst rank by component, and the budget."""
     places = list(range(len(shown)))
@@ -149,19 +150,19 @@ def draw_components(
     axes.set_title("Peak memory by component (GiB)")
 
 
-def _draw_budget(axes: "Axes", shown: Sequence[Candidate]) -> None:
+def _draw_budget(axes: "Axes", shown: Sequence[RankedEvaluation]) -> None:
     budget = shown[0].evaluation.budget_bytes / GIB
     axes.axvline(
         budget, color="black", linestyle="--", linewidth=1.2, label=f"budget {budget:.1f} GiB"
     )
 
 
-def _point(candidate: Candidate) -> tuple[float, float]:
+def _point(candidate: RankedEvaluation) -> tuple[float, float]:
     evaluation = candidate.evaluation
     return evaluation.peak_reserved_bytes / GIB, evaluation.step_time_seconds
 
 
-def _ranks_at(shown: Sequence[Candidate]) -> dict[tuple[float, float], list[int]]:
+def _ranks_at(shown: Sequence[RankedEvaluation]) -> dict[tuple[float, float], list[int]]:
     """Ranks by point, so that settings that come to the same share one label."""
     ranks: dict[tuple[float, float], list[int]] = {}
     for candidate in shown:
@@ -169,7 +170,7 @@ def _ranks_at(shown: Sequence[Candidate]) -> dict[tuple[float, float], list[int]
     return ranks
 
 
-def _label(candidate: Candidate, shown: Sequence[Candidate]) -> str:
+def _label(candidate: RankedEvaluation, shown: Sequence[RankedEvaluation]) -> str:
     """Rank and setting, and the layout where the candidates differ in it."""
     evaluation = candidate.evaluation
     spec = "\n".join(spec_lines(evaluation.setting.spec, _LABEL_WIDTH))

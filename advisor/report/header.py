@@ -2,13 +2,13 @@
 
 from rich.console import Group, RenderableType
 
-from advisor.answer.advice import Advice, CalibrationNote
+from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 from advisor.report.breaking import dotted_lines
 from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
@@ -24,7 +24,7 @@ _DOT = " · "
 _SHORT_TEXT = 32
 
 
-def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
+def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
     """Model and hardware, layout, budget, calibration and the advisor's own choices.
 
     Where layouts are ranked, the layout is that of row 1 and not the preset's.
@@ -38,12 +38,20 @@ def header(advice: Advice, *, search_layout: bool = False) -> RenderableType:
         ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
         ("calibration", _calibration_words(advice.calibration)),
     ]
-    if others:
-        rows.append(("assumed", Fitted(lambda width: dotted_lines(others, width))))
+    lists = (
+        ("assumed", others),
+        ("recipe", list(advice.recipe_differs)),
+        ("unlike", list(advice.differences)),
+    )
+    rows += [(name, _dotted(words)) for name, words in lists if words]
     job = _job_words(advice.job)
     return Group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
     )
+
+
+def _dotted(words: list[str]) -> Fitted:
+    return Fitted(lambda width: dotted_lines(words, width))
 
 
 def _both_ends(left: str, right: str) -> Fitted:
@@ -101,10 +109,10 @@ def _sharding_words(layout: ParallelLayout) -> str:
 
 def framework_words(job: Job) -> str:
     """``Megatron Core 0.19 with Transformer Engine``."""
-    return stack_of(job.config.framework).words(job)
+    return adapter_of(job.config.framework).words(job)
 
 
-def budget_words(advice: Advice) -> str:
+def budget_words(advice: Answer) -> str:
     """``77.1 of 79.6 GiB a GPU (a full bar)``: the budget, and what the card has."""
     best = chosen(advice)
     card = advice.job.gpu.memory_bytes

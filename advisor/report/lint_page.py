@@ -1,10 +1,12 @@
 """The page of `advise lint`: what was understood, and every finding with its fix and source."""
 
+from collections.abc import Iterator, Sequence
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from advisor.frameworks.megatron.lint import Level, LintReport, level_of, understood
-from advisor.frameworks.megatron.rules import Finding
+from advisor.lint.target import LintReport
+from advisor.reading.read_configuration import Checked, Finding, Level
 from advisor.report.text import beside
 
 _MARGIN = 9
@@ -12,19 +14,44 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
 def lint_page(report: LintReport) -> RenderableType:
-    """A line on what was read, then a block a finding: level and rule, reason, fix, source."""
-    head = f"{report.target}: {understood(report.settings)}, {report.revision.label}"
+    """A line on each configuration that was read, then a block a finding: level, rule and place,
+    reason, fix, source; what could not be read comes last."""
+    lines: list[RenderableType] = [Text(line) for line in _heads(report)]
+    lines += map(_finding, report.findings)
     if not report.findings:
-        return Group(Text(head), "OK       nothing to report")
-    return Group(Text(head), *map(_finding, report.findings))
+        lines.append("OK       nothing to report")
+    lines += [_note(str(note.place), note.text) for note in report.notes]
+    return Group(*lines)
+
+
+def _heads(report: LintReport) -> Iterator[str]:
+    """What was understood; with line and conditions where there is more than one thing."""
+    groups: dict[tuple[str, str], list[Checked]] = {}
+    for checked in report.checked:
+        groups.setdefault((checked.understood, checked.label), []).append(checked)
+    for (understood, label), members in groups.items():
+        where = _where(members) if len(groups) > 1 else ""
+        yield f"{report.target}{where}: {understood}, {label}"
+
+
+def _where(members: Sequence[Checked]) -> str:
+    """The first line, and the conditions that all of them share."""
+    branches = [member.configuration.branch for member in members]
+    shared = [text for text in branches[0] if all(text in branch for branch in branches)]
+    conditions = f" ({', '.join(shared)})" if shared else ""
+    return f":{members[0].configuration.place.line}{conditions}"
 
 
 def _finding(finding: Finding) -> RenderableType:
-    level = level_of(finding)
     source = f"  [{finding.source}]" if finding.source else ""
+    rule = Text.assemble((finding.rule, _STYLES[finding.level]), f"  {finding.place}")
     rows: list[tuple[str, RenderableType]] = [
-        (str(level), Text(finding.rule, _STYLES[level])),
+        (str(finding.level), rule),
         ("", Text(finding.reason)),
         ("  fix", Text.assemble(finding.fix, (source, "dim"))),
     ]
     return beside(rows, margin=_MARGIN - 2)
+
+
+def _note(place: str, text: str) -> RenderableType:
+    return beside([("NOT READ", Text(f"{place}: {text}"))], margin=_MARGIN - 2)

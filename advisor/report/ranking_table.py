@@ -10,12 +10,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from advisor.answer.advice import Candidate
-from advisor.base.units import signed_percent
-from advisor.models.attention_kinds import CpCommType
+from advisor.answer.answer import RankedEvaluation
+from advisor.base.units import percent, signed_percent
+from advisor.models.options import CpCommType
 from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, table
-from advisor.report.wording import gib, percent, seconds
+from advisor.report.wording import gib, seconds
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
@@ -33,7 +33,7 @@ class Ranking:
     A narrow page does without the bars, then breaks the settings, then leaves columns out.
     """
 
-    shown: Sequence[Candidate]
+    shown: Sequence[RankedEvaluation]
     layouts: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -99,12 +99,12 @@ class Ranking:
         return rows
 
 
-def _spec(candidate: Candidate) -> str:
+def _spec(candidate: RankedEvaluation) -> str:
     """The setting, marked where it is the preset's own."""
     return candidate.evaluation.setting.spec + " (preset)" * candidate.preset
 
 
-def _peaks(shown: Sequence[Candidate]) -> list[str]:
+def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:
     """``72.4 (0)``: the worst rank's GiB and its stage, as wide as each other."""
     peaks = [candidate.evaluation.peak for candidate in shown]
     sizes = [gib(peak.peak_reserved_bytes) for peak in peaks]
@@ -133,7 +133,7 @@ class Gauge:
         return Measurement(width, width)
 
 
-def _layout_cells(shown: Sequence[Candidate]) -> list[str]:
+def _layout_cells(shown: Sequence[RankedEvaluation]) -> list[str]:
     """Head and one cell a row: the degrees in narrow columns of their own, CP and EP where they
     are used."""
     titles = ["TP", "CP", "PP", "VPP", "EP", "DP", "mbs"]
@@ -147,7 +147,7 @@ def _layout_cells(shown: Sequence[Candidate]) -> list[str]:
     return [" ".join(map(str.rjust, row, widths)) for row in zip(*columns, strict=True)]
 
 
-def _degrees(candidate: Candidate) -> list[str]:
+def _degrees(candidate: RankedEvaluation) -> list[str]:
     job = candidate.evaluation.job
     layout = job.layout
     kind = "" if layout.cp_comm_type is CpCommType.P2P else f" {layout.cp_comm_type}"
@@ -164,7 +164,7 @@ def _degrees(candidate: Candidate) -> list[str]:
     return [f"{tp}+SP" if layout.sequence_parallel else tp, *others]
 
 
-def _style(candidate: Candidate) -> str | None:
+def _style(candidate: RankedEvaluation) -> str | None:
     if not candidate.evaluation.fits:
         return "yellow"
     if candidate.rank == 1:

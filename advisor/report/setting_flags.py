@@ -2,68 +2,57 @@
 
 from typing import Final
 
-from advisor.answer.advice import Advice, Evaluation
-from advisor.frameworks.registry import stack_of
-from advisor.job.job import Framework, Job
-from advisor.models.variants import of_providers
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import Job
 
 NO_FLAGS: Final = "(no flag: recompute is off unless a flag asks for it)"
-LABELS: Final = {
-    Framework.MEGATRON_LM: "Megatron-LM",
-    Framework.MEGATRON_BRIDGE: "Megatron Bridge",
-    Framework.NEMO: "NeMo",
-    Framework.TORCHTITAN: "torchtitan",
-    Framework.FSDP2: "PyTorch",
-    Framework.DEEPSPEED: "DeepSpeed",
-    Framework.HUGGINGFACE: "Hugging Face",
-}
 
 
-def all_flags(evaluation: Evaluation) -> dict[Framework, str]:
+def all_flags(evaluation: Evaluation) -> dict[str, str]:
     """The setting's flags, verbatim, for every framework that takes such settings; empty where the
     default is meant."""
     family = _family(evaluation.job)
     return {framework: framework_flags(evaluation, framework) for framework in family}
 
 
-def _family(job: Job) -> tuple[Framework, ...]:
+def _family(job: Job) -> tuple[str, ...]:
     """Frameworks that take the job's settings and build its model."""
-    family = stack_of(job.config.framework).family
-    if next(of_providers(job.model), None) is None:
-        return family
-    return tuple(framework for framework in family if framework is not Framework.MEGATRON_LM)
+    family = adapter_of(job.config.framework).family
+    return tuple(name for name in family if adapter_of(name).builds(job.model))
 
 
-def shown_frameworks(job: Job) -> tuple[Framework, ...]:
-    """Frameworks whose flags a page shows: of the job's family the two that everybody uses, and
-    the job's own."""
-    family = _family(job)
-    usual = (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, job.config.framework)
-    return tuple(dict.fromkeys(framework for framework in usual if framework in family))
+def shown_frameworks(job: Job) -> tuple[str, ...]:
+    """Frameworks whose flags a page shows: of the job's family those that everybody uses, and the
+    job's own."""
+    family, own = _family(job), job.config.framework
+    usual = (*adapter_of(own).shown, own)
+    return tuple(dict.fromkeys(name for name in usual if name in family))
 
 
-def framework_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_flags(evaluation: Evaluation, framework: str) -> str:
     """The setting's flags for one framework, to be pasted behind its launch command."""
-    return stack_of(framework).setting_flags(evaluation.setting, evaluation.job)
+    return adapter_of(framework).setting_flags(evaluation.setting, evaluation.job)
 
 
-def framework_assumed_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_assumed_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags without which the job is not the one that was predicted."""
-    return stack_of(framework).assumed_flags(evaluation.job)
+    return adapter_of(framework).assumed_flags(evaluation.job)
 
 
-def framework_layout_flags(evaluation: Evaluation, framework: Framework) -> str:
+def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
-    return stack_of(framework).layout_flags(evaluation.job)
+    return adapter_of(framework).layout_flags(evaluation.job)
 
 
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
-    stack = stack_of(evaluation.job.config.framework)
+    stack = adapter_of(evaluation.job.config.framework)
     return " ".join(stack.environment(evaluation.setting, evaluation.job))
 
 
-def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
+def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     """`--format flags`: the chosen setting's flags for the framework of the job, one line."""
     from advisor.report.wording import chosen
 
@@ -79,7 +68,7 @@ def flags_report(advice: Advice, *, with_layout: bool = False) -> str:
     return " ".join(filter(None, flags)) + "\n"
 
 
-def file_report(advice: Advice) -> str:
+def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
     from advisor.report.wording import chosen
 
@@ -87,5 +76,5 @@ def file_report(advice: Advice) -> str:
     if best is None:
         return ""
     evaluation = best.evaluation
-    stack = stack_of(evaluation.job.config.framework)
+    stack = adapter_of(evaluation.job.config.framework)
     return stack.config_file(evaluation.setting, evaluation.job)

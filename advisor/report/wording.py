@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from advisor.answer.advice import LIKELY, Advice, Candidate, Evaluation, Remedy
-from advisor.base.units import GIB, signed_percent
+from advisor.answer.answer import Answer, RankedEvaluation, Remedy
+from advisor.answer.evaluation import LIKELY, Evaluation
+from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
 
 _NEAREST = 3
@@ -14,21 +15,12 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f}"
 
 
-def percent(probability: float) -> str:
-    """``97 %``; no prediction is certain, so neither 0 nor 100 is ever printed."""
-    if probability < 0.005:
-        return "<1 %"
-    if probability >= 0.995:
-        return ">99 %"
-    return f"{probability * 100:.0f} %"
-
-
 def seconds(value: float, smallest: float) -> str:
     """Seconds with three digits where the `smallest` of a column is below one, else two."""
     return f"{value:.{2 if smallest >= 1 else 3}f}"
 
 
-def chosen(advice: Advice) -> Candidate | None:
+def chosen(advice: Answer) -> RankedEvaluation | None:
     """The best candidate that fits, else the best one; None where nothing could be evaluated."""
     fitting = (c for c in advice.candidates if c.evaluation.fits)
     return next(fitting, advice.candidates[0] if advice.candidates else None)
@@ -50,7 +42,7 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def verdict(advice: Advice) -> str:
+def verdict(advice: Answer) -> str:
     """Which row is the choice, with the number that decides, and what the alternative costs."""
     best = chosen(advice)
     if best is None:
@@ -75,7 +67,7 @@ def _room(evaluation: Evaluation) -> str:
     )
 
 
-def _nothing_fits(advice: Advice) -> str:
+def _nothing_fits(advice: Answer) -> str:
     """The nearest settings, by how much they miss, and whether any setting could help."""
     evaluations = [candidate.evaluation for candidate in advice.candidates]
     budget = evaluations[0].budget_bytes
@@ -91,7 +83,7 @@ def _nothing_fits(advice: Advice) -> str:
     return f"Nothing fits in {gib(budget)} GiB{sure}. Nearest: {near}.{hopeless}"
 
 
-def _miss(candidate: Candidate) -> str:
+def _miss(candidate: RankedEvaluation) -> str:
     evaluation = candidate.evaluation
     missing = missing_bytes(evaluation)
     if missing > 0:
@@ -99,7 +91,7 @@ def _miss(candidate: Candidate) -> str:
     return f"takes {_room(evaluation)}"
 
 
-def way_out(advice: Advice) -> str:
+def way_out(advice: Answer) -> str:
     """Where nothing fits and no remedy is enough: what is left to try. Else empty."""
     if advice.fits or not advice.candidates:
         return ""
@@ -113,7 +105,7 @@ def way_out(advice: Advice) -> str:
     return f"{short} {layouts}more GPUs, or GPUs with more memory."
 
 
-def _without_recompute(advice: Advice, best: Evaluation) -> str:
+def _without_recompute(advice: Answer, best: Evaluation) -> str:
     """What `none` on the same layout would need, and what it would win."""
     none = next(
         (
@@ -135,7 +127,7 @@ def _without_recompute(advice: Advice, best: Evaluation) -> str:
     return f" Without recompute a step {time}, but is only {likely} likely to fit."
 
 
-def against_preset(advice: Advice) -> str:
+def against_preset(advice: Answer) -> str:
     """What the choice changes against the setting that the preset ships with; "" without one."""
     best = chosen(advice)
     shipped = next((c for c in advice.candidates if c.preset), None)

@@ -6,7 +6,7 @@ for that precision. So the preset of a job is found by listing one folder and re
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -23,15 +23,15 @@ from advisor.base.configuration import (
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_dataclass, read_fields
-from advisor.base.units import parse_gpus
-from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
+from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
+from advisor.frameworks.registry import RECIPE_FRAMEWORKS, framework_of_recipe
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly
-from advisor.request.recipes import Recipe, load_recipes
+from advisor.request.recipes import Recipe, load_recipes, recipe_models
 
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
 
@@ -41,8 +41,9 @@ class Experiment:
     """One published job: what runs, on what, how it is laid out, and who says so.
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
-    gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: the recompute setting
-    that it comes with, where it states one. framework: NeMo or Bridge, where the recipe is theirs.
+    gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: SPEC of the recompute
+    setting that it comes with, where it states one. framework: whose recipe it is, where that is
+    known.
     not_modelled: options that it sets and no job has. splits_as_published: False where its PP and
     VPP do not divide the layers, no table says how they are split, and the layout does it evenly.
     """
@@ -55,8 +56,8 @@ class Experiment:
     model_options: tuple[tuple[str, Any], ...] = ()
     source: str = ""
     notes: str = ""
-    shipped: RecomputeSetting | None = None
-    framework: Framework | None = None
+    shipped: str = ""
+    framework: str | None = None
     not_modelled: tuple[str, ...] = ()
     splits_as_published: bool = True
 
@@ -75,137 +76,125 @@ def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
     return _read(load_config(Group.EXPERIMENT, name, config_dir, "experiment"))
 
 
-def find_experiment(
-    model: str,
-    num_gpus: int,
-    gpu_type: str,
-    precision: Precision | None = None,
-    config_dir: Path | None = None,
-    seq_length: int | None = None,
-    *,
-    complete: bool = False,
-) -> Experiment | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a recipe is looked for by; None where the request does not say.
+
+    model, gpu_type: names. num_gpus: of the whole job.
+    """
+
+    model: str
+    num_gpus: int
+    gpu_type: str
+    precision: Precision | None = None
+    framework: str | None = None
+    seq_length: int | None = None
+    config_dir: Path | None = None
+
+
+def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | None:
     """The preset of a model on so many GPUs of a type; None where there is none.
 
     With a precision the preset for it comes first, then the one that names none. Files come before
-    tables; of a table's rows, those of the sequence length that is asked for, pretraining, and the
-    frameworks in the order of _FRAMEWORKS. A recipe for long context is for that context only.
+    tables; of a table's rows, those of the sequence length and precision that are asked for, of the
+    framework that is named, pretraining, and the frameworks in the order of RECIPE_FRAMEWORKS. A
+    recipe for long context is for that context only.
     complete: passes over rows that make no job as they stand.
     """
-    wanted = resolve_gpu(gpu_type, config_dir)
-    path = _file_of(model, num_gpus, wanted, precision, config_dir)
+    path = _file_of(wanted)
     if path is not None:
         return _read(load_yaml(path))
-    rows = [
-        recipe
-        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
-        if recipe.num_gpus == num_gpus
-    ]
-    rows.sort(key=lambda recipe: _preference(recipe, precision, seq_length))
-    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
-    return next((p for p in presets if not complete or _is_job(p, config_dir)), None)
+    rows = [recipe for recipe in _rows_on(wanted) if recipe.num_gpus == wanted.num_gpus]
+    rows.sort(key=lambda recipe: _preference(recipe, wanted))
+    presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
+    return next((p for p in presets if not complete or _is_job(p, wanted.config_dir)), None)
 
 
-def nearest_experiment(
-    model: str,
-    num_gpus: int,
-    gpu_type: str,
-    precision: Precision | None = None,
-    config_dir: Path | None = None,
-    seq_length: int | None = None,
-) -> Experiment | None:
-    """The recipe for the same GPUs in the nearest number, with as many replicas as `num_gpus` hold.
+def nearest_experiment(wanted: Wanted) -> Experiment | None:
+    """The recipe for the same GPUs in the nearest number, with as many replicas as these hold.
 
     The global batch grows and shrinks with the replicas, so that each does what it did. None where
-    no recipe's replicas fill `num_gpus`, or none makes a job.
+    no recipe's replicas fill the GPUs, or none makes a job.
     """
-    wanted = resolve_gpu(gpu_type, config_dir)
-    rows = [
-        recipe
-        for recipe in _rows_on(model, wanted, precision, config_dir, seq_length)
-        if recipe.runs_on(num_gpus)
-    ]
-    rows.sort(
-        key=lambda recipe: (
-            abs(log2(recipe.num_gpus / num_gpus)),
-            *_preference(recipe, precision, seq_length),
-        ),
-    )
-    presets = (with_split(preset_of(recipe, num_gpus, gpu_type), config_dir) for recipe in rows)
-    return next((preset for preset in presets if _is_job(preset, config_dir)), None)
+    rows = [recipe for recipe in _rows_on(wanted) if recipe.runs_on(wanted.num_gpus)]
+    rows.sort(key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)))
+    presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
+    return next((preset for preset in presets if _is_job(preset, wanted.config_dir)), None)
 
 
-def nearest_recipe(
-    model: str,
-    num_gpus: int,
-    gpu_type: str,
-    precision: Precision | None = None,
-    config_dir: Path | None = None,
-    seq_length: int | None = None,
-) -> Recipe | None:
-    """The recipe for the same GPUs in the nearest number, whether it runs on `num_gpus` or not."""
-    wanted = resolve_gpu(gpu_type, config_dir)
+def nearest_recipe(wanted: Wanted) -> Recipe | None:
+    """The recipe for the same GPUs in the nearest number, whether it runs on these or not."""
     return min(
-        _rows_on(model, wanted, precision, config_dir, seq_length),
-        key=lambda recipe: (
-            abs(log2(recipe.num_gpus / num_gpus)),
-            *_preference(recipe, precision, seq_length),
-        ),
+        _rows_on(wanted),
+        key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)),
         default=None,
     )
 
 
+def named_experiment(name: str, config_dir: Path | None = None) -> Experiment:
+    """A file of configs/experiment or a row of configs/recipe by its name; UserError with the
+    nearest names where there is neither."""
+    files = experiment_names(config_dir)
+    if name in files:
+        return load_experiment(name, config_dir)
+    rows = {
+        recipe.name: recipe
+        for model in recipe_models(config_dir)
+        for recipe in load_recipes(model, config_dir)
+    }
+    if name not in rows:
+        raise UserError("recipe", name, "unknown recipe", nearest_names(name, (*files, *rows)))
+    return with_split(preset_of(rows[name]), config_dir)
+
+
+def _distance(recipe: Recipe, wanted: Wanted) -> float:
+    """Doublings between a recipe's number of GPUs and the one asked for."""
+    return abs(log2(recipe.num_gpus / wanted.num_gpus))
+
+
+def _on_these_gpus(recipe: Recipe, wanted: Wanted) -> Experiment:
+    return with_split(preset_of(recipe, wanted.num_gpus, wanted.gpu_type), wanted.config_dir)
+
+
 _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
-_BUILDERS = {
-    "megatron_bridge": Framework.MEGATRON_BRIDGE,
-    "nemo1": Framework.NEMO,
-    "nemo2": Framework.NEMO,
-}
-_FRAMEWORKS = ("megatron_bridge", "megatron_lm", "nemo2", "nemo1")
 
 
-def _file_of(
-    model: str, num_gpus: int, gpu: str, precision: Precision | None, config_dir: Path | None
-) -> Path | None:
+def _file_of(wanted: Wanted) -> Path | None:
     """The file of configs/experiment for a job."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
     found: dict[str | None, str] = {}
-    for name in experiment_names(config_dir):
+    for name in experiment_names(wanted.config_dir):
         match = _NAME.fullmatch(name)
-        if match is None or match["model"] != model:
+        if match is None or match["model"] != wanted.model:
             continue
         count, kind = parse_gpus(match["gpus"])
-        if count == num_gpus and _is_gpu(kind, gpu, config_dir):
+        if count == wanted.num_gpus and _is_gpu(kind, gpu, wanted.config_dir):
             found[match["precision"]] = name
-    name = found.get(precision) or found.get(None) or ""
-    return find_config(Group.EXPERIMENT, name, config_dir) if name else None
+    name = found.get(wanted.precision) or found.get(None) or ""
+    return find_config(Group.EXPERIMENT, name, wanted.config_dir) if name else None
 
 
-def _rows_on(
-    model: str,
-    gpu: str,
-    precision: Precision | None,
-    config_dir: Path | None,
-    seq_length: int | None,
-) -> Iterator[Recipe]:
+def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
     """Recipes of a model for a type of GPU, in the precision that is asked for or in 16 bits."""
-    sixteen = (Precision.BF16, Precision.FP16)
-    for recipe in load_recipes(model, config_dir):
-        named = any(_is_gpu(kind, gpu, config_dir) for kind in recipe.gpu_types)
-        usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == seq_length
-        if named and usual and recipe.precision in (precision, *sixteen):
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+    precisions = (wanted.precision, Precision.BF16, Precision.FP16)
+    for recipe in load_recipes(wanted.model, wanted.config_dir):
+        named = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        usual = recipe.seq_length < _LONG_CONTEXT or recipe.seq_length == wanted.seq_length
+        if named and usual and recipe.precision in precisions:
             yield recipe
 
 
-def _preference(
-    recipe: Recipe, precision: Precision | None, seq_length: int | None
-) -> tuple[bool, bool, bool, int]:
+def _preference(recipe: Recipe, wanted: Wanted) -> tuple[bool, bool, bool, bool, int]:
     """Smallest for the recipe that says most about the job."""
+    framework, names = framework_of_recipe(recipe.framework), tuple(RECIPE_FRAMEWORKS)
     return (
-        seq_length not in (None, recipe.seq_length),
-        recipe.precision != (precision or Precision.BF16),
+        wanted.seq_length not in (None, recipe.seq_length),
+        recipe.precision != (wanted.precision or Precision.BF16),
+        wanted.framework not in (None, framework),
         recipe.task != "pretrain",
-        _FRAMEWORKS.index(recipe.framework) if recipe.framework in _FRAMEWORKS else 0,
+        names.index(recipe.framework) if recipe.framework in names else 0,
     )
 
 
@@ -227,8 +216,8 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         model_options=tuple(options.items()),
         source=recipe.source,
         notes=recipe.notes,
-        shipped=parse_setting(recipe.shipped_recompute) if recipe.shipped_recompute else None,
-        framework=_BUILDERS.get(recipe.framework),
+        shipped=recipe.shipped_recompute,
+        framework=framework_of_recipe(recipe.framework),
         not_modelled=recipe.not_modelled,
     )
 
@@ -264,40 +253,44 @@ def _is_gpu(kind: str, wanted: str, config_dir: Path | None) -> bool:
 
 
 def _read(document: Document) -> Experiment:
-    """Experiment from the file's keys: model, gpus, layout, model_options, shipped_recompute,
-    source, notes, and the fields of JobConfig."""
-    path, values = document.path, dict(document.values)
-    about = {key: convert(values.pop(key, ""), str, path, key) for key in _ABOUT}
-    spec = convert(values.pop("shipped_recompute", ""), str, path, "shipped_recompute")
+    return read_experiment(document.name, document.values, str(document.path))
+
+
+def read_experiment(name: str, values: Mapping[str, object], where: str) -> Experiment:
+    """Experiment from the keys of its file: model, gpus, layout, model_options, shipped_recompute,
+    source, notes, and the fields of JobConfig; UserError, which begins with `where`."""
+    values = dict(values)
+    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
+    shipped = convert(values.pop("shipped_recompute", ""), str, where, "shipped_recompute")
     for key in ("model", "gpus"):
         if not about[key]:
-            raise UserError(f"{path}: {key}", "(none)", "is missing")
-    layout = _mapping(values.pop("layout", {}), path, "layout")
-    options = _mapping(values.pop("model_options", {}), path, "model_options")
+            raise UserError(f"{where}: {key}", "(none)", "is missing")
+    layout = _mapping(values.pop("layout", {}), where, "layout")
+    options = _mapping(values.pop("model_options", {}), where, "model_options")
     return Experiment(
-        name=document.name,
+        name=name,
         **about,
-        layout=_layout(layout, parse_gpus(about["gpus"])[0], path),
-        config=read_dataclass(JobConfig, values, path),
-        model_options=tuple(read_fields(ModelSpec, options, path, "model_options.").items()),
-        shipped=parse_setting(spec) if spec else None,
+        layout=_layout(layout, parse_gpus(about["gpus"])[0], where),
+        config=read_dataclass(JobConfig, values, where),
+        model_options=tuple(read_fields(ModelSpec, options, where, "model_options.").items()),
+        shipped=shipped,
     )
 
 
-def _mapping(value: object, path: Path, key: str) -> dict[str, object]:
+def _mapping(value: object, where: str, key: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise UserError(f"{path}: {key}", value, "must be a mapping of keys to values")
+        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
     return value
 
 
-def _layout(values: dict[str, object], num_gpus: int, path: Path) -> ParallelLayout:
+def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLayout:
     """Layout of all GPUs: data parallelism is what the other degrees leave."""
-    layout = read_dataclass(ParallelLayout, values, path, "layout.")
+    layout = read_dataclass(ParallelLayout, values, where, "layout.")
     if "data_parallel_size" in values:
         return layout
     if num_gpus % layout.world_size:
         raise UserError(
-            f"{path}: layout",
+            f"{where}: layout",
             f"TP x CP x PP = {layout.world_size}",
             f"must divide {num_gpus} GPUs",
             f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",

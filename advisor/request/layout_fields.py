@@ -1,15 +1,17 @@
 """A job's layout: what is given of it, what a recipe lends, and what is left to be chosen."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import ModelSpec, nearest_divisors
+from advisor.models.options import CpCommType
+from advisor.models.spec import ModelSpec
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.experiments import Experiment
+from advisor.request.origin import GIVEN, Origin, assumed, recipe
 
 LONG_CONTEXT: Final = 16384
 """Sequence length from which context parallelism is tried unasked."""
@@ -65,16 +67,17 @@ def open_degrees(given: dict[str, Any], model: ModelSpec, seq_length: int) -> tu
 
 
 def reshaped(
-    given: dict[str, Any], preset: Experiment | None, num_gpus: int
+    given: dict[str, Any], base: ParallelLayout | None, num_gpus: int
 ) -> ParallelLayout | None:
-    """The preset's layout under what is given; None where neither says anything about it."""
+    """A recipe's layout `base` under what is given; None where neither says anything about it."""
     anew = [name for name in _SHAPING if name in given]
-    base = preset.layout if preset is not None else None
     if base is None and not anew:
         return None
     values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
     if base is not None:
         _drop_what_follows(values, given)
+        if base.world_size != num_gpus:
+            values.pop("data_parallel_size", None)
     values |= given
     tp = values.get(_TP, 1)
     values.setdefault("sequence_parallel", tp > 1)
@@ -111,6 +114,41 @@ def completed(
     if layout.expert_model_parallel_size > 1 and stage % ranks and _ETP not in given:
         layout = replace(layout, expert_tensor_parallel_size=1)
     return layout
+
+
+def layout_origins(
+    layout: ParallelLayout | None,
+    given: Mapping[str, Any],
+    preset: Experiment | None,
+    default: Origin,
+) -> dict[str, Origin]:
+    """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's;
+    what neither says follows from the rest. Empty where the layout is yet to be chosen."""
+    if layout is None:
+        return {}
+    found = {}
+    for field in fields(layout):
+        value = getattr(layout, field.name)
+        if field.name in given:
+            origin = GIVEN
+        elif preset is not None and value == getattr(preset.layout, field.name) != field.default:
+            origin = recipe(preset.name)
+        elif value == field.default:
+            origin = default
+        else:
+            origin = assumed(_FOLLOWS.get(field.name, "the other values ask for it"))
+        found[f"layout.{field.name}"] = origin
+    return found
+
+
+_FOLLOWS: Final = {
+    "data_parallel_size": "what TP x CP x PP leave of the GPUs",
+    "sequence_parallel": "TP is above 1",
+    "pipeline_model_parallel_layout": "layers split as evenly as can be",
+    "num_layers_in_first_pipeline_stage": "layers split as evenly as can be",
+    "num_layers_in_last_pipeline_stage": "layers split as evenly as can be",
+    "expert_tensor_parallel_size": "EP x TP ranks are too many",
+}
 
 
 def _data_parallel(values: dict[str, Any], num_gpus: int) -> int:

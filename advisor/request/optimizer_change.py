@@ -4,8 +4,7 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.muon import check_release
-from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import JobConfig, Optimizer
 from advisor.request.experiments import Experiment
 from advisor.request.recipes import Recipe
@@ -47,7 +46,9 @@ def under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
     return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
 
 
-def lent_optimizer(config: JobConfig, recipe: Recipe | None) -> JobConfig:
+def lent_optimizer(
+    config: JobConfig, recipe: Recipe | None, adapter: FrameworkAdapter
+) -> JobConfig:
     """`config` with the optimizer of `recipe`; as it is where its release, its precision or its
     own options do not go with that."""
     wanted = recipe.fields_of(JobConfig).get("optimizer") if recipe else None
@@ -55,7 +56,7 @@ def lent_optimizer(config: JobConfig, recipe: Recipe | None) -> JobConfig:
         return config
     try:
         lent = replace(config, optimizer=wanted)
-        check_release(lent, resolve_revision(lent.framework, lent.framework_version))
+        adapter.check_options(lent)
     except UserError:
         return config
     return lent

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from advisor.models.presets import ModelSource
 
 
 class SearchScope(StrEnum):
@@ -16,7 +20,7 @@ class SearchScope(StrEnum):
 class Request:
     """Raw values of `advise`; None means: not given, take the preset's or choose."""
 
-    model: str
+    model: "ModelSource"
     gpus: str
     seq_length: int | None = None
     micro_batch_size: int | None = None

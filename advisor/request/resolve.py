@@ -1,39 +1,44 @@
-"""From a request to a job: what is given, what a preset gives, what the advisor assumes."""
+"""A request becomes a job: given -> recipe -> completed -> assumed -> checked, each value with its
+origin."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, override_all, parse, parse_all
-from advisor.base.numbers import whole
-from advisor.base.units import human_bytes, nearest_names, parse_bytes, parse_gpus
-from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.base.units import human_bytes, parse_gpus
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of, default_framework
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig, Optimizer, check_precision
+from advisor.job.job import Job, JobConfig, check_precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.mixers import LINEAR_MIXERS
+from advisor.models.options import PositionEmbedding
 from advisor.models.presets import load_model
-from advisor.models.spec import CrossEntropyFusion, ModelSpec, PositionEmbedding
-from advisor.models.variants import of_providers
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
-from advisor.request.experiments import (
-    Experiment,
-    find_experiment,
-    nearest_experiment,
-    nearest_recipe,
+from advisor.request.assumptions import Facts, said_assumptions
+from advisor.request.experiments import Experiment, Wanted
+from advisor.request.given import Given, read_given
+from advisor.request.layout_fields import completed, layout_origins, reshaped
+from advisor.request.optimizer_change import lent_optimizer, whole_tensors
+from advisor.request.origin import (
+    GIVEN,
+    SEARCHED,
+    Origin,
+    OriginKind,
+    Sourced,
+    assumed,
+    changed_fields,
+    recipe,
+    stated_fields,
 )
-from advisor.request.layout_fields import completed, open_degrees, reshaped
-from advisor.request.optimizer_change import lent_optimizer, under_optimizer, whole_tensors
+from advisor.request.recipe_choice import DEFAULT_SEQ_LENGTH, RecipeChoice, choose_recipe
 from advisor.request.request import Request
 
-_DEFAULT_SEQ_LENGTH = 4096
-_DEFAULT_BATCH = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
-_GROUPS = ("model", "layout", "job")
-_BUDGET = "memory_budget_bytes"
+_DEFAULT_BATCH: Final = 128  # sequences, or four a GPU on larger jobs: a multiple of the GPUs
+_BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
+_FRAMEWORKS_OWN: Final = ("framework", "framework_version")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +48,8 @@ class Resolution:
     layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
     open_degrees: those that neither they nor a preset say, and that `layout` leaves at 1.
     shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
-    that a search of all layouts stands behind it.
+    that a search of all layouts stands behind it. recipe: what the job builds on; differs: in
+    what that is for another job. origins: of every field, ``GROUP.FIELD``.
     """
 
     model: ModelSpec
@@ -57,6 +63,9 @@ class Resolution:
     open_degrees: tuple[str, ...] = ()
     shipped: Setting | None = None
     borrowed: bool = False
+    recipe: str = ""
+    differs: tuple[str, ...] = ()
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def job(self, layout: ParallelLayout, micro_batch_size: int | None = None) -> Job:
         """The job with `layout`, and another micro batch where given."""
@@ -67,183 +76,243 @@ class Resolution:
             model=self.model, layout=layout, config=config, gpu=self.gpu, num_gpus=self.num_gpus
         )
 
+    def origins_of(self, job: Job) -> dict[str, Origin]:
+        """Origins of a job that a search has found: what it set beside what was resolved."""
+        origins = dict(self.origins)
+        before = self.layout or ParallelLayout()
+        names = [f"layout.{name}" for name in changed_fields(before, job.layout)]
+        names += [f"layout.{name}" for name in self.open_degrees]
+        names += [f"job.{name}" for name in changed_fields(self.config, job.config)]
+        if self.micro_batch_is_free and self.layout is None:
+            names.append("job.micro_batch_size")
+        return origins | dict.fromkeys(names, SEARCHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What is looked up first: the model, the GPUs and the framework."""
+
+    model: ModelSpec
+    gpu: Gpu
+    num_gpus: int
+    gpu_type: str
+    framework: str
+
+    @property
+    def adapter(self) -> FrameworkAdapter:
+        return adapter_of(self.framework)
+
 
 def resolve(request: Request, *, borrow: bool = True) -> Resolution:
-    """Look up model, GPU and preset, and lay the given values over them.
+    """Look up model, GPU and recipe, and lay the given values over them.
 
-    borrow: whether a recipe for another number of the same GPUs will do.
+    borrow: whether a recipe for another number of the same GPUs will do. UserError where the
+    request is wrong.
     """
-    overrides = _split_overrides(request.overrides)
-    num_gpus, gpu_type = parse_gpus(request.gpus)
-    gpu = load_gpu(gpu_type, request.config_dir)
-    model = load_model(request.model, request.config_dir)
-    precision = parse(request.precision, Precision, "--precision") if request.precision else None
-    layout_fields = _layout_fields(request, overrides["layout"])
-    wanted = (model.name, num_gpus, gpu_type, precision, request.config_dir, request.seq_length)
-    named = request.framework or overrides["job"].get("framework")
-    framework = parse(named, Framework, "--framework") if named else _builder(model)
-    stack = stack_of(framework)
-    preset = find_experiment(*wanted, complete=not layout_fields)
-    left_open: tuple[str, ...] = ()
-    if preset is None and stack.runs_presets:
-        left_open = open_degrees(layout_fields, model, _seq_length(request, overrides["job"]))
-    borrowed = borrow and bool(left_open)
-    if borrowed:
-        preset = nearest_experiment(*wanted)
-    if not named and framework is Framework.MEGATRON_BRIDGE and preset is not None:
-        framework = preset.framework or framework  # NeMo builds what Bridge builds
-        stack = stack_of(framework)
-    optimizer = overrides["job"].get("optimizer")
-    if preset is not None and optimizer is not None:
-        preset = under_optimizer(preset, parse(optimizer, Optimizer, "job.optimizer"))
-    if preset is not None and stack.runs_presets:
-        model = preset.configure(model)
-    model = override_all(model, overrides["model"], "model.")
-    base = _base_config(preset, model, num_gpus, stack)
-    chosen = {"framework": framework} | ({} if precision is None else {"precision": precision})
-    config = _config(request, overrides["job"], base, chosen)
-    _check_positions(model, config)
-    check_precision(config.precision, gpu)
-    _check_budget(config, gpu)
-    config = replace(config, framework_version=stack.version(config.framework_version, model))
-    whole = layout_fields.get("use_distributed_optimizer") is not True
-    if preset is None and optimizer is None and stack.runs_presets and whole:
-        config = lent_optimizer(config, nearest_recipe(*wanted))
-    model, config = stack.configure(model, config, frozenset(overrides["model"]))
-    layout_fields = {**whole_tensors(config.optimizer), **layout_fields}
-    layout = stack.layout(layout_fields, num_gpus)
-    if layout is None:
-        layout = reshaped(layout_fields, preset, num_gpus)
-        if layout is not None:
-            release = resolve_revision(config.framework, config.framework_version)
-            as_text = release.splits_by_text
-            layout = completed(layout, layout_fields, model, as_text=as_text)
-    its_own = preset if stack.runs_presets else None
-    return Resolution(
-        model=model,
-        gpu=gpu,
-        num_gpus=num_gpus,
-        config=config,
-        layout=layout,
-        layout_fields=layout_fields,
-        assumptions=_assumptions(
-            request, preset, config, model, layout, borrowed, left_open, stack
-        ),
-        micro_batch_is_free=request.micro_batch_size is None
-        and "micro_batch_size" not in (overrides["job"]),
-        open_degrees=left_open if preset is None else (),
-        shipped=its_own.shipped if its_own else None,
-        borrowed=borrowed and its_own is not None,
+    return resolve_given(read_given(request), borrow=borrow)
+
+
+def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
+    """As `resolve`, of values that have been read."""
+    subject = _looked_up(given)
+    choice = choose_recipe(
+        given, _wanted(given, subject), subject.model, subject.adapter, borrow=borrow
+    )
+    subject = _under_recipe(subject, given, choice)
+    model = _model(subject, given, choice)
+    config = _job_config(subject, given, choice, model.value)
+    _check_asked(model.value, config.value, subject.gpu)
+    config = _completed_config(config, subject, given, choice, model.value)
+    model, config = _as_framework_runs(model, config, subject, given)
+    fields = {**whole_tensors(config.value.optimizer), **given.layout_fields}
+    layout = _layout(fields, subject, choice, model.value, config.value)
+    return _resolution(given, subject, choice, model, config, layout, fields)
+
+
+def _looked_up(given: Given) -> _Subject:
+    """Model and GPUs by their names; the framework that is named, or that builds the model."""
+    num_gpus, gpu_type = parse_gpus(given.gpus)
+    gpu = load_gpu(gpu_type, given.config_dir)
+    model = load_model(given.model, given.config_dir)
+    framework = given.framework or default_framework(model)
+    return _Subject(model=model, gpu=gpu, num_gpus=num_gpus, gpu_type=gpu_type, framework=framework)
+
+
+def _wanted(given: Given, subject: _Subject) -> Wanted:
+    """What a recipe is looked for by."""
+    return Wanted(
+        model=subject.model.name,
+        num_gpus=subject.num_gpus,
+        gpu_type=subject.gpu_type,
+        precision=given.precision,
+        framework=given.framework,
+        seq_length=given.seq_length,
+        config_dir=given.config_dir,
     )
 
 
-def _seq_length(request: Request, overrides: dict[str, str]) -> int:
-    """Tokens of one sequence as far as the request says them."""
-    return whole(overrides.get("seq_length", "")) or request.seq_length or _DEFAULT_SEQ_LENGTH
+def _under_recipe(subject: _Subject, given: Given, choice: RecipeChoice) -> _Subject:
+    """Where no framework is named, a recipe may say which one of a family it is."""
+    if given.framework is not None or choice.preset is None:
+        return subject
+    return replace(subject, framework=subject.adapter.for_recipe(choice.preset.framework))
 
 
-def _split_overrides(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    """KEY=VALUE pairs by their group: model, layout or job."""
-    groups: dict[str, dict[str, str]] = {group: {} for group in _GROUPS}
-    for pair in pairs:
-        path, _, text = pair.partition("=")
-        group, _, key = path.partition(".")
-        if "nvme" in pair.lower():
-            raise UserError(
-                path,
-                text,
-                "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
-                "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
-            )
-        if group not in groups or not key:
-            raise UserError(
-                path,
-                text,
-                "is not a known key",
-                f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
-            )
-        groups[group][key] = text
-    return groups
+def _model(subject: _Subject, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
+    """The model's shape, with the recipe's options of it, and what is given."""
+    model = Sourced(subject.model, {})
+    if choice.preset is not None and subject.adapter.runs_presets:
+        model = model.with_fields(recipe(choice.preset.name), dict(choice.preset.model_options))
+    return model.with_fields(GIVEN, given.model_fields)
 
 
-def _known_key(path: str) -> str:
-    keys = {
-        f"{group}.{field.name}"
-        for group, cls in zip(_GROUPS, (ModelSpec, ParallelLayout, JobConfig), strict=True)
-        for field in fields(cls)
-    }
-    name = path.rpartition(".")[2]
-    same = sorted(key for key in keys if key.endswith(f".{name}"))
-    return f"did you mean {same[0]}?" if same else nearest_names(path, keys)
-
-
-def _layout_fields(request: Request, overrides: dict[str, str]) -> dict[str, Any]:
-    """Fields of ParallelLayout that the request gives; a flag and a KEY=VALUE may not differ."""
-    hints = field_types(ParallelLayout)
-    given = {
-        name: getattr(request, name) for name in hints if getattr(request, name, None) is not None
-    }
-    for key, text in overrides.items():
-        if key not in hints:
-            raise UserError(f"layout.{key}", text, "is not a known key", nearest_names(key, hints))
-        value = parse(text, hints[key], f"layout.{key}")
-        if given.setdefault(key, value) != value:
-            raise UserError(f"layout.{key}", text, f"the flag says {given[key]}", "give one")
-    return given
-
-
-def _config(
-    request: Request,
-    overrides: dict[str, str],
-    config: JobConfig,
-    chosen: dict[str, Any],
-) -> JobConfig:
-    """Batch, precision and run-time options: what is given over those of `config`, all at once."""
-    given = chosen | {
-        name: getattr(request, name)
-        for name in ("seq_length", "micro_batch_size", "global_batch_size")
-        if getattr(request, name) is not None
-    }
-    if request.framework_version is not None:
-        given["framework_version"] = request.framework_version
-    if request.memory_budget is not None:
-        given["memory_budget_bytes"] = parse_bytes(request.memory_budget, "--memory-budget")
-    texts = dict(overrides)
-    budget = texts.get(_BUDGET, "0")
-    if whole(budget) is None:
-        texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
-    return replace(config, **given | parse_all(JobConfig, texts, "job."))
-
-
-def _builder(model: ModelSpec) -> Framework:
-    """The framework that builds the model, where the request names none: Megatron-LM if its command
-    line can, else Megatron Bridge, or transformers for blocks that only that has."""
-    if not model.transformer_impl.is_megatron:
-        return Framework.HUGGINGFACE
-    own = next(of_providers(model), None) is not None
-    return Framework.MEGATRON_BRIDGE if own else Framework.MEGATRON_LM
+def _job_config(
+    subject: _Subject, given: Given, choice: RecipeChoice, model: ModelSpec
+) -> Sourced[JobConfig]:
+    """Batch, precision and options: what is given over the recipe's, all at once, or over what is
+    assumed where there is none."""
+    base = _base_config(subject, choice.preset, model)
+    chosen: dict[str, Any] = {"framework": subject.framework}
+    if base.value.framework != subject.framework:
+        chosen["framework_version"] = ""  # of the other framework
+    origins = {} if given.framework else {"framework": assumed("it builds the model")}
+    over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)
+    return Sourced(
+        over.value, {**over.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)}
+    )
 
 
 def _base_config(
-    preset: Experiment | None, model: ModelSpec, num_gpus: int, stack: Stack
-) -> JobConfig:
-    """The preset's options, or those of its batch alone where another framework ran it; else
-    defaults."""
+    subject: _Subject, preset: Experiment | None, model: ModelSpec
+) -> Sourced[JobConfig]:
+    """The recipe's options, or those of its batch alone where another framework ran it; else
+    what is usual."""
+    num_gpus = subject.num_gpus
     if preset is None:
-        return JobConfig(
-            seq_length=min(_DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
+        config = JobConfig(
+            seq_length=min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
             micro_batch_size=1,
             global_batch_size=max(4, -(-_DEFAULT_BATCH // num_gpus)) * num_gpus,
         )
-    if stack.runs_presets:
-        return preset.config
-    batch = preset.config.global_batch_size
-    return JobConfig(
+        return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe says it")))
+    its = recipe(preset.name)
+    if subject.adapter.runs_presets:
+        stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
+        return Sourced(preset.config, dict.fromkeys(stated, its))
+    batch = max(1, preset.config.global_batch_size // num_gpus) * num_gpus
+    config = JobConfig(
         seq_length=preset.config.seq_length,
         micro_batch_size=preset.config.micro_batch_size,
-        global_batch_size=max(1, batch // num_gpus) * num_gpus,
+        global_batch_size=batch,
         precision=preset.config.precision,
     )
+    return Sourced(config, dict.fromkeys(_BATCH, its))
+
+
+def _completed_config(
+    config: Sourced[JobConfig],
+    subject: _Subject,
+    given: Given,
+    choice: RecipeChoice,
+    model: ModelSpec,
+) -> Sourced[JobConfig]:
+    """With the framework's release, and the optimizer that the model's recipes have."""
+    release = subject.adapter.version(config.value.framework_version, model)
+    if release != config.value.framework_version:
+        newest = assumed("the newest release that has the model")
+        config = config.with_fields(newest, {"framework_version": release})
+    whole = given.layout_fields.get("use_distributed_optimizer") is not True
+    unsaid = "optimizer" not in given.job_fields and choice.preset is None
+    if unsaid and subject.adapter.runs_presets and whole:
+        lent = lent_optimizer(config.value, choice.lends_optimizer, subject.adapter)
+        config = config.turned_into(lent, assumed("as in the nearest recipe"))
+    return config
+
+
+def _as_framework_runs(
+    model: Sourced[ModelSpec], config: Sourced[JobConfig], subject: _Subject, given: Given
+) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
+    """Model and options as the framework makes them; UserError where it cannot run them."""
+    own = frozenset(given.model_fields)
+    run_model, run_config = subject.adapter.configure(model.value, config.value, own)
+    origin = _default(run_config)
+    return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
+
+
+def _default(config: JobConfig) -> Origin:
+    release = f"{config.framework} {config.framework_version}".strip()
+    return Origin(OriginKind.DEFAULT, release)
+
+
+def _layout(
+    given: dict[str, Any],
+    subject: _Subject,
+    choice: RecipeChoice,
+    model: ModelSpec,
+    config: JobConfig,
+) -> ParallelLayout | None:
+    """The framework's own idea of the layout, else the recipe's under what is given, completed;
+    None where nothing says anything about it."""
+    own = subject.adapter.layout(given, subject.num_gpus)
+    if own is not None:
+        return own
+    base = choice.preset.layout if choice.preset is not None else None
+    layout = reshaped(given, base, subject.num_gpus)
+    if layout is None:
+        return None
+    return completed(layout, given, model, as_text=subject.adapter.splits(config).by_text)
+
+
+def _resolution(
+    given: Given,
+    subject: _Subject,
+    choice: RecipeChoice,
+    model: Sourced[ModelSpec],
+    config: Sourced[JobConfig],
+    layout: ParallelLayout | None,
+    layout_fields: dict[str, Any],
+) -> Resolution:
+    """All of it together, with what was assumed, in words and as origins."""
+    runs = subject.adapter.runs_presets
+    its_own = choice.preset if runs else None
+    default = _default(config.value)
+    facts = Facts(
+        given=given,
+        choice=choice,
+        model=model.value,
+        config=config.value,
+        layout=layout,
+        runs_presets=runs,
+        first_framework=default_framework(None),
+    )
+    shipped = its_own.shipped if its_own is not None else ""
+    return Resolution(
+        model=model.value,
+        gpu=subject.gpu,
+        num_gpus=subject.num_gpus,
+        config=config.value,
+        layout=layout,
+        layout_fields=layout_fields,
+        assumptions=said_assumptions(facts),
+        micro_batch_is_free="micro_batch_size" not in given.job_fields,
+        open_degrees=choice.left_open if choice.preset is None else (),
+        shipped=subject.adapter.parse(shipped) if shipped else None,
+        borrowed=choice.borrowed and its_own is not None,
+        recipe=choice.preset.name if choice.preset is not None else "",
+        differs=choice.differs,
+        origins={
+            **model.named("model", GIVEN),
+            **layout_origins(layout, given.layout_fields, its_own, default),
+            **config.named("job", default),
+        },
+    )
+
+
+def _check_asked(model: ModelSpec, config: JobConfig, gpu: Gpu) -> None:
+    """UserError on what positions, tensor cores or memory do not allow."""
+    _check_positions(model, config)
+    check_precision(config.precision, gpu)
+    _check_budget(config, gpu)
 
 
 def _check_budget(config: JobConfig, gpu: Gpu) -> None:
@@ -268,68 +337,3 @@ def _check_positions(model: ModelSpec, config: JobConfig) -> None:
             "learned positions",
             f"nearest: {model.max_position_embeddings}, or raise model.max_position_embeddings",
         )
-
-
-def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
-    """What is taken from a preset for another number of GPUs."""
-    ranks = layout.data_parallel_size if layout else preset.layout.data_parallel_size
-    given = "" if layout == preset.layout else ", but for what is given"
-    return f"its layout and batch a replica{given}, with DP {ranks}"
-
-
-def _assumptions(
-    request: Request,
-    preset: Experiment | None,
-    config: JobConfig,
-    model: ModelSpec,
-    layout: ParallelLayout | None,
-    borrowed: bool,
-    left_open: tuple[str, ...],
-    stack: Stack,
-) -> tuple[str, ...]:
-    """What the request did not say."""
-    said: list[str] = []
-    by_key = any(pair.startswith("job.framework=") for pair in request.overrides)
-    named = request.framework is not None or by_key
-    if not named and config.framework is not Framework.MEGATRON_LM:
-        said.append(f"framework {config.framework}")
-    if preset is not None and not stack.runs_presets:
-        said.append(f"batch of preset {preset.name}")
-    elif preset is not None:
-        said.append(f"preset {preset.name}")
-        if borrowed:
-            said.append(_lent(preset, layout))
-        if layout is not None and not preset.splits_as_published:
-            said.append("layers split as evenly as can be, which the preset does not say")
-        if preset.not_modelled:
-            said.append(f"without the preset's {', '.join(preset.not_modelled)}")
-    else:
-        for name, words in (
-            ("seq_length", "sequence length"),
-            ("micro_batch_size", "micro batch"),
-            ("global_batch_size", "global batch"),
-        ):
-            chosen_later = name == "micro_batch_size" and (layout is None or left_open)
-            if getattr(request, name) is None and not chosen_later:
-                said.append(f"{words} {getattr(config, name)}")
-        by_name = any(pair.startswith("job.optimizer=") for pair in request.overrides)
-        if config.optimizer.is_muon and not by_name:
-            said.append(f"{config.optimizer} as in the nearest recipe")
-    if config.cuda_graph_impl is not CudaGraphImpl.NONE:
-        said.append("memory and time as without CUDA graphs")
-    if config.main_grads_dtype is not DType.FP32:
-        said.append("bf16 main gradients")
-    if config.optimizer_cpu_offload:
-        said.append("Adam on the host at 50 GB/s a GPU")
-    if config.expandable_segments:
-        said.append("expandable segments")
-    if model.num_moe_experts is not None:
-        busiest = f"{config.moe_load_imbalance:g} x the mean"
-        said.append(f"busiest expert rank {busiest}")
-        said.append("times of experts not checked against measured runs")
-    linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
-    if linear:
-        said.append(f"{' and '.join(linear)} layers read in their kernels' sources, not measured")
-    if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
-        said.append(f"fused cross entropy ({model.cross_entropy_fusion})")
-    return tuple(said)

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from advisor.answer.advice import Advice, CalibrationNote, Candidate, Evaluation, Rejection, Remedy
+from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
+from advisor.request.differences import differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
@@ -26,7 +28,7 @@ from advisor.search.ranking import rank
 from advisor.search.remedies import find_remedies, other_layout
 
 
-def advise(request: Request) -> Advice:
+def advise(request: Request) -> Answer:
     """Rank every legal recompute setting of the requested job.
 
     Raises UserError where the request is wrong. What neither a preset nor the request says of the
@@ -35,11 +37,12 @@ def advise(request: Request) -> Advice:
     """
     layouts = request.search is SearchScope.LAYOUT
     resolution = resolve(request, borrow=not layouts)
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(stack.parse(text) for text in request.recompute)
     if layouts:
-        return _rank_layouts(resolution, stack, calibration)
+        advice = _rank_layouts(resolution, stack, calibration)
+        return replace(advice, differences=differences(resolution, resolve(request)))
     layout = resolution.layout
     if layout is not None and not resolution.borrowed and not resolution.open_degrees:
         advice = _rank_settings(resolution, layout, stack, calibration, asked)
@@ -48,16 +51,18 @@ def advise(request: Request) -> Advice:
         borrowed = _rank_borrowed(resolution, stack, calibration, asked)
         if borrowed is not None:
             return borrowed
-        resolution = resolve(request, borrow=False)
+        usual, resolution = resolution, resolve(request, borrow=False)
+        advice = _rank_best_layout(resolution, stack, calibration, asked)
+        return replace(advice, differences=differences(resolution, usual))
     return _rank_best_layout(resolution, stack, calibration, asked)
 
 
 def _rank_borrowed(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice | None:
+) -> Answer | None:
     """The layout of a recipe for another number of GPUs; None where it is illegal or too large."""
     if resolution.layout is None:
         return None
@@ -70,10 +75,10 @@ def _rank_borrowed(
 
 def _rank_best_layout(
     resolution: Resolution,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice:
+) -> Answer:
     """The layout on which the best setting of a search runs."""
     try:
         searched = best_on_any_layout(resolution, calibration, asked)
@@ -94,11 +99,11 @@ def _rank_best_layout(
 
 
 def _with_another_layout(
-    advice: Advice, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
-) -> Advice:
+    advice: Answer, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
+) -> Answer:
     """Where nothing fits in the layout that was given: with the best one that does, as the first
     remedy. Of Megatron's layouts alone; none where nothing was given."""
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free_already = resolution.layout is None and given == resolution.layout_fields
     if advice.fits or free_already or not stack.runs_presets:
@@ -130,10 +135,10 @@ def _chosen(resolution: Resolution, searched: Searched) -> str:
 def _rank_settings(
     resolution: Resolution,
     layout: ParallelLayout,
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
-) -> Advice:
+) -> Answer:
     """Settings of one job: those asked for, or all legal ones with the preset's own."""
     job, shipped = resolution.job(layout), resolution.shipped
     if asked:
@@ -162,9 +167,7 @@ def _rank_settings(
     remedies: tuple[Remedy, ...] = ()
     if candidates:
         remedies = find_remedies(candidates[0].evaluation, calibration, asked)
-    return _advice(
-        job, resolution.assumptions, calibration, candidates, rejected, len(evaluations), remedies
-    )
+    return _advice(resolution, job, calibration, candidates, rejected, len(evaluations), remedies)
 
 
 def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
@@ -172,18 +175,19 @@ def _among(setting: Setting, others: tuple[Setting, ...]) -> bool:
     return any(setting.promoted == other.promoted for other in others)
 
 
-def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration) -> Advice:
+def _rank_layouts(
+    resolution: Resolution, stack: FrameworkAdapter, calibration: Calibration
+) -> Answer:
     """Every layout with every setting, in one ranking."""
     searched = search_layouts(resolution, calibration)
     candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
-    assumptions = (*resolution.assumptions, said)
     job = candidates[0].evaluation.job
     return _advice(
+        replace(resolution, assumptions=(*resolution.assumptions, said)),
         job,
-        assumptions,
         calibration,
         candidates,
         stack.rejected(job),
@@ -193,17 +197,17 @@ def _rank_layouts(resolution: Resolution, stack: Stack, calibration: Calibration
 
 
 def _advice(
+    resolution: Resolution,
     job: Job,
-    assumptions: tuple[str, ...],
     calibration: Calibration,
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[RankedEvaluation, ...],
     rejected: tuple[Rejection, ...],
     evaluated: int,
     remedies: tuple[Remedy, ...],
-) -> Advice:
-    return Advice(
+) -> Answer:
+    return Answer(
         job=job,
-        assumptions=assumptions,
+        assumptions=resolution.assumptions,
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
@@ -213,11 +217,14 @@ def _advice(
         candidates=candidates,
         rejected=rejected,
         remedies=remedies,
+        recipe=resolution.recipe,
+        recipe_differs=resolution.differs,
+        origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
 
 
 def _notes(
-    evaluations: Sequence[Evaluation], stack: Stack
+    evaluations: Sequence[Evaluation], stack: FrameworkAdapter
 ) -> Callable[[Evaluation], tuple[str, ...]]:
     """What is to be said of each setting: that it buys nothing, what a label or default does.
 

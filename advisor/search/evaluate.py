@@ -3,16 +3,16 @@
 from dataclasses import replace
 from functools import lru_cache
 
-from advisor.answer.advice import Evaluation, EvaluationDetail
-from advisor.frameworks.registry import stack_of
+from advisor.answer.evaluation import Evaluation, EvaluationDetail
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
-from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.options import AttentionBackend, SoftmaxType, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops, replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
@@ -33,7 +33,7 @@ class Evaluator:
         self.job = job
         self.calibration = calibration
         self.shape = rank_shape(job)
-        self._stack = stack_of(job.config.framework)
+        self._stack = adapter_of(job.config.framework)
         self.stages = pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))

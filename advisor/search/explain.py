@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from advisor.answer.advice import Evaluation, MemoryLine, TimeLine
+from advisor.answer.evaluation import Evaluation
+from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.megatron.ends import embedding_operators, head_operators
 from advisor.layers.operators import Operator, Tensor

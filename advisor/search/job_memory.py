@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from advisor.answer.advice import MemoryBreakdown, StageMemory
-from advisor.frameworks.protocols import FixedMemory, Stack
+from advisor.answer.evaluation import MemoryBreakdown, StageMemory
+from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
 from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
-from advisor.models.mixers import LINEAR_MIXERS
+from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.plan.recompute_plan import RecomputePlan
 
 
@@ -49,7 +49,12 @@ class JobMemory:
     """
 
     def __init__(
-        self, job: Job, shape: RankShape, stages: Stages, pipeline: Pipeline, stack: Stack
+        self,
+        job: Job,
+        shape: RankShape,
+        stages: Stages,
+        pipeline: Pipeline,
+        stack: FrameworkAdapter,
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
         layout, config = job.layout, job.config
@@ -58,7 +63,7 @@ class JobMemory:
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
         self._error = model_error(config.precision, linear_attention=linear)
         self._mask = AttentionMask()
-        if not job.model.transformer_impl.is_megatron:
+        if job.model.transformer_impl.is_eager:
             from advisor.layers.transformers.core_attention import mask_bytes
 
             self._mask = AttentionMask(mask_bytes(shape))

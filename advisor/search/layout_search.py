@@ -4,10 +4,11 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import Final
 
-from advisor.answer.advice import Evaluation, Rejection
+from advisor.answer.answer import Rejection
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
@@ -51,7 +52,7 @@ def search_layouts(resolution: Resolution, calibration: Calibration) -> Searched
     """Every legal recompute setting on every legal layout and micro batch; what the request fixed
     stays fixed. Of more than _WHOLE layouts without what cannot come among the first ROWS.
     UserError where no layout is legal."""
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     jobs = _all_jobs(resolution, stack)
     if len(jobs) > _WHOLE:
         return _first_rows(jobs, stack, calibration, (), ROWS)
@@ -69,13 +70,13 @@ def best_on_any_layout(
 
     asked: the settings to choose from; empty means any legal one.
     """
-    stack = stack_of(resolution.config.framework)
+    stack = adapter_of(resolution.config.framework)
     return _first_rows(_all_jobs(resolution, stack), stack, calibration, asked, 1)
 
 
 def _first_rows(
     jobs: list[Job],
-    stack: Stack,
+    stack: FrameworkAdapter,
     calibration: Calibration,
     asked: tuple[Setting, ...],
     rows: int,
@@ -140,7 +141,7 @@ def _bound(evaluator: Evaluator) -> Order:
     return (0, evaluator.at_least_seconds, False, 0)
 
 
-def _all_jobs(resolution: Resolution, stack: Stack) -> list[Job]:
+def _all_jobs(resolution: Resolution, stack: FrameworkAdapter) -> list[Job]:
     """See legal_jobs. UserError, in the framework's own words if it has any, where none is."""
     refused: list[Rejection] = []
     jobs = list(legal_jobs(resolution, stack, refused))

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.protocols import Stack
+from advisor.base.units import divisors
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import divisors
+from advisor.models.options import CpCommType
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import LONG_CONTEXT, SEARCHED
 from advisor.request.resolve import Resolution
@@ -23,7 +23,9 @@ _MOST_TOKENS = 65536
 to do, and the pipeline's bubble grows with it (a judgement)."""
 
 
-def legal_jobs(resolution: Resolution, stack: Stack, refused: list[Rejection]) -> Iterator[Job]:
+def legal_jobs(
+    resolution: Resolution, stack: FrameworkAdapter, refused: list[Rejection]
+) -> Iterator[Job]:
     """Jobs of every layout and micro batch that the model, the GPUs and the framework allow.
 
     refused: gets what the framework says of the others.
@@ -88,9 +90,9 @@ def _splits(resolution: Resolution, layout: ParallelLayout) -> Iterator[Parallel
         yield replace(layout, virtual_pipeline_model_parallel_size=vpp)
     if any(resolution.layout_fields.get(name) for name in EVEN):
         return
-    release = resolve_revision(config.framework, config.framework_version)
-    plain, as_text = replace(layout, **EVEN), release.splits_by_text
-    if model.num_layers % layout.pipeline_model_parallel_size and not release.splits_unevenly:
+    ways = adapter_of(config.framework).splits(config)
+    plain, as_text = replace(layout, **EVEN), ways.by_text
+    if model.num_layers % layout.pipeline_model_parallel_size and not ways.unevenly:
         return
     for vpp in virtual_degrees(model, layout.pipeline_model_parallel_size):
         if vpp not in own:

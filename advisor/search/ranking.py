@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from advisor.answer.advice import LIKELY, Candidate, Evaluation
+from advisor.answer.answer import RankedEvaluation
+from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.plan.recompute_plan import recomputes
 
 _EVEN = 0.5
@@ -31,12 +32,12 @@ def order(evaluation: Evaluation) -> Order:
 def rank(
     evaluations: Sequence[Evaluation],
     notes: Callable[[Evaluation], tuple[str, ...]] = lambda _: (),
-) -> tuple[Candidate, ...]:
+) -> tuple[RankedEvaluation, ...]:
     """Candidates best first; `notes` gives each its remarks."""
     ordered = sorted(evaluations, key=order)
     front = pareto_front(ordered)
     return tuple(
-        Candidate(
+        RankedEvaluation(
             rank=number,
             evaluation=evaluation,
             pareto=id(evaluation) in front,

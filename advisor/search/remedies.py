@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from advisor.answer.advice import Evaluation, Remedy
+from advisor.answer.answer import Remedy
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.registry import stack_of
+from advisor.base.units import divisors
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Framework, Job
+from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.attention_kinds import CpCommType
-from advisor.models.spec import divisors
+from advisor.models.options import CpCommType
 from advisor.plan.recompute_plan import Setting
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.layout_fields import degree_words
@@ -46,7 +46,7 @@ def find_remedies(
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
     found: list[tuple[Order, Remedy]] = []
-    stack = stack_of(best.job.config.framework)
+    stack = adapter_of(best.job.config.framework)
     for change in _changes(best.job):
         if stack.check(stack.none, change.job):
             continue
@@ -137,13 +137,8 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "parameters are gathered again for the backward",
             partial(replace, job, layout=replace(layout, data_parallel_sharding=full)),
         )
-    huggingface = config.framework is Framework.HUGGINGFACE and layout.data_parallel_size > 1
-    if huggingface and job.num_microbatches > 1 and not config.sync_each_batch:
-        yield (
-            "job.sync_each_batch=true (Accelerate)",
-            "shards of gradients between microbatches, not whole ones",
-            partial(replace, job, config=replace(config, sync_each_batch=True)),
-        )
+    for change in adapter_of(config.framework).job_changes(job):
+        yield change.words, change.why, change.make
     yield from _attention_variants(job)
     if not config.expandable_segments:
         yield (
@@ -154,15 +149,8 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
 
 
 def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
-    """No mask of all pairs of positions, which flash and fused attention do without; other ways
-    across the ranks of context parallelism."""
-    layout, config = job.layout, job.config
-    if config.loads_attention_mask:
-        yield (
-            _WITHOUT_MASK.get(config.framework, "job.create_attention_mask=false"),
-            "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
-            partial(replace, job, config=replace(config, create_attention_mask=False)),
-        )
+    """Other ways across the ranks of context parallelism."""
+    layout = job.layout
     if layout.context_parallel_size == 1 or layout.cp_comm_type is CpCommType.A2A_P2P:
         return
     for kind in (CpCommType.P2P, CpCommType.ALL_GATHER, CpCommType.A2A):
@@ -172,13 +160,6 @@ def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]
                 "other buffers, and communication that is hidden or not",
                 partial(replace, job, layout=replace(layout, cp_comm_type=kind)),
             )
-
-
-_WITHOUT_MASK = {
-    Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
-    Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",
-    Framework.NEMO: "data.create_attention_mask=false",
-}
 
 
 def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
@@ -212,11 +193,12 @@ def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
     """`layout` on PP x `vpp` chunks, split evenly, or as evenly as can be where that is worth a
     try."""
     layout = replace(layout, **EVEN, virtual_pipeline_model_parallel_size=vpp)
-    megatron = stack_of(job.config.framework).runs_presets
-    if not megatron or vpp not in virtual_degrees(job.model, layout.pipeline_model_parallel_size):
+    ways = adapter_of(job.config.framework).splits(job.config)
+    if not ways.unevenly or vpp not in virtual_degrees(
+        job.model, layout.pipeline_model_parallel_size
+    ):
         return layout
-    release = resolve_revision(job.config.framework, job.config.framework_version)
-    return split_evenly(job.model, layout, as_text=release.splits_by_text)
+    return split_evenly(job.model, layout, as_text=ways.by_text)
 
 
 def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:

@@ -12,22 +12,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from advisor.answer.advice import Advice, Candidate, Verification
+from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.registry import adapter_of
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
 
 
-def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
+def verify(advice: Answer, top: int, config_dir: Path | None = None) -> Answer:
     """`advice` with the `top` best candidates verified, each on its worst pipeline stage.
 
     Raises UserError where torch or megatron-core is not installed, or the job's framework is not
     one that runs Megatron's layers.
     """
     framework = advice.job.config.framework
-    if not stack_of(framework).runs_presets:
+    if not adapter_of(framework).runs_presets:
         raise UserError(
             "--verify",
             top,
@@ -43,7 +43,7 @@ def verify(advice: Advice, top: int, config_dir: Path | None = None) -> Advice:
     return replace(advice, candidates=(*verified, *advice.candidates[top:]))
 
 
-def _question(candidate: Candidate) -> dict[str, Any]:
+def _question(candidate: RankedEvaluation) -> dict[str, Any]:
     evaluation = candidate.evaluation
     job = evaluation.job
     return {

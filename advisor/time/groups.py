@@ -39,7 +39,9 @@ def parameter_groups(
     gpu: Gpu,
     calibration: Calibration,
 ) -> tuple[ParameterGroup, ...]:
-    """Parameters of a stage: dense ones, and under expert parallelism routed experts."""
+    """Parameters of one rank of a stage: dense ones, and under expert parallelism routed experts in
+    a buffer of their own. Source: megatron-core 0.16.1 distributed_data_parallel.py, which makes
+    one buffer for each group of ranks."""
     experts = stage_expert_elements(shape, chunks)
     dense = ParameterGroup(
         elements=stage_elements(shape, chunks) - experts,
@@ -60,7 +62,9 @@ def parameter_groups(
 def network(
     layout: ParallelLayout, gpu: Gpu, calibration: Calibration, *, experts: bool
 ) -> Network:
-    """Links and sizes of the groups that layers communicate in."""
+    """Links and sizes of the groups that layers communicate in; `experts`: with those of expert
+    parallelism. Ranks are numbered TP, CP, DP, PP, and experts' ETP, EP (megatron-core 0.16.1
+    parallel_state.py), on nodes that are filled one after another."""
     groups = Group.TENSOR, Group.EXPERT_TENSOR, Group.EXPERT
     links = (link(gpu, calibration, group_span(layout, group)) for group in groups)
     tensor, expert_tensor, expert = links

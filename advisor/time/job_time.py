@@ -1,6 +1,6 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
-from advisor.answer.advice import TimeBreakdown
+from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job, Optimizer
@@ -58,7 +58,13 @@ class JobTime:
         self._optimizer_seconds = self._slowest_optimizer_seconds()
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
-        """The slowest stage sets the pace; the others fill and drain the pipeline around it."""
+        """Seconds of a step: the slowest stage sets the pace, the others fill and drain the
+        pipeline around it.
+
+        Source: arXiv 2104.04473 (Narayanan et al. 2021), section 2: a bubble of (p - 1) / v stages
+        of one microbatch, here of stages of unequal length. Left out: the data loader, checkpoints,
+        evaluation, and logging.
+        """
         stages = self.stages(plans)
         slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
         pace = stages[slowest]
@@ -85,7 +91,8 @@ class JobTime:
         return self._microbatches * slowest + bubble + reduced + self._optimizer_seconds
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
-        """One microbatch through all chunks of every stage, transfers included."""
+        """Seconds of one microbatch through all chunks of every stage, with what it sends to the
+        next; chunks of a stage run one after another."""
         passes = [chunk_times(self._shape, self.machine, self.network, plan) for plan in plans]
         stages = []
         for stage, total in zip(self._pipeline.stages, self._ends, strict=True):

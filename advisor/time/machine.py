@@ -8,7 +8,7 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,9 @@ for the largest value, before it casts (TE common/cast, recipe/current_scaling.c
 def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
     """Datasheet rates times efficiencies; in 4 bits that of 8, of which published runs exist.
 
-    A GPU without such tensor cores stays at 16 bit.
+    FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
+    Sources: configs/hardware, and configs/calibration with what each was fitted on. Clocks that a
+    power limit lowers are in the efficiencies alone.
     """
     sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
     narrow = gpu.quantized_flops(precision)
@@ -93,7 +95,9 @@ def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1)
 
     Megatron numbers ranks TP first, then CP, DP, PP: a group that spans no more than one NVLink
     domain stays on NVLink. Any other is bound by the network, where every rank of the group on a
-    node brings its own adapter: a collective's bytes enter a node through all of them.
+    node brings its own adapter: a collective's bytes enter a node through all of them. Bytes/s of
+    one GPU in one direction: datasheet rates (configs/hardware) times fitted efficiencies
+    (configs/calibration). Congestion between jobs and the network's topology are left out.
     """
     nvlink = gpu.nvlink_bytes_per_second * calibration.nvlink_efficiency
     if 1 < gpu.nvlink_domain_size >= span:
@@ -110,7 +114,8 @@ _PCIE_NODE = 8  # GPUs of a server without NVLink
 
 
 def group_span(layout: ParallelLayout, group: Group) -> int:
-    """Consecutive GPUs that one group of ranks lies in."""
+    """Consecutive GPUs that one group of ranks lies in, by Megatron's numbering of ranks (TP, CP,
+    DP, PP; of experts ETP, EP: megatron-core 0.16.1 parallel_state.py)."""
     if group is Group.TENSOR:
         return layout.tensor_model_parallel_size
     if group is Group.CONTEXT:
@@ -123,7 +128,8 @@ def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) 
     """Link of an all-to-all over `ranks` ranks, each `apart` GPUs from the next.
 
     Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
-    through its one adapter: the slower of both, as a rate for the bytes of all other ranks.
+    through its one adapter: the slower of both, as a rate for the bytes of all other ranks, bytes/s
+    of one GPU. Every rank is taken to send as much to each other one.
     """
     near = max(1, min(ranks, gpu.nvlink_domain_size // apart))
     inside = link(gpu, calibration, apart * near)
@@ -137,7 +143,8 @@ def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) 
 def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
     """Link of the context-parallel ranks but for their all-to-alls.
 
-    Of a ring one rank of a node sends to the next node, in an all-gather all do.
+    Of a ring one rank of a node sends to the next node, in an all-gather all do. Source:
+    Transformer Engine's context parallelism by cp_comm_type (pytorch/attention).
     """
     gathers = layout.cp_comm_type is CpCommType.ALL_GATHER
     per_node = gpu.nvlink_domain_size // layout.tensor_model_parallel_size if gathers else 1

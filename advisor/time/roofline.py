@@ -1,4 +1,9 @@
-"""Time of operators: tensor cores, attention kernels, or memory traffic, and communication."""
+"""Time of operators: tensor cores, attention kernels, or memory traffic, and communication.
+
+A roofline (Williams, Waterman and Patterson 2009, CACM 52(4)) with reached rates in place of peaks:
+an operator takes its FLOPs or its bytes over the rate of the unit that bounds it, and a kernel's
+fixed time. Left out: tile and wave quantization, caches, and kernels that run beside each other.
+"""
 
 from dataclasses import dataclass
 
@@ -73,7 +78,9 @@ class Network:
 def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:
     """Seconds of a collective over `ranks` ranks; `num_bytes` is the full tensor's size.
 
-    An all-reduce is a reduce-scatter and an all-gather. A ring passes its bytes on once.
+    An all-reduce is a reduce-scatter and an all-gather. A ring passes its bytes on once. Source:
+    the bus bandwidth of NVIDIA's nccl-tests (doc/PERFORMANCE.md): (n - 1) / n of the bytes a pass.
+    Trees and NVLink SHARP, which NCCL may choose, are left out.
     """
     if ranks == 1:
         return 0.0
@@ -85,13 +92,15 @@ def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joine
 
 
 def forward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
-    """One forward pass of `operator`."""
+    """Seconds of one forward pass of `operator` on one rank, one microbatch: its kernels, and the
+    communication that they do not hide."""
     compute = _compute(operator, machine, backward=False)
     return _with_communication(compute, operator, operator.forward_collectives, machine, network)
 
 
 def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
-    """One backward pass of `operator`, its replay not included."""
+    """Seconds of one backward pass of `operator`, its replay not included: two GEMMs for each of
+    the forward's, 2.5 times flash attention's products (arXiv 2307.08691)."""
     compute = _compute(operator, machine, backward=True)
     return _with_communication(compute, operator, operator.backward_collectives, machine, network)
 

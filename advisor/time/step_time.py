@@ -1,4 +1,8 @@
-"""Time of one optimizer step: layers, pipeline, data parallelism, optimizer."""
+"""Time of one optimizer step: layers, pipeline, data parallelism, optimizer.
+
+Seconds of one rank. The pipeline's arithmetic is that of arXiv 2104.04473 (Narayanan et al. 2021);
+what runs beside what is read in the frameworks' sources, which each function names.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,7 +87,8 @@ def _operators_times(
 def layer_times(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind = DENSE
 ) -> PassTimes:
-    """One transformer layer, nothing replayed."""
+    """Seconds of one microbatch through one transformer layer on one rank, nothing replayed: the
+    sum over its operators, which run one after another on the computing stream."""
     return _operators_times(transformer_layer(shape, kind), machine, network)
 
 
@@ -91,7 +96,8 @@ def layer_times(
 def end_times(
     shape: RankShape, machine: Machine, network: Network, first: bool, last: bool
 ) -> PassTimes:
-    """Embedding and head, where a chunk holds them."""
+    """Seconds of one microbatch through embedding and head (final norm, output layer, loss), where
+    a chunk holds them."""
     times = PassTimes()
     if first:
         times += _operators_times(embedding_operators(shape), machine, network)
@@ -108,7 +114,9 @@ def replay_seconds(
     kind: LayerKind,
     replay: LayerReplay,
 ) -> float:
-    """Seconds that the backward of one layer spends on running forwards again."""
+    """Seconds that the backward of one layer and one microbatch spends on running forwards again,
+    communication included: nothing of it runs beside the backward's own. Source: arXiv 2205.05198
+    (Korthikanti et al. 2022), whose overheads tests/published holds it against."""
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
     times = [forward_seconds(operator, machine, network) for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
@@ -152,7 +160,10 @@ def _input_seconds(shape: RankShape, machine: Machine, segment: Segment, work: P
 def chunk_times(
     shape: RankShape, machine: Machine, network: Network, plan: RecomputePlan
 ) -> PassTimes:
-    """One microbatch through the layers of one model chunk under `plan`."""
+    """Seconds of one microbatch through the layers of one model chunk under `plan`: passes,
+    replays, all-gathers of inputs that TP ranks hold in parts, and copies to the host that no
+    kernel hides. Source: megatron-core 0.16.1 transformer_block.py, fine_grained_activation_offload
+    and TE pytorch/cpu_offload.py for the order of copies. Host link contention is left out."""
     total = PassTimes()
     replay = 0.0
     for segment in tallied(plan):
@@ -191,7 +202,9 @@ class DataParallelWork:
         """What is left of both beside one microbatch's `forward` and `backward` on this stage.
 
         Megatron reduces buckets while the last microbatch goes back, and gathers parameters while
-        the first one goes forward. `beside`: work on other buffers, one after another.
+        the first one goes forward. `beside`: work on other buffers, one after another. Source:
+        megatron-core 0.16.1 param_and_grad_buffer.py. The last bucket, which nothing can hide, is
+        left out.
         """
         reduce = sum(work._reduce_seconds() for work in (self, *beside))
         if self.overlap_grad_reduce:
@@ -229,7 +242,9 @@ class ShardedWork:
     from_host: float = 0.0
 
     def exposed_seconds(self, forward: float, backward: float) -> float:
-        """What `forward` and `backward` of one microbatch do not hide, of all microbatches."""
+        """Seconds that `forward` and `backward` of one microbatch do not hide, of all microbatches.
+        Source: torch 2.13 distributed/fsdp/_fully_shard. The first all-gather of a step and the
+        last reduce-scatter, which nothing can hide, are left out."""
         gather = self._seconds(CollectiveKind.ALL_GATHER, DType.BF16.itemsize) + self.from_host
         reduce = self._seconds(CollectiveKind.REDUCE_SCATTER, self.gradient_itemsize)
         back = reduce + (gather if self.gathers_again else 0.0)
@@ -257,7 +272,9 @@ def optimizer_seconds(
 
 
 def optimizer_traffic(elements: int, shards: int, gradient_itemsize: int) -> int:
-    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer."""
+    """Bytes that Adam moves over this rank's shard, and passes over its gradient buffer: every
+    tensor once for each kernel that reads or writes it (megatron-core 0.16.1 distrib_optimizer.py,
+    clip_grads.py; TE FusedAdam). Caches are left out: shards are far larger."""
     shard = -(-elements // shards)
     return shard * _OPTIMIZER_BYTES_PER_ELEMENT + elements * gradient_itemsize * _GRADIENT_PASSES
 

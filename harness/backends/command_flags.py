@@ -8,8 +8,9 @@ from typing import Final
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.frameworks.registry import stack_of
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import Job
 from harness.trial.trial import PLACEHOLDERS, placeholders, takes_setting
 
 OTHER: Final = "other"
@@ -99,7 +100,7 @@ def words(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=text of the placeholders; UserError where the framework has no words for `spec`."""
     if framework == OTHER:
         return (f"recompute={shlex.quote(spec)}", *_parts(spec), "layout=")
-    stack = stack_of(Framework(framework))
+    stack = adapter_of(Framework(framework))
     recompute = _option(stack.setting_flags(stack.parse(spec), job))
     return (f"recompute={recompute}", *_parts(spec), f"layout={stack.layout_flags(job)}")
 
@@ -130,5 +131,5 @@ def variables(framework: str, spec: str, job: Job) -> tuple[str, ...]:
     """NAME=value without which the framework refuses the setting, or runs otherwise."""
     if framework == OTHER:
         return ()
-    stack = stack_of(Framework(framework))
+    stack = adapter_of(Framework(framework))
     return stack.environment(stack.parse(spec), job)

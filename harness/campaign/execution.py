@@ -11,17 +11,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from harness.campaign.item_trials import RETRY, WITH_TRIALS, Trials, trials_of
+from advisor.base.errors import UserError, install_hint
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import SOME_FAILED, Attempt, Journal, Outcome, Standing, standing
-from harness.run.signals import Stop
+from harness.execution.runner import FAILED, MEASURED
+from harness.execution.signals import Stop
+from harness.trial.store import RunFolder
 
+RETRY: Final = "--retry=" + ",".join(FAILED)
+"""Runs trials again that are owed an answer; what ran out of memory or was skipped has one."""
+WITH_TRIALS: Final = ("run", "rehearse")
 HARNESS: Final = (sys.executable, "-m", "harness.cli.main")
 _PATIENCE_SECONDS: Final = 15.0
 """From SIGTERM to SIGKILL: commands of the harness keep what is finished in that time."""
 _INTERRUPTED: Final = frozenset(
     Stop(number).exit_code for number in (signal.SIGINT, signal.SIGTERM)
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """Trials of a run by what they gave: failed say nothing about their setting, missing have not
+    ended."""
+
+    measured: int = 0
+    failed: int = 0
+    missing: int = 0
+
+    @property
+    def owed(self) -> bool:
+        """Whether one of them has no answer."""
+        return bool(self.failed or self.missing)
+
+
+def trials_of(words: Sequence[str]) -> Trials | None:
+    """Trials of the run that a command line of the harness names; None where it names none."""
+    command, *rest = words
+    given = dict(word.partition("=")[::2] for word in rest)
+    if command not in WITH_TRIALS or "name" not in given or "--dry-run" in rest:
+        return None
+    folder = RunFolder(Path(given.get("runs", "runs")) / given["name"])
+    if not folder.has_plan():
+        return Trials()
+    with suppress(UserError):
+        return _counted(folder)
+    return None
+
+
+def _counted(folder: RunFolder) -> Trials:
+    statuses = [result.status for result in folder.results().values()]
+    return Trials(
+        measured=sum(status in MEASURED for status in statuses),
+        failed=sum(status in FAILED for status in statuses),
+        missing=sum(1 for _ in folder.plan().trials()) - len(statuses),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +130,9 @@ class Executor:
             advice = "; --retry tries it again" if given.failed else ""
             self.say(f"{item.name}: {given.words}{advice}")
         elif item.lacks():
-            self.say(f"{item.name}: passed over, {', '.join(item.lacks())} is not installed")
+            lacking = ", ".join(item.lacks())
+            hint = install_hint(item.extras())
+            self.say(f"{item.name}: passed over, {lacking} is not installed; {hint}")
         elif left < item.least_seconds:
             self.say(f"{item.name}: needs {item.least_seconds:.0f} s, {max(0, left):.0f} left")
         else:

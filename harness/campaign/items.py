@@ -13,6 +13,7 @@ from advisor.base.fields import read_dataclass, show
 from advisor.base.units import nearest_names
 
 OUT = "{out}"
+_EXTRAS = {"transformer_engine": "gpu", "megatron": "megatron"}
 """Stands for the campaign's folder in an item's arguments."""
 
 
@@ -51,6 +52,10 @@ class Item:
     def lacks(self) -> tuple[str, ...]:
         """What it needs and is not installed here."""
         return tuple(package for package in self.needs if find_spec(package) is None)
+
+    def extras(self) -> str:
+        """The extras of this package with what it lacks."""
+        return ",".join(dict.fromkeys(_EXTRAS.get(package, "harness") for package in self.lacks()))
 
     def key(self, environment: str) -> str:
         """Identity of the item in an environment: what is done under it is not done again."""

@@ -4,9 +4,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import advisor
-import harness
 from advisor.base.configuration import Group, packaged_configs
+from advisor.base.distribution import package_folder
 
 
 def program_version() -> str:
@@ -15,8 +14,7 @@ def program_version() -> str:
     A copy without git has one too, and of two sets of uncommitted changes each has its own.
     Campaigns and what runs them are left out: they change no measurement.
     """
-    packages = (Path(module.__path__[0]) for module in (advisor, harness))
-    return digest((*packages, packaged_configs()))
+    return digest((package_folder(), Path(__file__).parents[1], packaged_configs()))
 
 
 def digest(folders: Iterable[Path]) -> str:

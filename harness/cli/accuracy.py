@@ -1,13 +1,14 @@
 """`harness accuracy`: predicted beside measured over many runs."""
 
-import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from advisor.base.errors import install_hint
 from harness.cli.compare import Parser
+from harness.execution.progress import say
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.repredict import predict_again
 from harness.judge.results import load_results
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     write_atomic(out / "accuracy.csv", csv_text(found))
     write_atomic(out / "accuracy.md", text)
     print(text.partition("\n<details>")[0])
-    print(f"harness accuracy: wrote {out / 'accuracy.md'} and .csv", file=sys.stderr)
+    say(f"wrote {out / 'accuracy.md'} and .csv", "accuracy")
     return 0
 
 
@@ -80,11 +81,7 @@ def _again(result: TrialResult, config_dir: Path | None) -> TrialResult:
 
 def _subtitle(results: Sequence[TrialResult], found: Sequence[Row]) -> str:
     """Where it was measured, and with which calibrations it was predicted."""
-    places = {
-        str(gpu.get("torch_name"))
-        for result in results
-        for gpu in result.environment.get("gpus") or ()
-    }
+    places = {name for result in results for name in result.gpu_names}
     versions = {
         str((r.environment.get("software") or {}).get("torch")) for r in results if r.environment
     }
@@ -100,5 +97,5 @@ def _pictures(found: Sequence[Row], out: Path) -> tuple[Picture, ...]:
     try:
         return draw_accuracy(found, out / "figures")
     except ImportError:
-        print("harness accuracy: no figure: matplotlib is not installed", file=sys.stderr)
+        say(f"no figure: matplotlib is not installed; {install_hint('report')}", "accuracy")
         return ()

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, require
 from advisor.base.fields import show
 from advisor.base.units import nearest_names
 from advisor.hardware.calibration import EFFICIENCIES
-from harness.run.signals import Stop
+from harness.api.calibrating import device_of
+from harness.execution.progress import TimedCases
+from harness.execution.signals import Stop
 from harness.trial.trial import Device
 
 if TYPE_CHECKING:
-    from harness.calibrate.conclusion import Outcome
+    from harness.calibration.conclusion import Outcome
 
 HELP: Final = """\
 harness calibrate [--budget 3min] [--device cuda|cpu] [--out FILE]
@@ -64,27 +66,35 @@ def main(argv: Sequence[str]) -> int:
         return 0
     options = parse(argv)
     if options.refit is not None:
-        from harness.calibrate.refit import refit
+        from harness.calibration.refit import refit
 
         print(page(refit(options.refit)), end="")
         return 0
-    from harness.calibrate.measurement import calibrate
+    from harness.calibration.measurement import calibrate
 
+    require("torch", "harness calibrate", "harness")
+    watch = TimedCases("calibrate", options.budget_seconds)
     try:
         outcome = calibrate(
-            options.device or _default_device(), options.budget_seconds, options.out, _say
+            options.device or device_of(None),
+            options.budget_seconds,
+            options.out,
+            watch.say,
+            watch.tick,
         )
     except Stop as stop:
-        _say("stopped before enough was measured; the same command goes on")
+        watch.say("stopped before enough was measured; the same command goes on")
         return stop.exit_code
+    finally:
+        watch.close()
     if outcome is None:
         return 0
     print(page(outcome), end="")
     if outcome.stopped is not None:
-        _say("stopped; the same command measures more")
+        watch.say("stopped; the same command measures more")
         return outcome.stopped.exit_code
     if not outcome.finished:
-        _say("the budget is spent; the same command measures more")
+        watch.say("the budget is spent; the same command measures more")
     return 0
 
 
@@ -171,16 +181,6 @@ def _out(text: str, flag: str = "--out") -> Path:
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(flag, show(text), "must be a YAML file", f"write {path.stem}.yaml")
     return path
-
-
-def _default_device() -> Device:
-    import torch
-
-    return Device.CUDA if torch.cuda.is_available() else Device.CPU
-
-
-def _say(text: str) -> None:
-    print(f"harness calibrate: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +19,14 @@ from harness.campaign.items import Campaign, Item, load_campaign
 from harness.campaign.journal import Attempt
 from harness.campaign.version import program_version
 from harness.cli.calibrate import duration
-from harness.run.signals import Stop, StopSignals
+from harness.execution.progress import say
+from harness.execution.signals import Stop, StopSignals
 from harness.trial.files import write_atomic
 
 FAILED: Final = 4
 CALIBRATED: Final = "calibrated"
 """A --config-dir that items name before anything has been calibrated."""
+_say: Final = partial(say, command="campaign")
 HELP: Final = """\
 harness campaign [NAME|FILE] [--budget 8min] [--items NAME,NAME] [--out DIR]
 
@@ -184,7 +187,3 @@ def exit_code(campaign: Campaign, executor: Executor) -> int:
     if nothing or any(standing.failed for _, standing in standings):
         return FAILED
     return _LEFT if any(given.due and not item.lacks() for item, given in standings) else 0
-
-
-def _say(text: str) -> None:
-    print(f"harness campaign: {text}", file=sys.stderr, flush=True)

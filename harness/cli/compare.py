@@ -1,16 +1,15 @@
 """`harness compare`: judge results against goldens."""
 
-import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 from advisor.base.errors import UserError
-from harness.judge.comparison import compare, render
+from harness.api.comparing import compare
+from harness.execution.progress import say
 from harness.judge.goldens.golden import Golden
-from harness.judge.results import load_results
-from harness.judge.trial_rows import Options
+from harness.judge.render import render
 from harness.judge.update import FOLDER, load_goldens
 
 HELP: Final = """\
@@ -50,29 +49,33 @@ class Parser(ArgumentParser):
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
     arguments = parser().parse_args(list(argv))
-    options = Options(
+    comparison = compare(
+        arguments.results,
+        golden=existing(arguments.golden or [FOLDER], "compare"),
+        limits=dict(parse_limit(text) for text in arguments.limit),
         allow_env_change=arguments.allow_env_change,
-        strict=arguments.strict,
         allow_unmatched=arguments.allow_unmatched,
         exact_loss=arguments.exact_loss,
-        limits=tuple(parse_limit(text) for text in arguments.limit),
+        strict=arguments.strict,
     )
-    loaded = load_results(arguments.results)
-    goldens = find_goldens(arguments.golden or [FOLDER], "compare")
-    comparison = compare(loaded.results, goldens, options, loaded.commands)
     print(render(comparison), end="")
     return comparison.exit_code
 
 
 def find_goldens(paths: Sequence[Path], command: str) -> list[Golden]:
     """Goldens of files and folders; a folder that is not there yet holds none, and that is said."""
+    return list(load_goldens(existing(paths, command)).values())
+
+
+def existing(paths: Sequence[Path], command: str) -> list[Path]:
+    """Those of `paths` that are there or must be; the others are told."""
     there = []
     for path in paths:
         if path.exists() or path.suffix == ".json":
             there.append(path)
         else:
-            print(f"harness {command}: there is no {path}, hence no golden", file=sys.stderr)
-    return list(load_goldens(there).values())
+            say(f"there is no {path}, hence no golden", command)
+    return there
 
 
 def parse_limit(text: str) -> tuple[str, float]:

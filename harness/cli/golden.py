@@ -3,11 +3,13 @@
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
 from harness.cli.compare import Parser
+from harness.execution.progress import say
 from harness.judge.goldens.foreign import FIRST_STEP, Layout, write_layout
 from harness.judge.goldens.golden_json import json_text
 from harness.judge.goldens.imported import ImportRequest, import_golden
@@ -26,6 +28,7 @@ from harness.judge.update import (
 )
 from harness.trial.files import write_atomic
 
+_say: Final = partial(say, command="golden")
 HELP: Final = """\
 Goldens are baselines kept as reviewable files; only this command changes them.
 
@@ -178,10 +181,6 @@ def _writing(made: ArgumentParser) -> None:
         "--diff", type=Path, metavar="FILE", help="write old and new of every value there, as JSON"
     )
     made.add_argument("--dry-run", action="store_true", help="show what changes, write nothing")
-
-
-def _say(text: str) -> None:
-    print(f"harness golden: {text}", file=sys.stderr)
 
 
 _COMMANDS: Final = {

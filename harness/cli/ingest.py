@@ -1,27 +1,22 @@
 """`harness ingest`: results out of the logs of training runs."""
 
 import re
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from glob import glob
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.fields import show
 from advisor.base.units import gib, nearest_names
-from harness.cli.run import run_folder
-from harness.judge.results import load_results
-from harness.logs.ingestion import Identity, Ingested, Source, ingest, write
-from harness.logs.records import LogFramework
-from harness.planner.run_request import compose
-from harness.run.progress import reason
-from harness.run.runner import FAILED
-from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.trial import Device
+from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
+from harness.execution.progress import say
+from harness.execution.runner import FAILED
+from harness.logs.ingestion import Ingested, write
+from harness.trial.result import TrialResult, TrialStatus, reason
 
+_say: Final = partial(say, command="ingest")
 HELP: Final = """\
 harness ingest [flags] LOG... [KEY=VALUE]...
 
@@ -56,27 +51,9 @@ run failed.
 """
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
 _FLAGS: Final = ("--one-run", "--accept-incomplete", "--dry-run", "--config-dir", "--help")
-_AUTO: Final = "auto"
-_WORKLOAD: Final = ("model", "layout", "job", "recompute", "backend", "command", "launcher")
-_STEPS: Final = 200
 _SHOWN: Final = 3
-_SUFFIXES: Final = (".log", ".out", ".err", ".txt", ".gz", "")
 NO_VERDICT: Final = 3
 RUN_FAILED: Final = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The command line."""
-
-    logs: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    framework: LogFramework | None = None
-    like: Path | None = None
-    one_run: bool = False
-    accept_incomplete: bool = False
-    dry_run: bool = False
-    config_dir: Path | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -84,24 +61,21 @@ def main(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP, end="")
         return 0
-    options = parse(argv)
-    sources = find_sources(options.logs, options.one_run)
-    identity = _identity(options)
-    config = identity.config
-    folder = run_folder(config.runs, config.name or _default_name(sources))
-    found = ingest(sources, options.framework, identity, options.accept_incomplete)
+    asked, dry_run = parse(argv)
+    found, folder = read_logs(asked)
     for one in found:
         print(line(one))
         for text in one.parsed.odd_files:
             _say(f"{one.source.name}: {text}")
-    if not options.dry_run:
+    if not dry_run:
         write(found, folder)
         _say(f"results in {folder.path}")
     return exit_code([one.result for one in found])
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Flags, logs and KEY=VALUE; UserError for a flag that is not known."""
+def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
+    """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for a flag that is not
+    known."""
     rest, logs, overrides = list(argv), [], []
     flags: dict[str, bool] = {}
     own: dict[str, str] = {}
@@ -122,98 +96,16 @@ def parse(argv: Sequence[str]) -> Options:
             overrides.append(word)
         else:
             logs.append(word)
-    framework = own.get("framework", _AUTO)
-    return Options(
+    dry_run = flags.pop("dry_run", False)
+    asked = AskedLogs(
         logs=tuple(logs),
         overrides=tuple(overrides),
-        framework=None if framework == _AUTO else convert(framework, LogFramework, "", "framework"),
+        framework=log_framework(own.get("framework", AUTO)),
         like=Path(own["like"]) if "like" in own else None,
         config_dir=Path(own["--config-dir"]) if "--config-dir" in own else None,
         **flags,
     )
-
-
-def find_sources(logs: Sequence[str], one_run: bool = False) -> tuple[Source, ...]:
-    """The runs that the words name, each with its files; UserError where one names none."""
-    found = [source for word in logs for source in _sources(word)]
-    if not found:
-        raise UserError("LOG", "(none)", "must name a log", "harness ingest train.log")
-    if one_run:
-        paths = tuple(path for source in found for path in source.paths)
-        found = [Source(name=found[0].name, paths=paths)]
-    taken: dict[str, int] = {}
-    unique = []
-    for source in found:  # logs of one name in several folders
-        taken[source.name] = count = taken.get(source.name, 0) + 1
-        unique.append(source if count == 1 else replace(source, name=f"{source.name}-{count}"))
-    return tuple(unique)
-
-
-def _sources(word: str) -> list[Source]:
-    paths = [Path(word)] if Path(word).exists() else [Path(p) for p in sorted(glob(word))]
-    if not paths:
-        raise UserError("LOG", show(word), "names no file")
-    return [Source(name=_stem(path), paths=_files(path)) for path in paths]
-
-
-def _files(path: Path) -> tuple[Path, ...]:
-    """The file, or the logs anywhere in a folder."""
-    if not path.is_dir():
-        return (path,)
-    try:
-        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    except OSError as error:
-        raise UserError(
-            "LOG",
-            show(str(path)),
-            f"cannot be searched: {error.filename}: {error.strerror}",
-            "name a folder of logs",
-        ) from None
-    found = tuple(file for file in files if file.suffix in _SUFFIXES)
-    if not found:
-        raise UserError("LOG", show(str(path)), "is a folder without logs")
-    return found
-
-
-def _stem(path: Path) -> str:
-    """``train`` of ``logs/train.log.gz``; of a folder its own name."""
-    name = path.resolve().name
-    return re.sub(r"(\.(log|out|err|txt|gz))+$", "", name) or name
-
-
-def _identity(options: Options) -> Identity:
-    given = {override.lstrip("+~").partition("=")[0] for override in options.overrides}
-    _check_workload(given, options)
-    steps = () if "measure.steps" in given else (f"measure.steps={_STEPS}",)
-    config = compose((*options.overrides, *steps), options.config_dir)
-    preset = "experiment" in given
-    if options.like is not None and preset:
-        raise UserError(
-            "like", str(options.like), "says the workload, as experiment= does", "give one of them"
-        )
-    like = load_results([options.like]).results[0] if options.like else None
-    device = Device.CUDA if config.device == _AUTO else convert(config.device, Device, "", "device")
-    return Identity(config=config, preset=preset, like=like, device=device)
-
-
-def _check_workload(given: set[str], options: Options) -> None:
-    """UserError for keys that would say nothing: they change the workload of an experiment."""
-    if "experiment" in given:
-        return
-    told = "like=RESULT tells its own" if options.like else "the log alone tells it"
-    for key in sorted(given):
-        if key.partition(".")[0] in _WORKLOAD:
-            raise UserError(
-                key,
-                "(given)",
-                f"is part of a workload, and {told}",
-                "experiment=NAME says which workload is meant",
-            )
-
-
-def _default_name(sources: Sequence[Source]) -> str:
-    more = f"-and-{len(sources) - 1}-more" if len(sources) > 1 else ""
-    return f"ingested-{sources[0].name}{more}"
+    return asked, dry_run
 
 
 def exit_code(results: Sequence[TrialResult]) -> int:
@@ -234,7 +126,7 @@ def line(one: Ingested) -> str:
     if result.times is None:
         words = reason(result.evidence) if result.evidence else ""
         return f"{head}  {name}  {words}"
-    fatal = [f"{concern.name}: {concern.seen}" for concern in result.concerns if concern.fatal]
+    fatal = [f"{concern.name}: {concern.seen}" for concern in result.fatal]
     more = [f"and {len(fatal) - _SHOWN} more"] if len(fatal) > _SHOWN else []
     why = f"  ({'; '.join([*fatal[:_SHOWN], *more])})" if fatal else ""
     return f"{head}  {name}  {'  '.join(_figures(result))}{why}"
@@ -255,7 +147,3 @@ def _figures(result: TrialResult) -> list[str]:
         peaks = [size for peak in result.memory if (size := getattr(peak, what)) is not None]
         found += [f"{gib(max(peaks))} GiB {what}"] if peaks else []
     return [*found, f"loss {result.loss[-1]:.4g}"] if result.loss else found
-
-
-def _say(text: str) -> None:
-    print(f"harness ingest: {text}", file=sys.stderr)

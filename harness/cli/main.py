@@ -15,7 +15,7 @@ RUN_FAILED: Final = 4
 INTERRUPTED: Final = 130
 
 HELP: Final = """\
-harness COMMAND [arguments]; harness COMMAND --help says more
+harness COMMAND [arguments]; harness COMMAND --help says more; harness --version
 
 Runs the advisor's settings on the device at hand, measures them, and compares.
 
@@ -104,6 +104,11 @@ def _dispatch(arguments: list[str]) -> int:
         print(HELP, end="")
         return 0 if arguments else USAGE
     name, *rest = arguments
+    if name == "--version":
+        from advisor.base.distribution import installed_version
+
+        print("harness", installed_version())
+        return 0
     if name not in MODULES:
         return fail(
             f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "

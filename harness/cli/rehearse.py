@@ -1,20 +1,15 @@
 """`harness rehearse`: one rank of each pipeline stage of a large job, alone on one device."""
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
-from harness.backends.megatron_core.installed import require_megatron
-from harness.cli.run import again_line, execute, parse, run_folder, say
-from harness.planner.rehearsal_request import parse_asked
+from harness.api.running import planned_rehearsal, rehearsal_runner
+from harness.cli.run import again_line, execute, parse
+from harness.execution.progress import say
+from harness.execution.runner import exit_code
 from harness.rehearsal.comparison_page import dry_page, page
-from harness.rehearsal.trials import plan_rehearsal
-from harness.run.launchers.local import LocalLauncher
-from harness.run.progress import Progress
-from harness.run.runner import Runner, exit_code
 from harness.trial.result import TrialResult
 
-PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal")
 HELP: Final = """\
 harness rehearse model=NAME gpus=COUNTxTYPE [flags] [KEY=VALUE]...
 
@@ -56,20 +51,11 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     flags = parse(argv)
-    asked = parse_asked(flags.overrides, flags.config_dir)
-    plan = plan_rehearsal(asked)
-    folder = run_folder(asked.runs, asked.name or plan.default_name)
+    plan, folder = planned_rehearsal(flags.overrides, flags.config_dir)
     if flags.dry_run:
         print(dry_page(plan), end="")
         return 0
-    require_megatron()
-    runner = Runner(
-        folder=folder,
-        plan=plan,
-        progress=Progress(len(plan.settings)),
-        launcher=lambda _: LocalLauncher(PROGRAM),
-        retry=flags.retry,
-    )
+    runner = rehearsal_runner(plan, folder, flags.retry)
 
     def conclude(results: dict[str, TrialResult]) -> int:
         print(page(plan, results), end="", flush=True)

@@ -1,6 +1,5 @@
 """`harness report`: what a run gave, for people, CI systems and other programs."""
 
-import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.cli.compare import Parser, find_goldens, parse_limit
+from harness.execution.progress import say
 from harness.judge.trial_rows import Options
 
 HELP: Final = """\
@@ -53,12 +53,12 @@ def main(argv: Sequence[str]) -> int:
         written = write_report(facts, folder, step_summary_file())
     except OSError as error:  # a full disk names no file
         where = error.filename or folder
-        print(f"harness report: cannot write {where}: {error.strerror}", file=sys.stderr)
+        say(f"cannot write {where}: {error.strerror}", "report")
         return _NOT_WRITTEN
     for path in sorted(written.files):
         print(path)
     for note in written.notes:
-        print(f"harness report: {note}", file=sys.stderr)
+        say(note, "report")
     return 0
 
 

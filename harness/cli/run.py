@@ -1,7 +1,5 @@
 """`harness run`: plan, run, and show predicted beside measured."""
 
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +7,16 @@ from shlex import quote
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.base.fields import convert
+from harness.api.running import plan_run, statuses_of
+from harness.execution.launch import make_runner
+from harness.execution.progress import Progress, say
+from harness.execution.runner import FAILED as UNANSWERED
+from harness.execution.runner import Runner, exit_code
+from harness.execution.signals import Stop
 from harness.judge.predicted import page
-from harness.planner.command import check_request
 from harness.planner.launcher_options import LauncherOptions
-from harness.planner.planning import make_plan
-from harness.planner.run_request import compose
-from harness.run.launch import machine_of, make_runner
-from harness.run.progress import Progress
-from harness.run.runner import FAILED as UNANSWERED
-from harness.run.runner import UNMEASURED, Runner, exit_code
-from harness.run.signals import Stop
 from harness.trial.result import TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
+from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
 UNFINISHED: Final = 3
@@ -41,6 +36,7 @@ the advisor predicted beside what was measured. Alone it runs a small model on w
 
 What runs (Hydra overrides; groups are files in configs/experiment and configs/recompute)
   experiment=NAME           a job preset, e.g. llama3_8b_1xh200
+  recipe=NAME               a published recipe in its place (advise recipes MODEL names them)
   recompute=NAME            top (the advisor's best), corners, none, selective_mlp, full_uniform_1, …
   recompute.top=N           how many of the best
   recompute.settings=[…]    settings as `advise` spells them
@@ -101,14 +97,11 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     flags = parse(argv)
-    config = compose(flags.overrides, flags.config_dir)
-    check_request(config)
-    plan = make_plan(config, machine_of(config))
-    folder = run_folder(config.runs, config.name or plan.default_name)
+    planned = plan_run(flags.overrides, flags.config_dir)
     if flags.dry_run:
-        print(dry_page(plan, folder), end="")
+        print(dry_page(planned.plan, planned.folder), end="")
         return 0
-    return _run(plan, folder, config.launcher, flags, argv)
+    return _run(planned.plan, planned.folder, planned.config.launcher, flags, argv)
 
 
 def parse(argv: Sequence[str]) -> Flags:
@@ -125,8 +118,7 @@ def parse(argv: Sequence[str]) -> Flags:
         if word in _SWITCHES:
             given[word.removeprefix("--").replace("-", "_")] = True
         elif name == _RETRY:
-            given_statuses = value.split(",") if has_value else UNMEASURED
-            retry = frozenset(convert(one, TrialStatus, "", _RETRY) for one in given_statuses)
+            retry = statuses_of(value.split(",") if has_value else True)
         elif name == "--config-dir":
             if not has_value and not rest:
                 raise UserError(name, "(none)", "needs a folder")
@@ -137,13 +129,6 @@ def parse(argv: Sequence[str]) -> Flags:
         else:
             overrides.append(word)
     return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
-
-
-def run_folder(runs: str, name: str) -> RunFolder:
-    """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
-    if os.path.basename(name) != name or name in (".", ".."):
-        raise UserError("name", name, "must be the name of one folder")
-    return RunFolder(Path(runs) / name)
 
 
 def _run(
@@ -226,15 +211,19 @@ def dry_page(plan: RunPlan, folder: RunFolder) -> str:
     shown = page(plan, {}).splitlines()[0]
     lines = [f"{shown} (dry run)", f"into {folder.path}", ""]
     for setting, trial in plan.trials():
-        prediction = trial.prediction
-        words = f"  {trial.name}  {setting.spec}"
-        if setting.skip:
-            words += f"  not run: {setting.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {trial.name}  {setting.spec}{planned_words(setting)}")
     lines += ["", *(f"Note: {text}." for text in plan.assumptions)]
     return "\n".join(lines) + "\n"
+
+
+def planned_words(setting: PlannedSetting) -> str:
+    """Behind a setting's name: what is predicted of it, or why it is not run."""
+    prediction = setting.trial.prediction
+    if setting.skip:
+        return f"  not run: {setting.skip}"
+    if prediction is None or prediction.step_time_seconds is None:
+        return ""
+    return f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
 
 
 def _kept(folder: RunFolder, plan: RunPlan) -> str:
@@ -248,11 +237,3 @@ def again_line(command: str, argv: Sequence[str]) -> str:
     """The command line that goes on where this one was stopped."""
     words = [word for word in argv if word.partition("=")[0] != _RETRY]
     return " ".join(["harness", command, *(quote(word) for word in words)])
-
-
-def say(text: str, command: str = "run") -> None:
-    """A line of talk; a full or closed stderr is no reason to fail."""
-    try:
-        print(f"harness {command}: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)

@@ -1,30 +1,20 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
-import hashlib
-import os
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from shlex import quote
 from typing import Final
 
-from advisor.base.errors import UserError
-from harness.cli.run import FAILED, Flags, again_line, parse
-from harness.planner.launcher_options import LauncherKind, LauncherOptions
-from harness.planner.planning import device_name
-from harness.planner.run_request import RunConfig, compose_sweep
-from harness.planner.sweep_options import SweepOptions
-from harness.run.launch import machine_of, make_runner
-from harness.run.runner import exit_code
-from harness.run.signals import Stop
-from harness.sweep.front import page
-from harness.sweep.loop import Sweep
-from harness.sweep.space import Space, make_space
-from harness.trial.run_plan import RunPlan
+from harness.api.sweeping import PlannedSweep, plan_sweep
+from harness.cli.run import FAILED, Flags, again_line, parse, planned_words
+from harness.execution.progress import say
+from harness.execution.runner import exit_code
+from harness.execution.signals import Stop
+from harness.sweeps.front import page
+from harness.sweeps.space import Space
 from harness.trial.store import RunFolder
-from harness.trial.trial import Backend
 
+_say: Final = partial(say, command="sweep")
 HELP: Final = """\
 harness sweep [flags] [KEY=VALUE]...
 
@@ -72,74 +62,22 @@ def main(argv: Sequence[str]) -> int:
         print(HELP, end="")
         return 0
     flags = parse(argv)
-    config, options = compose_sweep(flags.overrides, flags.config_dir)
-    if config.measure.repeats > 1:
-        raise UserError(
-            "measure.repeats",
-            config.measure.repeats,
-            "must be 1: a point is one trial",
-            "repeat the best ones with `harness run`",
-        )
-    if config.backend is Backend.COMMAND:
-        raise UserError(
-            "backend",
-            config.backend,
-            "a command chooses layout and batch itself",
-            "backend=native, or `harness run backend=command`",
-        )
-    machine = machine_of(config)
-    space = make_space(config, machine, options)
-    plan = RunPlan(
-        experiment=config.experiment_name,
-        device_name=device_name(space.target.job, machine.device),
-        settings=(),
-        assumptions=space.target.assumptions,
-    )
-    folder = RunFolder(Path(config.runs) / folder_name(config, space))
+    planned = plan_sweep(flags.overrides, flags.config_dir)
     if flags.dry_run:
-        print(dry_page(space, folder), end="")
+        print(dry_page(planned.space, planned.folder), end="")
         return 0
-    return _sweep(config, options, space, plan, folder, flags, argv)
+    return _sweep(planned, flags, argv)
 
 
-def folder_name(config: RunConfig, space: Space) -> str:
-    """As given, else one that the same space always gives."""
-    if config.name:
-        if os.path.basename(config.name) != config.name or config.name in (".", ".."):
-            raise UserError("name", config.name, "must be the name of one folder")
-        return config.name
-    keys = sorted(planned.trial.workload.key() for planned in space.planned.values())
-    digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
-    return f"{config.experiment_name}-sweep-{digest}"
-
-
-def _sweep(
-    config: RunConfig,
-    options: SweepOptions,
-    space: Space,
-    plan: RunPlan,
-    folder: RunFolder,
-    flags: Flags,
-    argv: Sequence[str],
-) -> int:
-    launcher = _waiting(config.launcher)
-    sweep = Sweep(
-        folder=folder,
-        plan=plan,
-        space=space,
-        options=options,
-        make_runner=lambda plan, progress, retry: make_runner(
-            launcher, folder, plan, progress, retry
-        ),
-        retry=flags.retry,
-    )
+def _sweep(planned: PlannedSweep, flags: Flags, argv: Sequence[str]) -> int:
+    options, space, plan, folder = planned.options, planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
     _say(
         f"{min(options.trials, len(space.planned))} of {len(space.planned)} points "
         f"into {folder.path}"
     )
     try:
-        outcomes = sweep.run()
+        outcomes = planned.sweep(flags.retry).run()
     except Stop as stop:
         _say(f"stopped: what is finished is in {folder.path}; go on with: {again}")
         return stop.exit_code
@@ -155,25 +93,10 @@ def _sweep(
     return exit_code(folder.results())
 
 
-def _waiting(options: LauncherOptions) -> LauncherOptions:
-    """A sweep has to know what came of a round before it asks for the next."""
-    return replace(options, wait=True) if options.kind is LauncherKind.SLURM else options
-
-
 def dry_page(space: Space, folder: RunFolder) -> str:
     """The points, and what is predicted of them."""
     lines = [f"{len(space.planned)} points (dry run)", f"into {folder.path}", ""]
     for point, planned in space.planned.items():
-        prediction = planned.trial.prediction
-        words = f"  {point.label}"
-        if planned.skip:
-            words += f"  not run: {planned.skip}"
-        elif prediction is not None and prediction.step_time_seconds is not None:
-            words += f"  predicted {prediction.step_time_seconds * 1e3:.1f} ms a step"
-        lines.append(words)
+        lines.append(f"  {point.label}{planned_words(planned)}")
     lines += ["", *(f"Note: {text}." for text in space.target.assumptions)]
     return "\n".join(lines) + "\n"
-
-
-def _say(text: str) -> None:
-    print(f"harness sweep: {text}", file=sys.stderr, flush=True)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from harness.base.values import flatten
 from harness.judge.goldens.golden import Golden, Provenance
 from harness.judge.identity import (
     VARIABLES,
     Place,
     differences,
-    flatten,
     place_of,
     unrecorded,
     workload_label,
@@ -31,6 +31,7 @@ RUN_FAILED: Final = 4
 
 _MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _UNMATCHED: Final = (Verdict.VANISHED, Verdict.APPEARED)
+_JUDGED: Final = (Verdict.PASS, Verdict.STALE)
 _OPEN: Final = (Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT)
 
 
@@ -52,24 +53,15 @@ class Comparison:
     def exit_code(self) -> int:
         """0 pass, 1 regression, 3 no verdict, 4 a run failed. A regression that is certain stands
         whatever else happened; then a run that failed; then what has no verdict."""
-        return exit_code(self)
-
-
-def exit_code(comparison: Comparison) -> int:
-    """Exit code of `comparison`, see `Comparison.exit_code`."""
-    found = {row.verdict for row in comparison.rows}
-    options = comparison.options
-    if Verdict.REGRESSION in found or (options.strict and Verdict.STALE in found):
-        return REGRESSED
-    if Verdict.FAILED in found:
-        return RUN_FAILED
-    unmatched = found.intersection(_UNMATCHED) and not options.allow_unmatched
-    if unmatched or found.intersection(_OPEN) or not found.intersection(_JUDGED):
-        return NO_VERDICT
-    return PASSED
-
-
-_JUDGED: Final = (Verdict.PASS, Verdict.STALE)
+        found = {row.verdict for row in self.rows}
+        if Verdict.REGRESSION in found or (self.options.strict and Verdict.STALE in found):
+            return REGRESSED
+        if Verdict.FAILED in found:
+            return RUN_FAILED
+        unmatched = found.intersection(_UNMATCHED) and not self.options.allow_unmatched
+        if unmatched or found.intersection(_OPEN) or not found.intersection(_JUDGED):
+            return NO_VERDICT
+        return PASSED
 
 
 def compare(
@@ -259,10 +251,3 @@ def _distance(row: Row) -> float:
     if row.change is None or not row.limit:
         return 0.0
     return abs(row.change) / abs(row.limit) if row.two_sided else row.change / row.limit
-
-
-def render(comparison: Comparison) -> str:
-    """`comparison` as text, see harness.judge.render."""
-    from harness.judge.render import render as text
-
-    return text(comparison)

@@ -7,7 +7,6 @@ moment, process ids) is recorded and never compared.
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
+from harness.base.values import Scalar, flatten
 from harness.trial.result import TrialResult
-from harness.trial.trial import Workload
-
-Scalar = str | int | float | bool | None
+from harness.trial.trial import Workload, world_size
 
 GPUS: Final = "gpus"
 CPU: Final = "cpu"
@@ -43,7 +41,7 @@ class Difference:
     new: Scalar
 
     def __str__(self) -> str:
-        return f"{self.name}  {_shown(self.golden)} -> {_shown(self.new)}"
+        return f"{self.name}  {shown(self.golden)} -> {shown(self.new)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +55,6 @@ class Place:
     def complete(self) -> bool:
         """Whether a whole fingerprint was taken, so that what is missing was not set."""
         return any(key.startswith(_SOFTWARE) for key in self.environment)
-
-
-def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
-    """Nested JSON as ``a.b[0].c`` -> scalar; empty containers vanish."""
-    found: dict[str, Scalar] = {}
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            found |= flatten(item, f"{prefix}[{index}]")
-    elif isinstance(value, str | int | float | bool) or value is None:
-        found[prefix] = value
-    else:
-        found[prefix] = str(value)
-    return found
 
 
 def workload_key(workload: Mapping[str, Any]) -> str:
@@ -92,13 +74,6 @@ def workload_label(workload: Mapping[str, Any]) -> str:
     )
     words = (flat.get("model.name", "?"), f"tp{tensor}pp{pipeline}", flat.get("recompute"))
     return "/".join(str(word) for word in words if word is not None)
-
-
-def world_size(workload: Mapping[str, Any]) -> int:
-    """GPUs of a workload as JSON: TP x CP x PP x DP."""
-    layout = workload.get("layout", {})
-    degrees = ("tensor_model", "context", "pipeline_model", "data")
-    return math.prod(int(layout.get(f"{name}_parallel_size", 1)) for name in degrees)
 
 
 def same_workload(key: str | None, fields: Mapping[str, Scalar], workload: Any) -> bool:
@@ -167,5 +142,6 @@ def unrecorded(golden: Place, new: Place) -> tuple[str, ...]:
     return tuple(sorted(key.removeprefix(_SOFTWARE) for key in known))
 
 
-def _shown(value: Scalar) -> str:
+def shown(value: Scalar) -> str:
+    """A value as a reader sees it."""
     return "(none)" if value is None else str(value)

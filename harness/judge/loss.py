@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from harness.base.values import grouped
 from harness.judge.goldens.series import Process
 from harness.judge.metrics import LOSS
 
@@ -41,11 +42,8 @@ def furthest(new: Sequence[Process], golden: Sequence[Process]) -> LossDeviation
 
 def _curve(processes: Sequence[Process]) -> dict[int, float]:
     """Training step -> median loss over processes; NaN where one of them is."""
-    found: dict[int, list[float]] = {}
-    for process in processes:
-        series = process.series.get(LOSS)
-        for step, value in zip(series.steps, series.values, strict=True) if series else ():
-            found.setdefault(step, []).append(value)
+    series = (process.series[LOSS] for process in processes if LOSS in process.series)
+    found = grouped(pair for one in series for pair in zip(one.steps, one.values, strict=True))
     return {
         step: median(values) if all(map(math.isfinite, values)) else math.nan
         for step, values in found.items()

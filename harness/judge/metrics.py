@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from advisor.base.units import MIB, human_bytes
+from advisor.base.units import MIB, human_bytes, significant
 from harness.judge.goldens.series import Process, Series
-from harness.judge.identity import world_size
-from harness.trial.result import MemoryPeak, TrialResult
-from harness.trial.trial import Device
+from harness.trial.result import MemoryPeak, TrialResult, most
+from harness.trial.trial import Device, world_size
 
 LOSS: Final = "loss"
 STEP_TIME: Final = "step_time_seconds"
@@ -118,7 +117,8 @@ def _timings(result: TrialResult) -> dict[str, Series]:
         work[TFLOPS] = result.flops.model / gpus / 1e12
     found = {STEP_TIME: Series(steps=steps, values=seconds)}
     for name, amount in work.items():
-        values = tuple(_rounded(amount / one) for one in seconds)
+        # what is derived is not written more precisely than measured
+        values = tuple(significant(amount / one, 7) for one in seconds)
         found[name] = Series(steps=steps, values=values)
     return found | _reported(result, steps)
 
@@ -139,9 +139,9 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
     found = {}
     for suffix, ranks in peaks.items():
         for name, field in _PEAKS.items():
-            values = [getattr(peak, field) for peak in ranks if getattr(peak, field) is not None]
-            if values:
-                found[name + suffix] = Series(steps=last, values=(max(values),))
+            value = most(ranks, field)
+            if value is not None:
+                found[name + suffix] = Series(steps=last, values=(value,))
     return found
 
 
@@ -159,8 +159,3 @@ def _steps(result: TrialResult, count: int) -> tuple[int, ...]:
         return result.times.steps
     first = len(result.times.warmup_seconds) + 1 if result.times else 1
     return tuple(range(first, first + count))
-
-
-def _rounded(value: float) -> float:
-    """Seven significant digits: what is derived is not written more precisely than measured."""
-    return float(f"{value:.7g}")

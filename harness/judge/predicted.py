@@ -2,18 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median
 from typing import Final
 
-from advisor.base.units import MIB, signed_percent, unit_of
+from advisor.base.errors import UserError, require
+from advisor.base.units import DASH, MIB, signed_percent, unit_of
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.run.progress import reason
-from harness.trial.result import TrialResult, TrialStatus
+from harness.base.values import known
+from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
 
 _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
-_DASH: Final = "—"
 _FEWEST_RANKS: Final = 3
 
 
@@ -23,6 +22,13 @@ class Pair:
 
     predicted: float | None = None
     measured: float | None = None
+
+    @property
+    def both(self) -> tuple[float, float] | None:
+        """Predicted and measured; None where one of them is missing."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted, self.measured
 
     @property
     def error(self) -> float | None:
@@ -68,10 +74,7 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
     worst = worst or next((r for r in results if r.status is TrialStatus.UNSTABLE), results[0])
     steps = [median(r.times.seconds) for r in results if r.times and r.times.seconds]
     peaks = [peak for result in results for peak in result.memory]
-    allocated = [peak.allocated for peak in peaks if peak.allocated is not None]
-    saved = [p.saved_bytes_per_layer for p in peaks if p.saved_bytes_per_layer is not None]
-    replayed = [r.flops.replayed_per_layer for r in results if r.flops is not None]
-    counted = [flops for flops in replayed if flops is not None]
+    replayed = known(r.flops.replayed_per_layer for r in results if r.flops is not None)
     return SettingOutcome(
         setting=setting,
         status=worst.status,
@@ -81,15 +84,15 @@ def _outcome(setting: PlannedSetting, results: Sequence[TrialResult]) -> Setting
         ),
         peak_allocated=Pair(
             predicted=prediction.peak_allocated_bytes if prediction else None,
-            measured=max(allocated, default=None),
+            measured=most(peaks, "allocated"),
         ),
         saved_per_layer=Pair(
             predicted=prediction.saved_bytes_per_layer if prediction else None,
-            measured=max(saved, default=None),
+            measured=most(peaks, "saved_bytes_per_layer"),
         ),
         replayed_flops=Pair(
             predicted=prediction.replayed_flops_per_layer if prediction else None,
-            measured=max(counted, default=None),
+            measured=max(replayed, default=None),
         ),
         reason=_reason(worst),
     )
@@ -99,61 +102,53 @@ def _reason(result: TrialResult) -> str:
     """Why there is no time, or why it deserves no trust."""
     if result.evidence is not None:
         return reason(result.evidence)
-    fatal = [concern for concern in result.concerns if concern.fatal]
-    return "; ".join(f"{c.name}: {c.seen} (limit {c.limit}); {c.advice}" for c in fatal)
+    return "; ".join(map(str, result.fatal))
 
 
-def rank_correlation(pairs: Sequence[Pair]) -> float | None:
-    """Spearman's: Pearson's of the ranks, ties sharing their mean; None for fewer than three pairs
-    or where one side does not vary."""
-    whole = [(p.predicted, p.measured) for p in pairs]
-    known = [(a, b) for a, b in whole if a is not None and b is not None]
-    if len(known) < _FEWEST_RANKS:
-        return None
-    first, second = (_ranks([pair[side] for pair in known]) for side in (0, 1))
-    middle = (len(known) + 1) / 2
-    spread = [sum((r - middle) ** 2 for r in ranks) for ranks in (first, second)]
-    if not spread[0] or not spread[1]:
-        return None
-    shared = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    return float(shared / (spread[0] * spread[1]) ** 0.5)
+def spearman(pairs: Sequence[Pair]) -> float | None:
+    """Spearman's rank correlation of the pairs with both numbers; None for fewer than three of them
+    or where one side does not vary, UserError without scipy."""
+    return _correlation("spearmanr", pairs)
 
 
 def kendall(pairs: Sequence[Pair]) -> float | None:
-    """Kendall's tau-b: concordant minus discordant pairs of settings over those that are not tied;
-    None where `rank_correlation` is."""
-    whole = [(p.predicted, p.measured) for p in pairs]
-    known = [(a, b) for a, b in whole if a is not None and b is not None]
-    if len(known) < _FEWEST_RANKS:
+    """Kendall's tau-b; None and UserError as for `spearman`."""
+    return _correlation("kendalltau", pairs)
+
+
+def _correlation(name: str, pairs: Sequence[Pair]) -> float | None:
+    """The correlation that scipy.stats calls `name`."""
+    whole = known(pair.both for pair in pairs)
+    sides = list(zip(*whole, strict=True))
+    if len(whole) < _FEWEST_RANKS or any(len(set(side)) == 1 for side in sides):
         return None
-    signs = [(_sign(a - c), _sign(b - d)) for (a, b), (c, d) in combinations(known, 2)]
-    untied = [sum(map(abs, side)) for side in zip(*signs, strict=True)]
-    if not all(untied):
-        return None
-    return float(sum(a * b for a, b in signs) / (untied[0] * untied[1]) ** 0.5)
+    stats = require("scipy.stats", "rank correlation", "harness")
+    return float(getattr(stats, name)(*sides).statistic)
 
 
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """1 for the smallest; equal values share the mean of their places."""
-    places: dict[float, list[int]] = {}
-    for place, value in enumerate(sorted(values), start=1):
-        places.setdefault(value, []).append(place)
-    return [sum(places[value]) / len(places[value]) for value in values]
+def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
+    """The rank correlations of each group that has an order, one line a group; without scipy one
+    line that says so, for a page must not fail at the end of a run."""
+    lines = []
+    for words, pairs in groups.items():
+        try:
+            rho, tau = spearman(pairs), kendall(pairs)
+        except UserError as error:
+            return [f"No rank correlation: {error.value} {error.relation}; {error.nearest}"]
+        if rho is not None and tau is not None:
+            lines.append(f"Rank correlation of {words}: Spearman {rho:+.2f}, Kendall {tau:+.2f}.")
+    return lines
 
 
 def followed(found: Sequence[SettingOutcome]) -> float | None:
     """Throughput of the advisor's first choice over the best measured; 1 is no regret, 0 a first
     choice that did not run. None where nothing was measured."""
     times = {o.setting.rank: o.step_time.measured for o in found if o.setting.rank is not None}
-    known = [seconds for seconds in times.values() if seconds is not None]
-    if not known or 1 not in times:
+    measured = known(times.values())
+    if not measured or 1 not in times:
         return None
     first = times[1]
-    return 0.0 if first is None else min(known) / first
+    return 0.0 if first is None else min(measured) / first
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
@@ -176,13 +171,13 @@ def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:
 def _sizes(found: Sequence[SettingOutcome]) -> list[float]:
     """All peaks, predicted and measured, bytes."""
     pairs = [outcome.peak_allocated for outcome in found]
-    return [size for p in pairs for size in (p.predicted, p.measured) if size is not None]
+    return known(size for pair in pairs for size in (pair.predicted, pair.measured))
 
 
 def _row(outcome: SettingOutcome, unit: int) -> list[str]:
     rank = outcome.setting.rank
     return [
-        _DASH if rank is None else str(rank),
+        DASH if rank is None else str(rank),
         outcome.setting.spec,
         str(outcome.status),
         *cells(outcome.saved_per_layer, lambda n: f"{n / MIB:.2f}"),
@@ -193,14 +188,8 @@ def _row(outcome: SettingOutcome, unit: int) -> list[str]:
 
 def judgement(found: Sequence[SettingOutcome]) -> list[str]:
     """Whether the order was right, and whether following the advisor's first choice paid."""
-    lines = []
     times = [outcome.step_time for outcome in found]
-    spearman, tau = rank_correlation(times), kendall(times)
-    if spearman is not None and tau is not None:
-        lines.append(
-            "Rank correlation of predicted and measured step time: "
-            f"Spearman {spearman:+.2f}, Kendall {tau:+.2f}."
-        )
+    lines = order_lines({"predicted and measured step time": times})
     timed = sum(pair.measured is not None for pair in times)
     share = followed(found)
     if share == 0:
@@ -217,9 +206,9 @@ def cells(pair: Pair, write: Callable[[float], str]) -> list[str]:
     """Predicted, measured, and the signed error, as text."""
     error = pair.error
     return [
-        _DASH if pair.predicted is None else write(pair.predicted),
-        _DASH if pair.measured is None else write(pair.measured),
-        _DASH if error is None else signed_percent(error) if error else "0 %",
+        DASH if pair.predicted is None else write(pair.predicted),
+        DASH if pair.measured is None else write(pair.measured),
+        DASH if error is None else signed_percent(error) if error else "0 %",
     ]
 
 

@@ -12,7 +12,7 @@ from advisor.base.units import parse_gpus
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from advisor.request.experiments import load_experiment
+from advisor.request.experiments import Experiment, experiment_names, named_experiment
 from harness.trial.trial import Trial
 
 _JOB = ("seq_length", "micro_batch_size", "global_batch_size", "precision")
@@ -20,14 +20,17 @@ _DERIVED = ("name", "data_parallel_size")
 _OWN = Path(__file__).parents[1] / "configs"
 
 
-def again(experiment: str, trial: Trial) -> str:
+def reproduction_command(experiment: str, trial: Trial) -> str:
     """`harness run` with the setting of `trial` alone, in its environment, and with whatever it
     changes in its preset.
 
     Into a folder of its own: `harness run` measures nothing twice. An experiment that is no file
     here is taken as it stands.
     """
-    words = [f"experiment={experiment}", *_changes(experiment, trial)]
+    preset = _preset(experiment)
+    table = preset is not None and experiment not in experiment_names(_OWN)
+    words = [f"{'recipe' if table else 'experiment'}={experiment}"]
+    words += [] if preset is None else _changes(preset, trial)
     words += [
         f"recompute.settings=[{quoted_setting(trial.workload.recompute)}]",
         f"measure.repeats={trial.measurement.repeats}",
@@ -52,14 +55,17 @@ def quoted_setting(spec: str) -> str:
     return f'"{spec}"' if set(spec) & set(",=+") else spec
 
 
-def _changes(experiment: str, trial: Trial) -> Iterator[str]:
-    """Overrides of a preset's values; data parallelism follows from the number of GPUs."""
-    workload = trial.workload
+def _preset(name: str) -> Experiment | None:
+    """The recipe of a name; None where nothing here has it."""
     try:
-        preset = load_experiment(experiment, _OWN)
-        model = preset.configure(load_model(preset.model))
+        return named_experiment(name, _OWN)
     except UserError:
-        return
+        return None
+
+
+def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
+    """Overrides of a preset's values; data parallelism follows from the number of GPUs."""
+    workload, model = trial.workload, preset.configure(load_model(preset.model))
     yield from _overrides("model", workload.model, model, ModelSpec)
     yield from _overrides("layout", workload.layout, preset.layout, ParallelLayout)
     count, gpu = parse_gpus(preset.gpus)

@@ -1,12 +1,16 @@
-"""Resampling of repeated runs: whole processes where there are several, else blocks of steps."""
+"""Resampling of repeated runs: whole processes where there are several, else blocks of steps.
+
+scipy.stats.bootstrap has no blocks, refuses a side of one process, and cannot draw one side's noise
+from the other: it could serve only where both sides have several, so the draws are our own.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.base.errors import UserError
+from advisor.base.errors import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +84,7 @@ def shifts(new: "Array", golden: "Array") -> "Array":
 def pooled_noise(sides: Sequence[Side]) -> float:
     """Pooled standard deviation of the logarithms of medians between processes."""
     squares = [
-        deviation(list(side.centres())) ** 2 * (side.count - 1) for side in sides if side.count > 1
+        float(side.centres().var(ddof=1)) * (side.count - 1) for side in sides if side.count > 1
     ]
     return math.sqrt(sum(squares) / sum(side.count - 1 for side in sides))
 
@@ -91,32 +95,20 @@ def step_noise(side: Side) -> float:
     return max(iqr(steps) / NORMAL_IQR / median(steps) for steps in side.samples)
 
 
-def quantile(values: Sequence[float], fraction: float) -> float:
-    """Linear interpolation between the sorted values, as numpy does it."""
-    ordered = sorted(values)
-    place = fraction * (len(ordered) - 1)
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile of at least one value: linear interpolation, as numpy does it."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def iqr(values: Sequence[float]) -> float:
     """Distance of the quartiles, in the unit of the values."""
-    return quantile(values, 0.75) - quantile(values, 0.25)
-
-
-def deviation(values: Sequence[float]) -> float:
-    """Standard deviation (n - 1) of at least two values."""
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    low, high = quartiles(values)
+    return high - low
 
 
 def numpy() -> Any:
     """numpy, imported on first use; UserError where it is not installed."""
-    try:
-        import numpy as module
-    except ImportError:
-        raise UserError(
-            "harness compare", "numpy", "is not installed", "pip install numpy"
-        ) from None
-    return module
+    return require("numpy", "harness compare", "harness")

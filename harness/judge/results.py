@@ -6,10 +6,9 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from harness.judge.identity import workload_key
-from harness.judge.reproduce import again
+from harness.judge.reproduce import reproduction_command
 from harness.trial.codec import decode_result
 from harness.trial.result import Evidence, Phase, TrialResult, TrialStatus
-from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder, TrialFolder
 from harness.trial.trial import Backend, Trial
 
@@ -51,12 +50,10 @@ def _run(path: Path) -> Loaded:
         results.append(found or _unfinished(folder.trial(trial.name), trial))
         if trial.command is not None or trial.workload.backend is not Backend.COMMAND:
             # else it came from a log, and nobody here can run it again
-            commands[workload_key(asdict(setting.trial.workload))] = _command(plan, trial)
+            commands[workload_key(asdict(setting.trial.workload))] = reproduction_command(
+                plan.experiment, trial
+            )
     return Loaded(results=tuple(results), commands=commands)
-
-
-def _command(plan: RunPlan, trial: Trial) -> str:
-    return again(plan.experiment, trial)
 
 
 def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:

@@ -1,8 +1,7 @@
 """Rows of a trial that was measured: each metric of its golden against the same of its repeats."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
@@ -11,7 +10,7 @@ from harness.judge.goldens.series import Process, metric_names, samples
 from harness.judge.loss import furthest
 from harness.judge.metrics import LOSS, LOSS_LIMIT, METRICS, Better, Metric, find_metric, process_of
 from harness.judge.rows import Row
-from harness.judge.stats import Interval, Shift, relative_shift
+from harness.judge.stats import Interval, Shift, centre, relative_shift
 from harness.judge.verdict import Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
@@ -108,24 +107,18 @@ def _metric_row(
     if min(map(min, (*new, *old))) <= 0:
         return about.row(Verdict.VANISHED, "is not positive on both sides")
     shift = relative_shift(new, old, metric.assumed_noise(about.device), golden.exact(metric.name))
-    centre = _centre(old)
+    before, after = centre(old), centre(new)
     verdict, reason, repeats = Verdict.UNSTABLE, unstable, None
     if not (unstable and metric.timing):
-        judged = judge(shift, metric, about.limit, _centre(new) - centre)
+        judged = judge(shift, metric, about.limit, after - before)
         verdict, reason, repeats = judged.verdict, judged.reason, judged.repeats
-    return Row(
-        label=about.label,
-        workload_key=about.key,
-        metric=metric.name,
-        verdict=verdict,
-        golden=centre,
-        new=_centre(new),
+    return replace(
+        about.row(verdict, reason),
+        golden=before,
+        new=after,
         change=shift.ratio - 1,
         interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
-        limit=about.row(verdict, "").limit,
-        cpu_time=about.cpu_time,
-        shown=(metric.show(centre), metric.show(_centre(new))),
-        reason=reason,
+        shown=(metric.show(before), metric.show(after)),
         repeats=repeats,
         notes=_notes(shift, metric),
     )
@@ -164,9 +157,8 @@ def _loss_row(
 def _unstable(results: Sequence[TrialResult]) -> str:
     """Why times of these processes are not to be trusted; empty where they are."""
     for result in results:
-        fatal = [concern for concern in result.concerns if concern.fatal]
-        if fatal:
-            return f"{fatal[0].name}: {fatal[0].seen}, limit {fatal[0].limit}; {fatal[0].advice}"
+        if result.fatal:
+            return str(result.fatal[0])
         if result.status is TrialStatus.UNSTABLE:
             return f"{result.name} is unstable"
     return ""
@@ -180,7 +172,3 @@ def _notes(shift: Shift, metric: Metric) -> tuple[str, ...]:
     if metric.timing and fewest < FEW_PROCESSES:
         return (f"few samples: {shift.processes} against {shift.golden_processes or 1} processes",)
     return ()
-
-
-def _centre(values: Sequence[Sequence[float]]) -> float:
-    return median([median(steps) for steps in values])

@@ -6,14 +6,15 @@ Nothing in the harness makes or changes a golden but `harness golden`.
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from harness.base.values import Scalar, flatten, grouped
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
 from harness.judge.goldens.golden_json import golden_text, golden_values, read_golden
-from harness.judge.identity import Place, Scalar, differences, flatten, place_of, workload_key
+from harness.judge.identity import Place, differences, place_of, workload_key
 from harness.judge.identity import workload_label as label_of
 from harness.judge.metrics import process_of
 from harness.trial.files import write_atomic
@@ -43,10 +44,7 @@ class Change:
 
 def by_workload(results: Iterable[TrialResult]) -> dict[str, list[TrialResult]]:
     """Results of each workload, by its key, in their first order."""
-    found: dict[str, list[TrialResult]] = {}
-    for result in results:
-        found.setdefault(workload_key(result.trial["workload"]), []).append(result)
-    return found
+    return grouped((workload_key(result.trial["workload"]), result) for result in results)
 
 
 def golden_of(results: Sequence[TrialResult], reason: str) -> Golden:
@@ -98,13 +96,7 @@ def change_for(new: Golden, present: dict[Path, Golden], folder: Path) -> Change
     """Where `new` goes: in place of the golden of the same subject, else into a file of its own."""
     for path, old in present.items():
         if old.same_subject(new) and old.meta.provenance is new.meta.provenance:
-            kept = Golden(
-                meta=new.meta,
-                identity=new.identity,
-                status=new.status,
-                processes=new.processes,
-                limits=old.limits | new.limits,
-            )
+            kept = replace(new, limits=old.limits | new.limits)
             return Change(path=path, new=kept, old=old)
     return Change(path=folder / file_name(new.identity), new=new)
 

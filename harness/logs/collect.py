@@ -44,7 +44,7 @@ class Stream:
         """Number of a step that does not tell its own."""
         return self.last + 1
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """What was said so far belongs to an earlier attempt."""
         self.steps.clear()
         self.last, self.epoch = 0, 0.0
@@ -83,7 +83,7 @@ class Collector:
             case Argument():
                 self.arguments[record.name] = record.value
             case WholeRun():
-                self.whole_run = later(self.whole_run, record)
+                self.whole_run = latest_means(self.whole_run, record)
             case Mark.END:
                 self.ended = True
             case Mark.START:
@@ -133,7 +133,7 @@ class Collector:
 
     def _peak(self, peak: Peak, writer: int | None) -> None:
         rank = writer if peak.rank is None else peak.rank
-        self.peaks[rank] = wider(replace(peak, rank=rank), self.peaks.get(rank))
+        self.peaks[rank] = larger_peak(replace(peak, rank=rank), self.peaks.get(rank))
 
     def _start(self, rank: int | None) -> None:
         """A run begins; another one was before it if anything was logged. Megatron's first rank
@@ -145,7 +145,7 @@ class Collector:
     def _again(self, rank: int | None) -> None:
         """A rank begins anew. Where it alone writes steps, all that others said is as old."""
         stream = self._stream(rank)
-        stream.again()
+        stream.restart()
         if any(other.steps for other in self.streams.values()):
             self.peaks.pop(rank, None)
             return
@@ -170,7 +170,7 @@ def combined(one: Step, other: Step) -> Step:
     return Step(**found)
 
 
-def later(one: WholeRun | None, other: WholeRun) -> WholeRun:
+def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
     """Means as the last line tells them; what only an earlier one told stays."""
     if one is None:
         return other
@@ -182,7 +182,7 @@ def later(one: WholeRun | None, other: WholeRun) -> WholeRun:
     return replace(one, **told)
 
 
-def wider(one: Peak, other: Peak | None) -> Peak:
+def larger_peak(one: Peak, other: Peak | None) -> Peak:
     """The larger of two peaks of one rank, number by number."""
     if other is None:
         return one
@@ -194,13 +194,13 @@ def wider(one: Peak, other: Peak | None) -> Peak:
     )
 
 
-def together(files: Sequence[Collector]) -> Collector:
+def merged_collectors(files: Sequence[Collector]) -> Collector:
     """Records of several ranks' files as those of one run."""
     streams = [stream for one in files for stream in one.streams.values()]
     peaks: dict[int | None, Peak] = {}
     arguments: dict[str, str] = {}
     for one in files:
-        peaks |= {rank: wider(peak, peaks.get(rank)) for rank, peak in one.peaks.items()}
+        peaks |= {rank: larger_peak(peak, peaks.get(rank)) for rank, peak in one.peaks.items()}
         arguments |= one.arguments
     return Collector(
         streams=dict(enumerate(streams)),

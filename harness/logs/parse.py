@@ -8,7 +8,7 @@ from typing import Final
 
 from advisor.base.lines import Line, read_lines
 from harness.logs.causes import ORDER, Causes
-from harness.logs.collect import Collector, together
+from harness.logs.collect import Collector, merged_collectors
 from harness.logs.readers import READERS, reader_of
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
 from harness.trial.failures import Failure
@@ -50,7 +50,9 @@ def parse_logs(paths: Sequence[Path], framework: LogFramework | None = None) -> 
     be read.
     """
     scans = [_scan(path, framework) for path in paths]
-    found = {name: together([s.collectors[name] for s in scans]) for name in scans[0].collectors}
+    found = {
+        name: merged_collectors([s.collectors[name] for s in scans]) for name in scans[0].collectors
+    }
     said = any(collected.ended for collected in found.values())  # a Trainer's, of its DeepSpeed
     causes = [cause for scan in scans if (cause := scan.causes.cause()) is not None]
     bare = ParsedLog(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from harness.judge.identity import world_size
 from harness.logs.records import Step
+from harness.trial.trial import world_size
 
 LOG: Final = "log"
 STAMPS: Final = "log_stamps"

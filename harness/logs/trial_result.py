@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from harness.judge.identity import world_size
 from harness.logs.parse import ParsedLog
 from harness.logs.records import Step, WholeRun
 from harness.logs.step_seconds import STAMPS, TIMERS, TimedSteps, Work, timed_steps, work_of
@@ -24,7 +23,7 @@ from harness.trial.result import (
     TrialResult,
     TrialStatus,
 )
-from harness.trial.trial import Device, MeasurementPlan
+from harness.trial.trial import Device, MeasurementPlan, world_size
 
 PROVENANCE: Final = "parsed from log"
 _DAMAGED: Final = (

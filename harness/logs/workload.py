@@ -7,29 +7,37 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
+from advisor.frameworks.megatron.options.option import Kind
+from advisor.frameworks.megatron.options.parallelism import Parallelism
+from advisor.frameworks.megatron.options.table import OPTIONS, rows_of
+from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.setting import (
     Granularity,
     Method,
     RecomputeSetting,
     parse_setting,
 )
-from harness.judge.identity import Scalar, flatten, world_size
-from harness.trial.trial import Backend
+from harness.base.values import Scalar, flatten
+from harness.trial.trial import Backend, world_size
 
 _SIZES: Final = {
-    "tensor_model_parallel_size": "layout.tensor_model_parallel_size",
-    "pipeline_model_parallel_size": "layout.pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size": "layout.virtual_pipeline_model_parallel_size",
-    "context_parallel_size": "layout.context_parallel_size",
-    "num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "seq_length": "seq_length",
-    "micro_batch_size": "micro_batch_size",
-    "global_batch_size": "global_batch_size",
+    **{
+        argument: row.ours.removeprefix("job.")
+        for row in (
+            *rows_of(Parallelism),
+            *rows_of(Batch),
+            *(
+                OPTIONS[name]
+                for name in ("expert_model_parallel_size", "num_layers", "hidden_size")
+            ),
+        )
+        if row.kind is Kind.NUMBER and row.ours.endswith(f".{row.name}")
+        for argument in (row.name, row.flag.removeprefix("--").replace("-", "_"))
+    },
     "train_batch_size": "global_batch_size",
     "train_micro_batch_size_per_gpu": "micro_batch_size",
 }
-"""Argument -> field of a workload; the last two are DeepSpeed's."""
+"""Argument -> field of a workload: Megatron's options, and DeepSpeed's two."""
 _WORLD: Final = "world_size"
 
 

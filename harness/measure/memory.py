@@ -2,15 +2,16 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
+
+from harness.base.patching import patched
 
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
@@ -21,21 +22,20 @@ class AllocatorPeaks:
 
     allocated: blocks in use. active: those, and freed ones that a stream still reads. reserved:
     what was taken from the driver. retries: allocations that first had to give cached blocks back,
-    which stops the device. out_of_memory: refused allocations.
+    which stops the device.
     """
 
     allocated: int
     active: int
     reserved: int
     retries: int
-    out_of_memory: int
 
 
 class CudaAllocator:
     """Peaks of the caching allocator of one device between `reset` and `peaks`."""
 
-    def __init__(self, device: int | None = None) -> None:
-        self._device = torch.cuda.current_device() if device is None else device
+    def __init__(self) -> None:
+        self._device = torch.cuda.current_device()
         self._before: Mapping[str, int] = {}
         self.reset()
 
@@ -52,7 +52,6 @@ class CudaAllocator:
             active=stats.get("active_bytes.all.peak", 0),
             reserved=stats.get("reserved_bytes.all.peak", 0),
             retries=self._since(stats, "num_alloc_retries"),
-            out_of_memory=self._since(stats, "num_ooms"),
         )
 
     def allocated(self) -> int:
@@ -117,7 +116,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._tick()
             return result
 
-        with mock.patch.object(torch.UntypedStorage, "resize_", resize_), self:
+        with patched(torch.UntypedStorage, "resize_", resize_), self:
             yield self
 
     def __torch_dispatch__(
@@ -125,7 +124,7 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if any(_is_distributed(kind) for kind in types):
             return NotImplemented  # a DTensor first becomes operations on its local tensors
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = self._result(func, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             self._see(result)
         elif isinstance(result, tuple | list):
@@ -134,6 +133,9 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._see(leaf)
         self._tick()
         return result
+
+    def _result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs)
 
     def _see(self, tensor: torch.Tensor) -> None:
         if tensor.device.type != self._device or tensor.layout is not torch.strided:
@@ -172,6 +174,12 @@ class StorageMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._changed is not None and live != self._told:
             self._told = live
             self._changed(live)
+
+
+def storage_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the distinct storages of `tensors`."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _is_fake(kind: type) -> bool:

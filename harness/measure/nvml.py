@@ -66,12 +66,11 @@ class NvmlGpu:
     def reading(self) -> GpuReading:
         """The state now; about a millisecond."""
         nvml = self._nvml
-        power = self._ask("nvmlDeviceGetPowerUsage")
         memory = self._memory()
         return GpuReading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
             memory_clock_mhz=self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
-            power_watts=None if power is None else power / 1000,
+            power_watts=self._watts("nvmlDeviceGetPowerUsage"),
             temperature_celsius=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             throttle_reasons=self._throttle_reasons(),
             used_bytes=None if memory is None else int(memory.used),
@@ -80,14 +79,13 @@ class NvmlGpu:
     def identity(self) -> GpuIdentity:
         """Name, driver, limits and error counts."""
         nvml = self._nvml
-        limit = self._ask("nvmlDeviceGetEnforcedPowerLimit")
         ecc = self._ask("nvmlDeviceGetEccMode")
         mig = self._ask("nvmlDeviceGetMigMode")
         persistence = self._ask("nvmlDeviceGetPersistenceMode")
         return GpuIdentity(
             name=_text(self._ask("nvmlDeviceGetName")),
             driver=_text(_quiet(lambda: nvml.nvmlSystemGetDriverVersion())),
-            power_limit_watts=None if limit is None else limit / 1000,
+            power_limit_watts=self._watts("nvmlDeviceGetEnforcedPowerLimit"),
             max_sm_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
             max_memory_clock_mhz=self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM),
             ecc_enabled=None if ecc is None else bool(ecc[0]),
@@ -119,6 +117,10 @@ class NvmlGpu:
         version = getattr(self._nvml, "nvmlMemory_v2", None)
         asked = None if version is None else self._ask("nvmlDeviceGetMemoryInfo", version)
         return self._ask("nvmlDeviceGetMemoryInfo") if asked is None else asked
+
+    def _watts(self, function: str) -> float | None:
+        milliwatts = self._ask(function)
+        return None if milliwatts is None else milliwatts / 1000
 
     def _throttle_reasons(self) -> tuple[str, ...] | None:
         bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")

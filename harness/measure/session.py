@@ -13,10 +13,10 @@ from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
 from harness.measure.timing import slowest_rank, stopwatch
-from harness.measure.training_step import TrainingStep
+from harness.measure.training_step import Silent, TrainingStep
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
-from harness.trial.result import Concern, GpuLoad, MemoryPeak, Phase, StepTimes, TimelinePoint
+from harness.trial.result import Concern, GpuLoad, MemoryPeak, StepTimes, TimelinePoint
 from harness.trial.trial import Device, MeasurementPlan
 
 _READING_SECONDS: Final = 0.25
@@ -38,13 +38,6 @@ class Measured:
     concerns: tuple[Concern, ...]
     host_seconds: tuple[float, ...] = ()
     load: GpuLoad | None = None
-
-
-class _Silent:
-    """A Recorder for steps of which only the whole is timed."""
-
-    def phase(self, phase: Phase) -> None:
-        """Nothing to do: the step is timed as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +85,7 @@ def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measur
 
 def _warm_up(step: TrainingStep, plan: MeasurementPlan, device: Device) -> tuple[float, ...]:
     """Seconds of the dropped steps, of the slowest rank each: all ranks stop after the same one."""
-    watch, recorder = stopwatch(device), _Silent()
+    watch, recorder = stopwatch(device), Silent()
     seconds: list[float] = []
     while not is_warm(seconds, plan):
         watch.mark()
@@ -106,7 +99,7 @@ def _time(
     step: TrainingStep, plan: MeasurementPlan, device: Device, gpu: NvmlGpu | None
 ) -> _Window:
     """Steps back to back, marked at their boundaries: nothing that happens between is left out."""
-    watch, recorder = stopwatch(device), _Silent()
+    watch, recorder = stopwatch(device), Silent()
     loss: list[float] = []
     gc.collect()
     with _watched(gpu) as readings:

@@ -13,6 +13,13 @@ class Recorder(Protocol):
         """`phase` begins now, on this rank."""
 
 
+class Silent:
+    """A Recorder for steps of which only the whole counts."""
+
+    def phase(self, phase: Phase) -> None:
+        """Nothing to do."""
+
+
 class TrainingStep(Protocol):
     """One rank's training loop of one workload, built and ready."""
 

@@ -5,7 +5,8 @@ from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 from harness.backends.command_flags import (
     OTHER,
     check_framework,

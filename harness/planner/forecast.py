@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, Final
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.job.job import Job, Optimizer

@@ -2,23 +2,22 @@
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, read_dataclass, read_fields
 from advisor.base.units import human_bytes, parse_gpus
-from advisor.frameworks.protocols import Stack
-from advisor.frameworks.registry import stack_of
+from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.job.job import Framework, Job, JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.job import Job
 from advisor.layers.parameters import parameter_count
-from advisor.models.presets import load_model
-from advisor.models.spec import ModelSpec, nearest_divisors
 from advisor.plan.recompute_plan import Setting
+from advisor.request.experiments import Experiment, named_experiment, read_experiment
+from advisor.request.given import Given
+from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
 from harness.planner.command import job_framework, with_command
@@ -29,7 +28,6 @@ from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Backend, Device, Trial, Workload
 from harness.trial.variables import variables_of_trials
 
-_ABOUT: Final = ("model", "gpus", "shipped_recompute", "source", "notes")
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
 BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
@@ -37,8 +35,10 @@ BACKENDS_OWN: Final = ("op:", "budget:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The job on the GPU whose times are predicted, and what was assumed to get there."""
+    """The job on the GPU whose times are predicted, how it came about, and what was assumed of the
+    machine."""
 
+    resolution: Resolution
     job: Job
     calibration: Calibration
     assumptions: tuple[str, ...]
@@ -51,7 +51,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """
     target = find_target(config, machine)
     job = target.job
-    stack = stack_of(job.config.framework)
+    stack = adapter_of(job.config.framework)
     own = tuple(text for text in config.recompute.settings if _is_backends_own(text, stack))
     settings, skipped = choose(config, target)
     run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
@@ -78,7 +78,7 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     )
 
 
-def _is_backends_own(text: str, stack: Stack) -> bool:
+def _is_backends_own(text: str, stack: FrameworkAdapter) -> bool:
     """Whether the job's framework has no word for a setting that a backend of ours runs."""
     return stack.runs_presets and text.startswith(BACKENDS_OWN)
 
@@ -86,7 +86,7 @@ def _is_backends_own(text: str, stack: Stack) -> bool:
 def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
     """Settings to run, and those asked for that a rule forbids, with the reason."""
     job = target.job
-    stack = stack_of(job.config.framework)
+    stack = adapter_of(job.config.framework)
     if not config.recompute.settings:
         legal = stack.candidates(job)
         evaluator = Evaluator(job, target.calibration)
@@ -109,76 +109,44 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
 
 
 def find_target(config: RunConfig, machine: Machine) -> Target:
-    """The job of `config` on `machine`: the preset, what is laid over it, the GPU at hand."""
-    where = f"experiment {config.experiment_name}"
-    values = dict(config.experiment)
-    about = {key: convert(values.pop(key, ""), str, where, key) for key in _ABOUT}
-    layout_values = _mapping(values.pop("layout", {}), where, "layout")
-    options = _mapping(values.pop("model_options", {}), where, "model_options")
-    model = load_model(about["model"], config.config_dir)
-    model = replace(model, **read_fields(ModelSpec, options, where, "model_options."))
-    model = replace(model, **config.model)
-    num_gpus, gpu_type = parse_gpus(config.gpus or about["gpus"])
+    """The job of `config` on `machine`: the recipe, what is laid over it, the GPU at hand."""
+    experiment = _experiment(config)
+    num_gpus, gpu_type = parse_gpus(config.gpus or experiment.gpus)
     gpu, assumptions = _gpu(config, machine, gpu_type)
-    job_config = replace(read_dataclass(JobConfig, values, where), **config.job)
-    job_config = _of_framework(job_config, job_framework(config))
-    stack = stack_of(job_config.framework)
-    if not stack.runs_presets and config.backend is not Backend.COMMAND:
+    framework = job_framework(config)
+    own = {} if framework is None else {"framework": framework}
+    given = Given(
+        model=experiment.model,
+        gpus=f"{num_gpus}x{gpu.name}",
+        model_fields=config.model,
+        layout_fields=config.layout,
+        job_fields=config.job | own,
+        recipe=experiment,
+        config_dir=config.config_dir,
+    )
+    resolution = resolve_given(given)
+    job_config = resolution.config
+    adapter = adapter_of(job_config.framework)
+    if not adapter.runs_presets and config.backend is not Backend.COMMAND:
         raise UserError(
             "job.framework",
             job_config.framework,
             f"is not what backend={config.backend} runs, which is Megatron's layers",
             "backend=command command='…'",
         )
-    model, job_config = stack.configure(model, job_config, frozenset(config.model))
-    # published layouts are Megatron's; of other stacks only the batch is taken from them
-    published = layout_values if stack.runs_presets else {}
-    given = read_fields(ParallelLayout, published, where, "layout.") | config.layout
-    layout = stack.layout(given, num_gpus)
-    job = Job(
-        model=model,
-        layout=layout or _layout(given, num_gpus, config.gpus is not None),
-        config=job_config,
-        gpu=gpu,
-        num_gpus=num_gpus,
-    )
+    assert resolution.layout is not None, "a recipe has a layout"
+    job = resolution.job(resolution.layout)
     _check_room(job, machine)
     calibration = load_calibration(gpu, config.config_dir)
-    return Target(job=job, calibration=calibration, assumptions=assumptions)
+    return Target(resolution=resolution, job=job, calibration=calibration, assumptions=assumptions)
 
 
-def _of_framework(config: JobConfig, framework: Framework | None) -> JobConfig:
-    """`config` for `framework`, if it is given, in that one's newest release where it is not the
-    job's own."""
-    chosen = framework or config.framework
-    text = config.framework_version if chosen is config.framework else ""
-    stack = stack_of(chosen)
-    if not stack.runs_presets:
-        text = stack.version(text)
-    return replace(config, framework=chosen, framework_version=text)
-
-
-def _mapping(value: object, where: str, key: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: {key}", value, "must be a mapping of keys to values")
-    return value
-
-
-def _layout(given: dict[str, Any], num_gpus: int, resized: bool) -> ParallelLayout:
-    """Data parallelism is what the other degrees leave of the GPUs."""
-    if resized:
-        given = {key: value for key, value in given.items() if key != "data_parallel_size"}
-    layout = ParallelLayout(**given)
-    if "data_parallel_size" in given:
-        return layout
-    if num_gpus % layout.world_size:
-        raise UserError(
-            "layout TP x CP x PP",
-            layout.world_size,
-            f"must divide {num_gpus} GPUs",
-            f"nearest: {nearest_divisors(num_gpus, layout.world_size)}",
-        )
-    return replace(layout, data_parallel_size=num_gpus // layout.world_size)
+def _experiment(config: RunConfig) -> Experiment:
+    """The recipe that is named, else the experiment that was composed."""
+    if config.recipe:
+        return named_experiment(config.recipe, config.config_dir)
+    name = config.experiment_name
+    return read_experiment(name, config.experiment, f"experiment {name}")
 
 
 def _gpu(config: RunConfig, machine: Machine, gpu_type: str) -> tuple[Gpu, tuple[str, ...]]:

@@ -21,7 +21,7 @@ import yaml
 
 from advisor.base.configuration import Group, config_folders, config_names
 from advisor.base.documents import read_yaml
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, missing_package
 from advisor.base.fields import field_types, read_dataclass, read_fields, show
 from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
 from advisor.base.numbers import whole
@@ -65,7 +65,8 @@ class RecomputeChoice:
 class RunConfig:
     """One `harness run`, as asked for.
 
-    experiment: keys of the job preset. model, layout, job: fields laid over it. gpus: COUNTxTYPE
+    experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
+    configs/recipe). model, layout, job: fields laid over it. gpus: COUNTxTYPE
     instead of the preset's. device: auto, cuda or cpu. name: folder below `runs`; empty means one
     made of experiment, device and settings. command, framework: of backend `command`.
     """
@@ -83,6 +84,7 @@ class RunConfig:
     framework: str = ""
     device: str = "auto"
     gpus: str | None = None
+    recipe: str = ""
     name: str = ""
     runs: str = "runs"
     config_dir: Path | None = None
@@ -91,9 +93,10 @@ class RunConfig:
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConfig:
     """Hydra's overrides as a RunConfig; UserError, in one line, where they are wrong."""
     command, overrides = _taken_out("command", overrides)
+    recipe, overrides = _taken_out("recipe", overrides)
     _check_asked(overrides)
-    values, experiment = _composed(_with_defaults(overrides), config_dir, _RUN)
-    return _run_config(values | command, experiment, config_dir)
+    values, experiment = _composed(_with_defaults(overrides, recipe), config_dir, _RUN)
+    return _run_config(values | command | recipe, experiment, config_dir)
 
 
 def compose_sweep(
@@ -102,23 +105,24 @@ def compose_sweep(
     """The same of `harness sweep`: the job, and what is searched around it."""
     _check_asked(overrides)
     given = {override.partition("=")[0] for override in overrides}
+    recipe, overrides = _taken_out("recipe", overrides)
     added = [] if "sweep" in given else ["sweep=recompute"]
-    if not given & {"sweep", "experiment"}:
+    if not given & {"sweep", "experiment", "recipe"}:
         added = [f"sweep={DEFAULT_EXPERIMENT}"]
     values, experiment = _composed([*added, *overrides], config_dir, _SWEEP)
     own = values.pop("sweep")
     own["micro_batch_sizes"] = [_integer(size) for size in own["micro_batch_sizes"]]
     options = read_dataclass(SweepOptions, own, _COMMAND_LINE, "sweep.")
-    return _run_config(values, experiment, config_dir), options
+    return _run_config(values | recipe, experiment, config_dir), options
 
 
 def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None) -> RunConfig:
     given = {group: _given(values[group]) for group in ("model", "layout", "job")}
-    keys = ("backend", "command", "framework", "device", "gpus", "name", "runs")
+    keys = ("backend", "command", "framework", "device", "gpus", "recipe", "name", "runs")
     rest = {key: values[key] for key in keys}
     _check_backend(str(rest["backend"]))
     return RunConfig(
-        experiment_name=experiment,
+        experiment_name=str(rest["recipe"]) or experiment,
         experiment=values["experiment"],
         recompute=read_dataclass(RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."),
         model=read_fields(ModelSpec, given["model"], _COMMAND_LINE, "model."),
@@ -147,18 +151,19 @@ def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
     return _options(Group.EXPERIMENT, config_dir)
 
 
-def _with_defaults(overrides: Sequence[str]) -> list[str]:
+def _with_defaults(overrides: Sequence[str], recipe: Mapping[str, str]) -> list[str]:
     """Alone, the embedded experiment at the corners; else the advisor's best."""
     given = {override.partition("=")[0] for override in overrides}
     added = [] if "experiment" in given else [f"experiment={DEFAULT_EXPERIMENT}"]
-    if added and "recompute" not in given:
+    if added and not recipe and "recompute" not in given:
         added.append("recompute=corners")
     return [*added, *overrides]
 
 
 def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The last ``key=text`` as it stands, and the other overrides: a command is for a shell, and
-    its braces, quotes and ${…} are not for Hydra's grammar."""
+    its braces, quotes and ${…} are not for Hydra's grammar; recipes are rows of tables, which
+    Hydra does not read."""
     own = [text for name, _, text in (o.partition("=") for o in overrides) if name == key]
     rest = [override for override in overrides if override.partition("=")[0] != key]
     return ({key: own[-1]} if own else {}), rest
@@ -204,12 +209,7 @@ def _composed(
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError:
-        raise UserError(
-            "harness run",
-            "hydra-core",
-            "is not installed",
-            "pip install 'recompute-advisor[harness]'",
-        ) from None
+        raise missing_package("harness run", "hydra-core", "harness") from None
     _check_files(overrides, config_dir)
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
     schema = _schema(nodes)
@@ -311,6 +311,7 @@ def _schema(nodes: "Nodes") -> type["DataclassInstance"]:
             ("framework", str, field(default="")),
             ("device", str, field(default="auto")),
             ("gpus", str | None, field(default=None)),
+            ("recipe", str, field(default="")),
             ("name", str, field(default="")),
             ("runs", str, field(default="runs")),
         ],

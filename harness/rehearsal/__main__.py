@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from harness.backends.megatron_core.uncompiled import nothing_compiled
-from harness.measure.training_step import Recorder, StepFactory
+from harness.execution.worker import Tools, main, prepare_process
+from harness.measure.training_step import Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
-from harness.run.worker import Tools, main, prepare_process
 from harness.trial.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Device, MeasurementPlan, Trial
@@ -71,7 +71,7 @@ class StageByStage:
         if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
             return ""
         module = importlib.import_module("harness.rehearsal.storage_differences")
-        return str(module.suspects(self._trial.workload, self._case))
+        return str(module.storage_differences(self._trial.workload, self._case))
 
     def found(self) -> Rehearsal:
         """What all runs gave."""
@@ -107,11 +107,6 @@ class StageByStage:
         """Nothing is left: every stage was freed."""
 
 
-class _Silent:
-    def phase(self, phase: Phase) -> None:
-        """Nobody measures from outside."""
-
-
 def _cap_memory(memory_bytes: int | None) -> None:
     """No more than the target GPU has, where this one has more. What its CUDA context takes there,
     as much as here, is not the allocator's."""
@@ -133,7 +128,7 @@ def tools_for(trial: Trial) -> Tools:
 
     def measure(step: Any, plan: MeasurementPlan, device: Device) -> Rehearsal:
         for _ in trial.stages:
-            step.run(_Silent())
+            step.run(Silent())
         return steps[0].found()
 
     environment = importlib.import_module("harness.measure.fingerprint")

@@ -6,8 +6,7 @@ from typing import Final
 from advisor.base.units import gib, human_bytes, signed_percent
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
 from harness.rehearsal.prediction import difference, explained
-from harness.run.progress import reason
-from harness.trial.result import StagePeaks, TrialResult
+from harness.trial.result import StagePeaks, TrialResult, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.trial import Device
 
@@ -26,7 +25,6 @@ _TITLES: Final = (
     "reh.",
     "error",
 )
-_DASH: Final = "—"
 
 
 def page(plan: RunPlan, results: Mapping[str, TrialResult]) -> str:

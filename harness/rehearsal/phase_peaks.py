@@ -5,7 +5,6 @@ from typing import Final, Protocol
 import torch
 
 from harness.measure.memory import StorageMeter
-from harness.rehearsal.fake.meter import LiveBytes
 from harness.trial.result import Phase
 
 PHASES: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
@@ -24,7 +23,7 @@ class Gauge(Protocol):
 class MeterGauge:
     """Of storages that a dispatch mode follows."""
 
-    def __init__(self, meter: LiveBytes | StorageMeter) -> None:
+    def __init__(self, meter: StorageMeter) -> None:
         self._meter = meter
 
     def peak(self) -> int:

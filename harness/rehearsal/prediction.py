@@ -3,7 +3,6 @@
 from typing import Final
 
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import Reserved, reserved_memory
 from advisor.search.evaluate import Evaluator
@@ -20,11 +19,10 @@ _OF_THE_DEVICE: Final = ("cuBLAS workspaces", "TE GEMM workspace", "dummy weight
 def predicted_stages(
     evaluator: Evaluator, recompute: str, stages: tuple[int, ...], device: Device
 ) -> tuple[StagePeaks, ...]:
-    """The evaluator's prediction of each stage, for a job as harness.planner.forecast.as_run gives."""
+    """The evaluator's prediction of each stage, for a job as planner.forecast.as_run gives it."""
     setting = parse_setting(recompute)
     return tuple(
-        _predicted(evaluator.job, stage, evaluator.stage_detail(setting, stage), device)
-        for stage in stages
+        _predicted(stage, evaluator.stage_detail(setting, stage), device) for stage in stages
     )
 
 
@@ -45,7 +43,7 @@ def reserved_alone(
     )
 
 
-def _predicted(job: Job, stage: int, detail: StageDetail, device: Device) -> StagePeaks:
+def _predicted(stage: int, detail: StageDetail, device: Device) -> StagePeaks:
     static, activations = detail.fixed.static, detail.activations
     buffers = sum(
         term.num_bytes

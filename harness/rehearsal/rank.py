@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from advisor.plan.schedule import moments
+from advisor.plan.schedule import schedule_points
 from harness.backends.megatron_core.case import MegatronCase
-from harness.backends.megatron_core.local_attention import SdpaAttention
+from harness.backends.megatron_core.local_layers import SdpaAttention
 from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import fake_batch, transformer_config
 from harness.backends.megatron_core.step import device_patches
@@ -20,10 +20,10 @@ from harness.backends.megatron_core.trainer import (
     NextBatch,
     announced_phases,
 )
-from harness.backends.megatron_core.world import fake_world, torch_device
-from harness.measure.memory import StorageMeter
+from harness.backends.megatron_core.world import fake_world
+from harness.backends.training_rank import torch_device
+from harness.measure.memory import StorageMeter, storage_bytes
 from harness.measure.timing import stopwatch
-from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import megatron_without_gpu
 from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
 from harness.rehearsal.fake.meter import LiveBytes
@@ -48,12 +48,13 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
 
     They fill the pipeline and run it steadily. A moment is the chunk that runs, the microbatches in
     flight in each, and what the schedule holds beside them: those that no other exceeds are the
-    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the peak.
+    same as for all microbatches, by Megatron's order of passes (advisor.plan.schedule). So is the
+    peak.
     """
     pp, chunks = case.pipeline_model_parallel_size, case.num_model_chunks
 
     def highest(microbatches: int) -> set[tuple[Any, ...]]:
-        found = moments(pp, chunks, microbatches, stage, tuple(range(chunks)), spent=True)
+        found = schedule_points(pp, chunks, microbatches, stage, tuple(range(chunks)), spent=True)
         return {(one.backward, one.chunk, one.by_class, one.held, one.spent) for one in found}
 
     filled, group = (2 * pp, pp) if case.interleaved else (pp + 2, 1)
@@ -64,7 +65,7 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
 
 def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
     """One step of the first rank of `stage` on fake tensors, optimizer states in place."""
-    meter = LiveBytes(ModulePaths())
+    meter = LiveBytes()
     with megatron_without_gpu(case, stage, meter.kernel):
         config = transformer_config(case, perform_initialization=False)
         training = MegatronTraining(case, config, FlashLikeAttention)
@@ -73,8 +74,8 @@ def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:
         resident = training.resident()
         for tensors in (batch.tensors(), *resident.values()):
             meter.exclude(tensors)
-        sizes = {name: _storage_bytes(tensors) for name, tensors in resident.items()}
-        with meter.watching_resizes(), meter:
+        sizes = {name: storage_bytes(tensors) for name, tensors in resident.items()}
+        with meter.measuring():
             peaks = PhasePeaks(MeterGauge(meter))
             _step(training, lambda _: batch, peaks)
         training.close()
@@ -91,7 +92,7 @@ def rehearse(
     from every other rank as from this one.
     """
     where = torch_device(device)
-    routing = {"moe_router_force_load_balancing": True} if case.experts else {}
+    routing = {"moe_router_force_load_balancing": True} if case.has_experts else {}
     with ExitStack() as stack:
         stack.enter_context(device_patches(device))
         stack.enter_context(fake_world(case, case.rank_of_stage(stage)))
@@ -103,7 +104,7 @@ def rehearse(
         batches = Microbatches(case, vocab_size, plan.seed, where)
         for _ in range(_WARMUP_STEPS):
             _step(training, batches, None)
-        sizes = {name: _storage_bytes(tensors) for name, tensors in training.resident().items()}
+        sizes = {name: storage_bytes(tensors) for name, tensors in training.resident().items()}
         seconds = _timed(training, batches, device, plan.steps)
         peaks = _gauged(training, batches, device)
         training.close()
@@ -164,12 +165,6 @@ def _give_back(device: Device) -> None:
     if device is Device.CUDA:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-
-
-def _storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """Bytes of the distinct storages."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _stage_peaks(

@@ -4,13 +4,13 @@ left. NaN makes kernels, power draw and routing unlike those of a job."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
-from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from harness.backends.megatron_core.world import P2P
+from harness.base.patching import patched
 
 _GROUP: Final[Any] = dist.ProcessGroup
 
@@ -29,7 +29,7 @@ def received_noise() -> Iterator[None]:
                     tensor.normal_()
         return received
 
-    with mock.patch.object(P2P, "_communicate", communicate):
+    with patched(P2P, "_communicate", communicate):
         yield
 
 
@@ -53,8 +53,8 @@ def own_part() -> Iterator[None]:
         return work
 
     with (
-        mock.patch.object(_GROUP, "_reduce_scatter_base", reduce_scatter),
-        mock.patch.object(_GROUP, "alltoall_base", all_to_all),
+        patched(_GROUP, "_reduce_scatter_base", reduce_scatter),
+        patched(_GROUP, "alltoall_base", all_to_all),
     ):
         yield
 

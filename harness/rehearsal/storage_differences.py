@@ -21,7 +21,7 @@ _WORTH_NAMING: Final = 1e-3
 """Part of what the layer keeps below which a storage is not told."""
 
 
-def suspects(workload: Workload, case: MegatronCase) -> str:
+def storage_differences(workload: Workload, case: MegatronCase) -> str:
     """In words, of the last layer alone and one microbatch: most bytes first.
 
     `case` is the workload under Megatron's names. Layers that one checkpoint spans have no storages
@@ -76,10 +76,11 @@ def _unmatched(mine: list[tuple[int, str]], other: list[tuple[int, str]]) -> lis
 
 def _of_layer(case: MegatronCase, kind: LayerKind) -> MegatronCase:
     """The case with all layers of one kind, on one stage."""
-    experts = case.experts and replace(case.experts, moe_layer_freq=1)
+    moe = kind.feed_forward is FeedForward.MOE
     return replace(
         case,
-        experts=experts if kind.feed_forward is FeedForward.MOE else None,
+        moe_layer_freq="1",
+        num_moe_experts=case.num_moe_experts if moe else None,
         mtp_num_layers=None,
         pipeline_model_parallel_layout=None,
         window_attn_skip_freq=None,

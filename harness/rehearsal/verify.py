@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from advisor.base.errors import UserError
+from advisor.base.errors import UserError, install_hint
 from advisor.base.fields import read_dataclass
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -38,7 +38,7 @@ def main() -> int:
     asked = json.load(sys.stdin)
     lacking = missing()
     if lacking:
-        told = (lacking, "is not installed", "pip install 'recompute-advisor[megatron]'")
+        told = (lacking, "is not installed", install_hint("megatron"))
         json.dump({"candidates": None, "refused": told}, sys.stdout)
         return 0
     config_dir = Path(asked["config_dir"]) if asked["config_dir"] else None
@@ -75,7 +75,7 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
     explanation, words = explained(predicted, rehearsed), differences(job, run, Backend.REHEARSAL)
     if explanation:
         module = importlib.import_module("harness.rehearsal.storage_differences")
-        words += (f"{spec}, stage {stage}: {module.suspects(workload, case)}",)
+        words += (f"{spec}, stage {stage}: {module.storage_differences(workload, case)}",)
     return {
         "stage": stage,
         "predicted_bytes": predicted.peak,

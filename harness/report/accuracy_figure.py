@@ -43,11 +43,9 @@ def _panels(rows: Sequence[Row]) -> list[tuple[str, str, Points]]:
 
 
 def _points(pairs: Sequence[tuple[Half, Pair]], scale: float) -> Points:
-    return [
-        (half, pair.measured * scale, pair.predicted * scale)
-        for half, pair in pairs
-        if pair.measured is not None and pair.predicted is not None
-    ]
+    """Measured and predicted, where both are known."""
+    whole = [(half, pair.both) for half, pair in pairs]
+    return [(half, both[1] * scale, both[0] * scale) for half, both in whole if both]
 
 
 def _paint(figure: "Figure", shown: Sequence[tuple[str, str, Points]]) -> None:

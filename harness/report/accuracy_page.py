@@ -1,32 +1,38 @@
 """The judgement as Markdown for people, and the rows as CSV for programs."""
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
+from operator import attrgetter
 from typing import Any, Final
 
-from advisor.base.units import MIB, gib, signed_percent
+from advisor.base.units import DASH, MIB, gib
 from harness.judge.accuracy.cells import Cell, Half, Row
 from harness.judge.accuracy.judgement import Errors, Judgement, by_cell, difference, judge
-from harness.judge.predicted import Pair
+from harness.judge.predicted import Pair, cells
 from harness.report.document import Document, Picture, Section, Table
 from harness.report.markdown import markdown
 from harness.trial.trial import Device
 
-FIELDS: Final = (
-    "group",
-    "cell",
-    "key",
-    "half",
-    "device",
-    "setting",
-    "status",
-    "processes",
-    "calibration",
-    "predicted_fits",
-    "measured_fits",
-    "why",
-)
+FIELDS: Final = {
+    "group": "cell.group",
+    "cell": "cell.label",
+    "key": "cell.key",
+    "half": "cell.half",
+    "device": "cell.device",
+} | {
+    name: name
+    for name in (
+        "setting",
+        "status",
+        "processes",
+        "calibration",
+        "predicted_fits",
+        "measured_fits",
+        "why",
+    )
+}
+"""Column -> attribute of a row."""
 PAIRS: Final = {
     "kept": "saved_bytes_per_layer",
     "allocated": "peak_allocated_bytes",
@@ -34,7 +40,6 @@ PAIRS: Final = {
     "step": "step_time_seconds",
     "overhead": "overhead",
 }
-_DASH: Final = "—"
 
 
 def csv_text(rows: Sequence[Row]) -> str:
@@ -47,26 +52,8 @@ def csv_text(rows: Sequence[Row]) -> str:
     for row in rows:
         pairs: list[Pair] = [getattr(row, name) for name in PAIRS]
         numbers = [value for pair in pairs for value in (pair.predicted, pair.measured)]
-        writer.writerow([_plain(value) for value in (*_fields(row), *numbers)])
+        writer.writerow([_plain(value) for value in (*attrgetter(*FIELDS.values())(row), *numbers)])
     return text.getvalue()
-
-
-def _fields(row: Row) -> tuple[Any, ...]:
-    cell = row.cell
-    return (
-        cell.group,
-        cell.label,
-        cell.key,
-        cell.half,
-        cell.device,
-        row.setting,
-        row.status,
-        row.processes,
-        row.calibration,
-        row.predicted_fits,
-        row.measured_fits,
-        row.why,
-    )
 
 
 def _plain(value: Any) -> str:
@@ -77,8 +64,8 @@ def _plain(value: Any) -> str:
 
 def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -> str:
     """accuracy.md: errors by group and half, then every cell, then what was not trusted."""
-    cells = by_cell(rows)
-    on_cpu = {cell.device for cell in cells} == {Device.CPU}
+    own_rows = by_cell(rows)
+    on_cpu = {cell.device for cell in own_rows} == {Device.CPU}
     sections = [
         Section(
             title="Errors",
@@ -94,7 +81,7 @@ def page(rows: Sequence[Row], subtitle: str, pictures: Sequence[Picture] = ()) -
             tables=(_judgements(_groups(rows)),),
         ),
         Section(title="Will it fit", prose=(_VERDICTS,), tables=(_verdicts(_groups(rows)),)),
-        *(_cell_section(cell, own) for cell, own in cells.items()),
+        *(_cell_section(cell, own) for cell, own in own_rows.items()),
     ]
     if pictures:
         sections.insert(2, Section(title="Predicted and measured", pictures=tuple(pictures)))
@@ -167,7 +154,7 @@ def _judgements(found: Iterable[Judgement]) -> Table:
                 _shown(one.reserved),
                 _shown(one.step),
                 _shown(one.overhead),
-                _DASH if one.tau is None else f"{one.tau:+.2f}",
+                DASH if one.tau is None else f"{one.tau:+.2f}",
                 _lost(one.regret),
                 _lost(one.worst_regret),
             )
@@ -206,31 +193,22 @@ def _cell_row(row: Row) -> tuple[str, ...]:
     return (
         row.setting,
         str(row.status),
-        *_three(row.kept, lambda n: f"{n / MIB:.2f}"),
-        *_three(row.allocated, gib),
-        *_three(row.reserved, gib),
-        *_three(row.step, lambda s: f"{s * 1e3:.1f}"),
-        *_three(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
-        _DASH if points is None else f"{points * 100:+.1f} points",
-    )
-
-
-def _three(pair: Pair, write: Callable[[Any], str]) -> tuple[str, str, str]:
-    error = pair.error
-    return (
-        _DASH if pair.predicted is None else write(pair.predicted),
-        _DASH if pair.measured is None else write(pair.measured),
-        _DASH if error is None else signed_percent(error) if error else "0 %",
+        *cells(row.kept, lambda n: f"{n / MIB:.2f}"),
+        *cells(row.allocated, gib),
+        *cells(row.reserved, gib),
+        *cells(row.step, lambda s: f"{s * 1e3:.1f}"),
+        *cells(row.overhead, lambda r: f"{r * 100:+.1f}")[:2],
+        DASH if points is None else f"{points * 100:+.1f} points",
     )
 
 
 def _shown(errors: Errors | None) -> str:
     if errors is None:
-        return _DASH
+        return DASH
     return f"{errors.mean * 100:.2f} %, worst {errors.worst * 100:+.2f} % ({errors.count})"
 
 
 def _lost(share: float | None) -> str:
     if share is None:
-        return _DASH
+        return DASH
     return "out of memory" if share == float("inf") else f"{share * 100:.1f} %"

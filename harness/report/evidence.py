@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.base.units import human_bytes
+from advisor.base.units import DASH, human_bytes
+from harness.execution.runner import MEASURED
 from harness.report.document import Picture, Section, Table
 from harness.report.facts import Facts
 from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
-from harness.run.runner import MEASURED
 from harness.trial.result import MemoryPeak, TrialResult
 
-_DASH: Final = "—"
 _FOUR: Final = (
     "peak_allocated_bytes",
     "peak_active_bytes",
@@ -45,7 +44,7 @@ def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
 
 def _peaks(facts: Facts, spec: str, ranks: list[MemoryPeak]) -> Iterator[tuple[str, ...]]:
     count = len({peak.rank for peak in ranks})
-    yield spec, f"fullest of {count}" if count else _DASH, *_bytes(peaks(ranks))
+    yield spec, f"fullest of {count}" if count else DASH, *_bytes(peaks(ranks))
     stages = sorted({peak.stage for peak in ranks})
     for stage in stages if len(stages) > 1 else ():
         own = [peak for peak in ranks if peak.stage == stage]
@@ -54,7 +53,7 @@ def _peaks(facts: Facts, spec: str, ranks: list[MemoryPeak]) -> Iterator[tuple[s
 
 def _bytes(numbers: Numbers) -> tuple[str, ...]:
     values = (getattr(numbers, name) for name in _FOUR)
-    return tuple(_DASH if value is None else human_bytes(value) for value in values)
+    return tuple(DASH if value is None else human_bytes(value) for value in values)
 
 
 def flops(facts: Facts) -> Section:
@@ -88,11 +87,11 @@ def flops(facts: Facts) -> Section:
 
 
 def _tflops(value: float | None) -> str:
-    return _DASH if value is None else f"{value:.4g}"
+    return DASH if value is None else f"{value:.4g}"
 
 
 def _share(value: float | None) -> str:
-    return _DASH if value is None else f"{value * 100:.1f} %"
+    return DASH if value is None else f"{value * 100:.1f} %"
 
 
 def _peak(facts: Facts) -> str:
@@ -112,25 +111,21 @@ def trust(facts: Facts) -> Section:
     for name, result in facts.results.items():
         times = result.times
         spread = numbers_of(result, None).step_spread
-        worst = [concern.name for concern in result.concerns if concern.fatal]
+        worst = [concern.name for concern in result.fatal]
         rows.append(
             (
                 _who(result),
                 name,
                 str(result.status),
-                str(len(times.seconds)) if times else _DASH,
-                str(len(times.warmup_seconds)) if times else _DASH,
-                _DASH if spread is None else f"{spread * 100:.1f} %",
+                str(len(times.seconds)) if times else DASH,
+                str(len(times.warmup_seconds)) if times else DASH,
+                DASH if spread is None else f"{spread * 100:.1f} %",
                 _clock(result),
                 ", ".join(worst)
                 or (f"{len(result.concerns)} minor" if result.concerns else "none"),
             )
         )
-        doubts += [
-            f"{name}  {'FATAL  ' if one.fatal else ''}{one.name}: {one.seen}, limit {one.limit}; "
-            f"{one.advice}"
-            for one in result.concerns
-        ]
+        doubts += [f"{name}  {'FATAL  ' if one.fatal else ''}{one}" for one in result.concerns]
     table = Table(
         columns=(
             "setting",
@@ -157,7 +152,7 @@ def _who(result: TrialResult) -> str:
 
 def _clock(result: TrialResult) -> str:
     if result.times is None:
-        return _DASH
+        return DASH
     cpu = result.trial["workload"]["device"] == "cpu"
     return f"{result.times.clock} (CPU time)" if cpu else result.times.clock
 

@@ -3,13 +3,13 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from harness.judge.goldens.series import metric_names, samples
 from harness.judge.identity import workload_label
 from harness.judge.metrics import LOSS, find_metric, process_of
-from harness.judge.resample import quantile
+from harness.judge.resample import quartiles
+from harness.judge.stats import centre
 from harness.report.facts import Facts
 from harness.report.numbers import numbers_of
 from harness.trial.result import TrialResult, TrialStatus
@@ -85,10 +85,11 @@ def bmf(facts: Facts) -> str:
             if name == LOSS or not values:
                 continue
             steps = [value for process in values for value in process]
+            low, high = quartiles(steps)
             measures[_measure(name, facts.on_cpu)] = {
-                "value": median(median(process) for process in values),
-                "lower_value": quantile(steps, 0.25),
-                "upper_value": quantile(steps, 0.75),
+                "value": centre(values),
+                "lower_value": low,
+                "upper_value": high,
             }
         if measures:
             found[setting.trial.workload.label] = measures

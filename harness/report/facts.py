@@ -12,7 +12,7 @@ from harness.judge.comparison import Comparison, compare
 from harness.judge.goldens.golden import Golden
 from harness.judge.identity import Place, place_of
 from harness.judge.predicted import SettingOutcome, outcomes
-from harness.judge.reproduce import again
+from harness.judge.reproduce import reproduction_command
 from harness.judge.results import Loaded, load_results
 from harness.judge.trial_rows import Options
 from harness.trial.result import TrialResult
@@ -76,7 +76,7 @@ class Facts:
 
     def command(self, trial: Trial) -> str:
         """What runs a trial again."""
-        return again(self.plan.experiment, trial)
+        return reproduction_command(self.plan.experiment, trial)
 
 
 def load_facts(

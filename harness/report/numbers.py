@@ -1,14 +1,15 @@
 """What a trial, and a setting over its repeats, came to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from statistics import median
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
-from harness.judge.identity import world_size
+from harness.base.values import known
 from harness.judge.resample import iqr
-from harness.trial.result import MemoryPeak, TrialResult
+from harness.trial.result import MemoryPeak, TrialResult, most
+from harness.trial.trial import world_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
         if result.flops
         else (None, None)
     )
-    return Numbers(
+    return replace(
+        memory,
         step_time_seconds=step,
         step_spread=iqr(seconds) / step,
         tokens_per_second_per_gpu=tokens * per_gpu,
@@ -62,20 +64,16 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
         hardware_tflops_per_gpu=_over(hardware, 1e12),
         mfu=_over(model, peak),
         hfu=_over(hardware, peak),
-        peak_allocated_bytes=memory.peak_allocated_bytes,
-        peak_active_bytes=memory.peak_active_bytes,
-        peak_reserved_bytes=memory.peak_reserved_bytes,
-        peak_nvml_used_bytes=memory.peak_nvml_used_bytes,
     )
 
 
 def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
     """The four peaks, each of the rank that has most."""
     return Numbers(
-        peak_allocated_bytes=_most([peak.allocated for peak in ranks]),
-        peak_active_bytes=_most([peak.active for peak in ranks]),
-        peak_reserved_bytes=_most([peak.reserved for peak in ranks]),
-        peak_nvml_used_bytes=_most([peak.nvml_used for peak in ranks]),
+        peak_allocated_bytes=most(ranks, "allocated"),
+        peak_active_bytes=most(ranks, "active"),
+        peak_reserved_bytes=most(ranks, "reserved"),
+        peak_nvml_used_bytes=most(ranks, "nvml_used"),
     )
 
 
@@ -83,15 +81,10 @@ def over_repeats(processes: Sequence[Numbers]) -> Numbers:
     """Median over processes; of memory the most."""
     found = {}
     for field in fields(Numbers):
-        values = [getattr(one, field.name) for one in processes]
-        known = [value for value in values if value is not None]
+        values = known(getattr(one, field.name) for one in processes)
         join = max if field.name.endswith("_bytes") else median
-        found[field.name] = join(known) if known else None
+        found[field.name] = join(values) if values else None
     return Numbers(**found)
-
-
-def _most(values: Sequence[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
 
 
 def _over(value: float | None, unit: float | None) -> float | None:

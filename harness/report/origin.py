@@ -1,15 +1,12 @@
 """Where the numbers come from: workload, machine, calibration, and how to take them again."""
 
-from typing import Final
-
 from advisor.base.configuration import Group, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
+from advisor.base.units import DASH
 from advisor.hardware.calibration import Calibration
 from harness.report.document import Section, Table
 from harness.report.facts import Facts
-
-_DASH: Final = "—"
 
 
 def environment(facts: Facts) -> Section:
@@ -31,7 +28,7 @@ def environment(facts: Facts) -> Section:
     known = facts.place.environment if facts.place else {}
     rows = [("model", shape), ("layout", " ".join(f"{k} {v}" for k, v in degrees.items()))]
     rows += [("set for every trial", text) for text in facts.plan.settings[0].trial.variables]
-    rows += [(key, _DASH if value is None else str(value)) for key, value in sorted(known.items())]
+    rows += [(key, DASH if value is None else str(value)) for key, value in sorted(known.items())]
     table = Table(columns=("what", "value"), rows=tuple(rows), left=2)
     return Section(title="Workload and machine", tables=(table,), folded=True)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import unit_of
+from harness.base.values import front, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
@@ -54,21 +55,9 @@ def points(facts: Facts) -> tuple[Point, ...]:
     return tuple(found[:MOST])
 
 
-def front(shown: Sequence[Point]) -> list[Point]:
+def best_of(shown: Sequence[Point]) -> list[Point]:
     """Settings that no other beats in both memory and time, by memory."""
-    return sorted(
-        (
-            one
-            for one in shown
-            if not any(
-                other.memory_bytes <= one.memory_bytes
-                and other.seconds <= one.seconds
-                and (other.memory_bytes, other.seconds) != (one.memory_bytes, one.seconds)
-                for other in shown
-            )
-        ),
-        key=lambda one: (one.memory_bytes, one.seconds),
-    )
+    return front(shown, lambda one: (one.memory_bytes, one.seconds))
 
 
 def height_of(shown: Sequence[Point]) -> float:
@@ -100,7 +89,7 @@ def paint_throughput(figure: "Figure", facts: Facts) -> None:
 
 def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> None:
     scale, _ = _unit(shown)
-    best = front(shown)
+    best = best_of(shown)
     at = {one.number: (one.memory_bytes / scale, y) for one, y in zip(shown, heights, strict=True)}
     line = [at[one.number] for one in best]
     axes.plot(
@@ -224,11 +213,8 @@ def panels(facts: Facts) -> tuple[Panel, ...]:
 
 
 def _pairs(pairs: Sequence[Pair]) -> tuple[tuple[float, float], ...]:
-    return tuple(
-        (one.measured, one.predicted)
-        for one in pairs
-        if one.measured is not None and one.predicted is not None
-    )
+    """Measured and predicted, where both are known."""
+    return tuple((m, p) for p, m in known(one.both for one in pairs))
 
 
 def paint_predicted(figure: "Figure", facts: Facts) -> None:

@@ -4,9 +4,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from advisor.base.units import human_bytes, milliseconds
-from advisor.report.wording import percent as probability
-from harness.judge.predicted import Pair, SettingOutcome, cells, judgement, rank_correlation
+from advisor.base.units import DASH, human_bytes, milliseconds
+from advisor.base.units import percent as probability
+from harness.execution.runner import MEASURED
+from harness.judge.predicted import (
+    Pair,
+    SettingOutcome,
+    cells,
+    judgement,
+    order_lines,
+)
 from harness.judge.render import WORDS, environment_lines, noted_rows, row_line, summary_line
 from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
@@ -21,10 +28,8 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
-from harness.run.runner import MEASURED
 from harness.trial.result import TrialStatus
 
-DASH: Final = "—"
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)
 _PICTURES: Final = {
     "settings": ("memory_and_time", "memory_and_throughput"),
@@ -150,7 +155,13 @@ def settings(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
 def predicted(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
     """The advisor's numbers beside the measured ones, and whether its order was right."""
     found = facts.found
-    lines = [*judgement(found), *_memory_order(found)]
+    orders = order_lines(
+        {
+            "peak allocated memory": [outcome.peak_allocated for outcome in found],
+            "bytes kept a layer": [outcome.saved_per_layer for outcome in found],
+        }
+    )
+    lines = list(dict.fromkeys([*judgement(found), *orders]))  # what is missing is said once
     lines += [calibration_line(name, find_calibration(name)) for name in calibration_names(facts)]
     lines += [f"Note: {text}." for text in facts.plan.assumptions]
     quantities = [
@@ -179,19 +190,6 @@ def _quantity(
         return None
     rows = [(o.setting.spec, *cells(p, write)) for o, p in zip(found, pairs, strict=True)]
     return Table(columns=(words, "predicted", "measured", "error"), rows=tuple(rows))
-
-
-def _memory_order(found: tuple[SettingOutcome, ...]) -> list[str]:
-    lines = []
-    groups: dict[str, list[Pair]] = {
-        "peak allocated memory": [outcome.peak_allocated for outcome in found],
-        "bytes kept a layer": [outcome.saved_per_layer for outcome in found],
-    }
-    for words, pairs in groups.items():
-        correlation = rank_correlation(pairs)
-        if correlation is not None:
-            lines.append(f"Rank correlation of {words}: Spearman {correlation:+.2f}.")
-    return lines
 
 
 def timed(words: str, facts: Facts) -> str:

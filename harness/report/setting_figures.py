@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
-from advisor.answer.advice import MemoryBreakdown
+from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
 from harness.report.numbers import Numbers, numbers_of, over_repeats

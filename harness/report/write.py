@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from advisor.base.errors import install_hint
 from harness.report.export import bmf, write_tables
 from harness.report.facts import Facts
 from harness.report.figures import draw_all
@@ -17,7 +18,6 @@ from harness.trial.files import write_atomic
 
 FOLDER: Final = "report"
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
-_INSTALL: Final = "pip install 'recompute-advisor[report]'"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Written:
         if not self.missing:
             return ()
         packages = ", ".join(sorted(set(self.missing.values())))
-        return (f"no {', '.join(self.missing)} without {packages}: {_INSTALL}",)
+        return (f"no {', '.join(self.missing)} without {packages}: {install_hint('report')}",)
 
 
 def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -> Written:

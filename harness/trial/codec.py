@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass, read_fields, show
-from harness.plausible import check_plain, check_result, read_number
+from harness.trial.plausible import check_plain, check_result, read_number
 from harness.trial.result import SCHEMA_VERSION, TrialResult
 
 if TYPE_CHECKING:

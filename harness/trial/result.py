@@ -1,8 +1,12 @@
 """What one trial gave: a status with evidence, and measurements where there are any."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from advisor.base.units import human_bytes
+from harness.base.values import known
 
 SCHEMA_VERSION = 1
 
@@ -87,6 +91,11 @@ class MemoryPeak:
     nvml_used: int | None = None
     saved_bytes_per_layer: int | None = None
     allocator_retries: int = 0
+
+
+def most(ranks: Iterable[MemoryPeak], which: str) -> int | None:
+    """The largest `which` (``allocated``, ``reserved``, ...) of any rank; None where none knows."""
+    return max(known(getattr(rank, which) for rank in ranks), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +183,9 @@ class Concern:
     advice: str
     fatal: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.seen}, limit {self.limit}; {self.advice}"
+
 
 SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 """Fatal concerns that leave bytes as good as ever: memory does not depend on how fast steps are."""
@@ -207,8 +219,24 @@ class TrialResult:
     schema_version: int = field(default=SCHEMA_VERSION)
 
     @property
+    def fatal(self) -> tuple[Concern, ...]:
+        """What makes it unstable."""
+        return tuple(concern for concern in self.concerns if concern.fatal)
+
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """What torch calls the GPUs that it ran on."""
+        return tuple(str(gpu.get("torch_name")) for gpu in self.environment.get("gpus") or ())
+
+    @property
     def bytes_hold(self) -> bool:
         """Whether its memory may be judged: it ran, and what speaks against it is about times."""
-        fatal = {concern.name for concern in self.concerns if concern.fatal}
+        fatal = {concern.name for concern in self.fatal}
         unstable = self.status is TrialStatus.UNSTABLE and bool(fatal)
         return self.status is TrialStatus.OK or (unstable and fatal <= SPOIL_TIMES_ALONE)
+
+
+def reason(evidence: Evidence) -> str:
+    """Phase, message and how far over, on one line."""
+    over = "" if evidence.over_bytes is None else f", {human_bytes(evidence.over_bytes)} over"
+    return f"[{evidence.phase}{over}] {evidence.message}"

@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 import re
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from advisor.answer.advice import MemoryBreakdown
+from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -234,6 +236,8 @@ class Trial:
         return dict(pair.split("=", 1) for pair in self.variables)
 
 
-def as_json(value: Any) -> str:
-    """Deterministic JSON of a dataclass: sorted keys, one value a line."""
-    return json.dumps(asdict(value), sort_keys=True, indent=1, default=str)
+def world_size(workload: Mapping[str, Any]) -> int:
+    """GPUs of a workload as JSON: TP x CP x PP x DP."""
+    layout = workload.get("layout", {})
+    degrees = ("tensor_model", "context", "pipeline_model", "data")
+    return math.prod(int(layout.get(f"{name}_parallel_size", 1)) for name in degrees)

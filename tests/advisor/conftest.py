@@ -8,20 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import (
-    Advice,
-    CalibrationNote,
-    Candidate,
+from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
+from advisor.answer.evaluation import (
     Evaluation,
     EvaluationDetail,
     MemoryBreakdown,
-    MemoryLine,
-    Rejection,
-    Remedy,
     StageMemory,
     TimeBreakdown,
-    TimeLine,
 )
+from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.hardware.calibration import Calibration, Provenance
@@ -81,11 +76,13 @@ LAYOUT = ParallelLayout(
     virtual_pipeline_model_parallel_size=5,
     data_parallel_size=2,
 )
-CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
+CONFIG = JobConfig(
+    seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
+)
 JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=GPU, num_gpus=32)
 
 MakeEvaluation = Callable[..., Evaluation]
-MakeAdvice = Callable[..., Advice]
+MakeAdvice = Callable[..., Answer]
 
 
 def evaluation(
@@ -148,13 +145,13 @@ def _stage(stage: int, activations_gib: int) -> StageMemory:
     )
 
 
-def advice(*evaluations: Evaluation, **changes: object) -> Advice:
+def advice(*evaluations: Evaluation, **changes: object) -> Answer:
     """An answer whose candidates are `evaluations` in this order; all are Pareto."""
     candidates = tuple(
-        Candidate(rank=rank, evaluation=item, pareto=True)
+        RankedEvaluation(rank=rank, evaluation=item, pareto=True)
         for rank, item in enumerate(evaluations, start=1)
     )
-    whole = Advice(
+    whole = Answer(
         job=JOB,
         assumptions=("preset llama3_70b_32xh100", "flash attention", "dropout 0"),
         calibration=CalibrationNote(
@@ -194,7 +191,7 @@ def make_advice() -> MakeAdvice:
 
 
 @pytest.fixture
-def tight() -> Advice:
+def tight() -> Answer:
     """`none` needs 85 GiB of 77; selective mlp is the choice; core_attn buys nothing."""
     whole = advice(
         evaluation("selective:mlp", 21, 1.3),
@@ -213,13 +210,13 @@ def tight() -> Advice:
 
 
 @pytest.fixture
-def roomy() -> Advice:
+def roomy() -> Answer:
     """`none` fits with 12 GiB to spare."""
     return advice(evaluation(NONE, 20), evaluation("selective:mlp", 10, 1.3, 0.999))
 
 
 @pytest.fixture
-def hopeless() -> Advice:
+def hopeless() -> Answer:
     """Nothing fits: the nearest is 1.5 GiB over."""
     return advice(
         evaluation("full:uniform:1", 34, 2.4, 0.2),
@@ -229,7 +226,7 @@ def hopeless() -> Advice:
 
 
 @pytest.fixture
-def layouts() -> Advice:
+def layouts() -> Answer:
     """A search over layouts, with a long setting and context parallelism."""
     other = ParallelLayout(
         tensor_model_parallel_size=2,
@@ -247,7 +244,7 @@ def layouts() -> Advice:
 
 
 @pytest.fixture
-def explained(tight: Advice) -> tuple[Evaluation, tuple[MemoryLine, ...], tuple[TimeLine, ...]]:
+def explained(tight: Answer) -> tuple[Evaluation, tuple[MemoryLine, ...], tuple[TimeLine, ...]]:
     """The best candidate of `tight` with lines that sum to its peak and its step time."""
     best = tight.candidates[0].evaluation
     source = "megatron-core 0.16.1 param_and_grad_buffer.py"

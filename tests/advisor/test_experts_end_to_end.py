@@ -1,24 +1,32 @@
 """Experts through layout, cost, memory, flags and search, with numbers done by hand."""
 
+import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.expert_flags import expert_flags, expert_overrides
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides
+from advisor.frameworks.megatron.lowering import job_values
+from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.plan import selective_runs
+from advisor.frameworks.megatron.printing import flags_of
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, parse_setting
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import TokenDispatcher, TransformerImpl
 from advisor.models.presets import load_model
-from advisor.models.spec import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops
 from advisor.request.request import Request
 from advisor.request.resolve import resolve
@@ -190,8 +198,13 @@ def test_modules_by_layer_kind_and_implementation() -> None:
     assert len(selective_runs(parse_setting("selective:layernorm"), local, MOE)) == 2
 
 
+def expert_flags(model: ModelSpec) -> list[str]:
+    described, revision = replace(job(), model=model), resolve_revision(Framework.MEGATRON_LM)
+    return list(flags_of((Experts,), job_values(described, revision), described, revision))
+
+
 def test_flags_say_what_differs_from_megatron() -> None:
-    assert list(expert_flags(MIXTRAL, LAYOUT)) == [
+    assert expert_flags(MIXTRAL) == [
         "--expert-model-parallel-size",
         "4",
         "--expert-tensor-parallel-size",
@@ -208,16 +221,23 @@ def test_flags_say_what_differs_from_megatron() -> None:
         "--moe-grouped-gemm",
     ]
     pattern = replace(MIXTRAL, moe_layer_freq=LayerPattern("([0]*2+[1]*30)"))
-    assert "([0]*2+[1]*30)" in list(expert_flags(pattern, LAYOUT))
-    assert not list(expert_flags(load_model("llama3_8b"), LAYOUT))
+    assert "([0]*2+[1]*30)" in expert_flags(pattern)
 
 
 def test_overrides_of_bridge() -> None:
-    found = dict(part.split("=") for part in expert_overrides(MIXTRAL, LAYOUT))
-    assert found["expert_model_parallel_size"] == "4"
-    assert found["moe_grouped_gemm"] == "true"
-    assert found["moe_router_dtype"] == "null"
-    assert not list(expert_overrides(load_model("llama3_8b"), LAYOUT))
+    text = bridge_layout_overrides(job(), resolve_revision(Framework.MEGATRON_BRIDGE))
+    found = dict(part.split("=", 1) for part in shlex.split(text))
+    assert found["model.expert_model_parallel_size"] == "4"
+    assert found["model.moe_grouped_gemm"] == "true"
+    assert found["model.moe_router_dtype"] == "null"
+
+
+def test_a_dense_model_has_no_option_of_experts() -> None:
+    layout = ParallelLayout(data_parallel_size=8)
+    dense = replace(job(layout), model=load_model("llama3_8b"))
+    for framework in (Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE):
+        text = adapter_of(framework).layout_flags(dense)
+        assert not {"expert", "moe"} & set(re.split(r"\W|_", text))
 
 
 def test_a_search_tries_expert_parallelism() -> None:

@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.advice import Advice, Evaluation
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.job.job import Framework, JobConfig
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import JobConfig
 from advisor.models.layer_kind import DENSE
+from advisor.models.presets import load_model
 from advisor.request.request import Request, SearchScope
 from advisor.search.advise import advise
 
@@ -16,7 +20,7 @@ LENGTHS = {4096: 1, 32768: 2, 131072: 8, 524288: 32, 1048576: 64}
 """Sequence length and the CP that leaves a rank 16k positions of it (4k of the first)."""
 
 
-def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -> Advice:
+def _ask(length: int, cp: int, *overrides: str, gpus: int = 64, **fields: Any) -> Answer:
     return advise(
         Request(
             model="llama3_8b",
@@ -96,7 +100,8 @@ def test_who_loads_a_mask(framework: Framework, packed: int | None, loads: bool)
         framework=framework,
         mean_packed_length=packed,
     )
-    assert config.loads_attention_mask is loads
+    _, run = adapter_of(framework).configure(load_model("llama3_8b"), config, frozenset())
+    assert run.loads_attention_mask is loads
 
 
 def test_another_kind_is_a_remedy_and_is_searched() -> None:

@@ -8,17 +8,18 @@ from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import RouterDType, TokenDispatcher
 from advisor.models.layer_kind import DENSE
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
     Normalization,
     PositionEmbedding,
+    RouterDType,
+    TokenDispatcher,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 
 LLAMA = ModelSpec(
     name="toy_llama",

@@ -1,7 +1,8 @@
 """The CI files and docs/ci.md, as they are: every one of their commands is run.
 
 What they leave to their user is set through the variables that they declare. `pip` is the only
-program that is not the real one: it checks what it is asked to install against pyproject.toml.
+program that is not the real one: it checks that what it is asked to install is a checkout of this
+project, and the extras against its pyproject.toml.
 """
 
 import os
@@ -25,18 +26,20 @@ ROOT = Path(__file__).parents[2]
 FILES = ("github-actions.yml", "gitlab-ci.yml")
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
 QUICK = {
+    "ADVISOR": str(ROOT),
     "EXPERIMENT": "tiny_cpu",
     "RUN_OPTIONS": "recompute=none device=cpu measure.steps=2 measure.min_warmup_steps=1 "
     "measure.max_warmup_steps=1 model.num_layers=1 measure.memory_timeline=false",
 }
 """What a user without a GPU would set."""
 PIP = """\
-import re, sys, tomllib
+import os, sys, tomllib
 words = sys.argv[1:]
-project = tomllib.load(open({pyproject!r}, "rb"))["project"]
 assert words[0] == "install" and len(words) == 2, words
-name, _, extras = words[1].rstrip("]").partition("[")
-assert name == project["name"], name
+folder, _, extras = words[1].rstrip("]").partition("[")
+assert os.sep in folder, "a bare name would be looked up in a registry"
+project = tomllib.load(open(os.path.join(folder, "pyproject.toml"), "rb"))["project"]
+assert project["name"] == "recompute-advisor", project["name"]
 assert set(filter(None, extras.split(","))) <= set(project["optional-dependencies"]), extras
 """
 
@@ -67,7 +70,8 @@ def pipeline(name: str) -> Pipeline:
         for job, content in values.items()
         if job in values["stages"]
     }
-    return Pipeline(values["variables"], jobs)
+    variables = {k: v for k, v in values["variables"].items() if not k.startswith("GIT_")}
+    return Pipeline(variables, jobs)
 
 
 def github(steps: list[dict[str, Any]]) -> Script:
@@ -85,7 +89,7 @@ def programs(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     check = tmp_path / "pip.py"
-    check.write_text(PIP.format(pyproject=str(ROOT / "pyproject.toml")))
+    check.write_text(PIP)
     commands = {
         "advise": "-m advisor.cli.main",
         "harness": "-m harness.cli.main",
@@ -139,6 +143,12 @@ def test_both_files_are_the_same_pipeline() -> None:
     """So that what is run of one holds for the other."""
     ours, theirs = map(pipeline, FILES)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_checkout_that_they_install_is_inside_the_repository(name: str) -> None:
+    """A name without a slash would be fetched from a registry, where nothing is called so."""
+    assert pipeline(name).variables["ADVISOR"].startswith("./")
 
 
 def test_the_commands_run_as_they_are(tmp_path: Path, programs: Path) -> None:

@@ -122,8 +122,8 @@ def _campaign(folder: Path, _: Sequence[str]) -> int:
 def _resume(folder: Path, _: Sequence[str]) -> int:
     """What `harness run` reads of a folder before it starts a process: every trial has a result, or
     is run again. The other trial's result is never lost."""
-    from harness.run.progress import Progress
-    from harness.run.runner import Runner
+    from harness.execution.progress import Progress
+    from harness.execution.runner import Runner
     from harness.trial.run_plan import PlannedSetting, RunPlan
     from harness.trial.store import RunFolder
     from tests.harness.conftest import TRIAL

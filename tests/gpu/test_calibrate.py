@@ -1,4 +1,4 @@
-"""What only a GPU can show of harness.calibrate."""
+"""What only a GPU can show of harness.calibration."""
 
 import subprocess
 import sys
@@ -9,10 +9,10 @@ import torch
 import yaml
 
 from advisor.hardware.calibration import Provenance
-from harness.calibrate.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
-from harness.calibrate.bench.kernel_runs import Bench
-from harness.calibrate.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
-from harness.calibrate.bench.timer import time_call
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.kernel_runs import Bench
+from harness.calibration.bench.shapes import BURST, GROUPED_VARIANTS, HOST_CASES, SUSTAINED
+from harness.calibration.bench.timer import time_call
 from harness.trial.trial import Device
 
 pytestmark = [
@@ -78,7 +78,7 @@ def test_experts_at_once_and_one_by_one(bench: Bench, variant: str) -> None:
 
 def test_grouped_gemms_compute_what_single_ones_do(bench: Bench) -> None:
     experts, m, n, k = 3, 48, 64, 32
-    rows, weights = bench.tensor(experts * m, k), bench.tensor(experts, n, k)
+    rows, weights = bench.inputs.tensor(experts * m, k), bench.inputs.tensor(experts, n, k)
     ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * m
     if not hasattr(torch, "_grouped_mm") or torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("no grouped GEMM")

@@ -19,7 +19,8 @@ pytestmark = [
 sys.path.insert(0, str(Path(__file__).parents[1] / "harness/backends/native"))
 from cases import EXPERTS, GPT, LLAMA, Phases, workload  # noqa: E402
 
-from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native import build  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
     predict_replayed_flops_per_layer,

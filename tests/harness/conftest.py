@@ -12,9 +12,9 @@ import pytest
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from harness.run.launchers.local import LocalLauncher
-from harness.run.progress import Progress
-from harness.run.runner import Runner
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.progress import Progress
+from harness.execution.runner import Runner
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload

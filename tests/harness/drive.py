@@ -4,14 +4,14 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import harness.run.launch
+import harness.execution.launch
 from harness.cli.main import main
-from harness.run.launchers.local import LocalLauncher
-from harness.run.runner import Runner
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.runner import Runner
 
 STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 
 if __name__ == "__main__":
     stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=0.3)
-    setattr(harness.run.launch, "Runner", stubbed)  # noqa: B010 (a partial is no type)
+    setattr(harness.execution.launch, "Runner", stubbed)  # noqa: B010 (a partial is no type)
     sys.exit(main(["run", *sys.argv[1:]]))

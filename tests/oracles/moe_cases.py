@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
-from harness.backends.megatron_core.expert_case import Experts
 
 from .prediction import tensor_parallel
 
@@ -17,9 +16,9 @@ MIXTRAL = OracleCase(
     kv_channels=128,
     seq_length=4096,
     vocab_size=32000,
-    experts=Experts(
-        num_moe_experts=8, moe_ffn_hidden_size=14336, moe_token_dispatcher_type="alltoall"
-    ),
+    num_moe_experts=8,
+    moe_ffn_hidden_size=14336,
+    moe_token_dispatcher_type="alltoall",
 )
 QWEN3_MOE = OracleCase(
     num_layers=4,
@@ -31,14 +30,12 @@ QWEN3_MOE = OracleCase(
     qk_layernorm=True,
     seq_length=4096,
     vocab_size=151936,
-    experts=Experts(
-        num_moe_experts=128,
-        moe_ffn_hidden_size=768,
-        moe_router_topk=8,
-        moe_aux_loss_coeff=0.001,
-        moe_token_dispatcher_type="alltoall",
-        expert_model_parallel_size=16,
-    ),
+    num_moe_experts=128,
+    moe_ffn_hidden_size=768,
+    moe_router_topk=8,
+    moe_aux_loss_coeff=0.001,
+    moe_token_dispatcher_type="alltoall",
+    expert_model_parallel_size=16,
 )
 TP = tensor_parallel(2, True)
 SHARED: dict[str, Any] = {
@@ -52,6 +49,6 @@ OVERLAP: dict[str, Any] = SHARED | {
 
 
 def with_experts(case: OracleCase, **changes: Any) -> OracleCase:
-    """`case` with other fields of its experts."""
-    assert case.experts is not None
-    return replace(case, experts=replace(case.experts, **changes))
+    """`case`, which has experts, with other options of theirs."""
+    assert case.has_experts
+    return replace(case, **changes)

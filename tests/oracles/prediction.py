@@ -12,22 +12,21 @@ from advisor.layers.shape import RankShape
 from advisor.memory.activations import activation_peak
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.memory.resident import process_buffers
-from advisor.models.attention_kinds import RopeType
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
     Normalization,
     PositionEmbedding,
+    RopeType,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 
-from .megatron import Activation as OracleActivation
 from .megatron import CoreAttention, OracleCase
 
 _GPT: dict[str, Any] = {
-    "activation": OracleActivation.GELU,
+    "activation": Activation.GELU,
     "normalization": "LayerNorm",
     "add_bias_linear": True,
     "position_embedding_type": "learned_absolute",
@@ -104,7 +103,7 @@ NEMOTRON4_15B = OracleCase(
     num_attention_heads=48,
     num_query_groups=8,
     kv_channels=128,
-    activation=OracleActivation.SQUARED_RELU,
+    activation=Activation.SQUARED_RELU,
     bias_activation_fusion=False,
     normalization="LayerNorm",
     seq_length=4096,
@@ -147,7 +146,7 @@ def model_spec(case: OracleCase) -> ModelSpec:
         make_vocab_size_divisible_by=1,
         max_position_embeddings=case.seq_length,
         normalization=Normalization(case.normalization),
-        activation=Activation(str(case.activation)),
+        activation=Activation(case.activation),
         add_bias_linear=case.add_bias_linear,
         add_qkv_bias=case.add_qkv_bias,
         qk_layernorm=case.qk_layernorm,
@@ -178,16 +177,13 @@ def model_spec(case: OracleCase) -> ModelSpec:
 
 def _experts(case: OracleCase) -> dict[str, Any]:
     """Fields of ModelSpec about mixture of experts."""
-    if case.experts is None:
+    if not case.has_experts:
         return {}
-    freq = case.experts.moe_layer_freq
-    text = freq if isinstance(freq, int) else list(freq)
-    values = case.experts.arguments() | {"moe_layer_freq": text}
     types = field_types(ModelSpec)
     return {
         name: convert(value, types[name], "", name)
-        for name, value in values.items()
-        if name in types
+        for name, value in case.given.items()
+        if name in types and (name.startswith("moe_") or name == "num_moe_experts")
     }
 
 
@@ -200,8 +196,8 @@ def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
         tensor_model_parallel_size=case.tensor_model_parallel_size,
         sequence_parallel=case.sequence_parallel,
         context_parallel_size=case.context_parallel_size,
-        expert_model_parallel_size=case.experts.expert_model_parallel_size if case.experts else 1,
-        expert_tensor_parallel_size=case.experts.expert_tensor_parallel_size if case.experts else 1,
+        expert_model_parallel_size=case.expert_model_parallel_size,
+        expert_tensor_parallel_size=case.expert_tensor_parallel_size,
     )
 
 

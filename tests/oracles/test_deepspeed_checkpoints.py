@@ -24,7 +24,7 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import Option, TorchSetting, parse_setting  # noqa: E402
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, InputStorage  # noqa: E402
 
 from .stacks.fsdp import fake_ranks  # noqa: E402

@@ -14,8 +14,9 @@ from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags, megatron_lm_flags
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
+from advisor.frameworks.names import Framework
 from advisor.hardware.gpu import Gpu
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.spec import ModelSpec

@@ -21,7 +21,7 @@ from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.memory.static import stage_elements  # noqa: E402
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .recorded import measured  # noqa: E402

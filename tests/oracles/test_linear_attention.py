@@ -25,8 +25,8 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm  # noqa: E402
 from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.static import num_elements  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.megatron_core.model import transformer_config  # noqa: E402
 from harness.rehearsal.fake.autograd_graph import graph_nodes, saved_tensors  # noqa: E402

@@ -16,7 +16,7 @@ from advisor.frameworks.torch.setting import budget  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.layers.transformer import transformer_layer  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .recorded import measured  # noqa: E402
 from .stacks.shapes import MODELS, VARIANTS, shape_of  # noqa: E402

@@ -70,9 +70,9 @@ VARIANTS: dict[str, OracleCase] = {
     "full_block_2": replace(EP4, **pipeline(2, 8, 3), **full("block", 2)),
     "moe_of_many_layers": replace(EP4, **pipeline(2, 8, 3), **selective("moe")),
     "every_other_layer": replace(
-        with_experts(EP4, moe_layer_freq=2), **pipeline(2, 8, 3), **selective("moe", "mlp")
+        with_experts(EP4, moe_layer_freq="2"), **pipeline(2, 8, 3), **selective("moe", "mlp")
     ),
-    "dense_first": replace(with_experts(EP4, moe_layer_freq=(0, 1, 1, 1)), **pipeline(2, 4, 3)),
+    "dense_first": replace(with_experts(EP4, moe_layer_freq="[0,1,1,1]"), **pipeline(2, 4, 3)),
     "fp32_router": replace(with_experts(ETP2, **FP32), **pipeline(2, 4, 3)),
     "fp32_allgather": replace(with_experts(ALLGATHER, **FP32), **pipeline(2, 4, 3)),
     "fp32_unfused": replace(

@@ -24,7 +24,6 @@ from megatron.core.optimizer import OptimizerConfig, muon
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining
-from harness.rehearsal.fake.autograd_graph import ModulePaths
 from harness.rehearsal.fake.environment import FlashLikeAttention, megatron_without_gpu
 from harness.rehearsal.fake.meter import LiveBytes
 from tests.oracles.moe_cases import MIXTRAL, with_experts
@@ -95,7 +94,7 @@ def test_every_rank_is_dealt_what_megatron_deals(
     shape = rank_shape(case)
     chunks = pipeline_stages(shape.model, layout)[0]
     shares = muon_shares(shape, chunks, layout, dealt=True)
-    meter = LiveBytes(ModulePaths())
+    meter = LiveBytes()
     with megatron_without_gpu(case):
         training = _MuonTraining(case, transformer_config(case), FlashLikeAttention)
         optimizer = training.optimizer

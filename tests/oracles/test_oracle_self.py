@@ -8,14 +8,13 @@ import pytest
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
-from harness.rehearsal.fake.peak import activation_peak, trace_peak  # noqa: E402
-
 from .megatron import (  # noqa: E402
     Activation,
     CoreAttention,
     OracleCase,
     saved_bytes_per_layer,
 )
+from .megatron.peak import activation_peak  # noqa: E402
 
 LLAMA3_70B = OracleCase(
     num_layers=80,
@@ -155,50 +154,7 @@ def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
     embedding_ids = 2 * 4096 * (8 + 1)
     fc1_backward = fc1_output + hidden + shard + 14336 * 8192 * 2
     held = hidden + 4096 * 128 * 4 + shard + 12  # all-gather buffer, rope table, received gradient
-    trace = trace_peak(case)
-    assert trace.peak_bytes == saved + embedding_ids + fc1_backward + held == 2_780_962_828
-    assert trace.event_at().module == "decoder.layers.3.mlp.linear_fc1"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        selective("core_attn", "mlp", "layernorm"),
-        full("uniform", 2),
-        full("block", 1),
-        {"pipeline_model_parallel_size": 2, "num_microbatches": 4},
-        {
-            "pipeline_model_parallel_size": 2,
-            "virtual_pipeline_model_parallel_size": 2,
-            "num_microbatches": 4,
-        },
-        {"attention": "unfused", "attention_dropout": 0.1, "hidden_dropout": 0.1},
-        {"context_parallel_size": 2},
-        {"gradient_accumulation_fusion": True},
-        {"activation": "squared_relu", "bias_activation_fusion": False},
-        {"qk_layernorm": True, "add_qkv_bias": True},
-    ],
-)
-def test_trace_attributes_every_byte_of_the_peak(changes: dict[str, Any]) -> None:
-    case = replace(TOY, **changes)
-    for pp_rank in range(case.pipeline_model_parallel_size):
-        trace = trace_peak(case, pp_rank)
-        assert trace.peak_bytes == activation_peak(case, pp_rank)
-        assert sum(record.nbytes for record in trace.live_at()) == trace.peak_bytes
-        assert trace.event_at().live_bytes == trace.peak_bytes
-        assert all(record.op and record.phase for record in trace.live_at())
-        assert f"{trace.peak_bytes:,}" in trace.listing()
-
-
-def test_nothing_but_buffers_outlives_the_step() -> None:
-    """After the last backward only Megatron's all-gather buffer, rope table and scalars remain."""
-    trace = trace_peak(replace(TOY, num_microbatches=2, **selective("layernorm", "mlp")))
-    left = [record for record in trace.live_at(trace.events[-1].clock) if record.nbytes > 8]
-    assert sorted(record.module.rpartition("<")[2] for record in left) == [
-        "global_memory_buffer>",
-        "rotary_pos_emb",
-    ]
+    assert activation_peak(case) == saved + embedding_ids + fc1_backward + held == 2_780_962_828
 
 
 @pytest.mark.parametrize("num_microbatches", [1, 3])
@@ -219,19 +175,6 @@ def test_endless_replay_of_a_biased_mlp_is_refused() -> None:
     case = replace(TOY, add_bias_linear=True, **selective("mlp"))
     with pytest.raises(ValueError, match="replays for ever"):
         activation_peak(case)
-
-
-def test_receive_buffers_count() -> None:
-    trace = trace_peak(replace(TOY, pipeline_model_parallel_size=2, num_microbatches=2), 1)
-    received = [record for record in trace.records if record.module == "<p2p>"]
-    assert {record.shape for record in received} == {(64, 1, 256)}  # [s / tp, b, h]
-    assert len(received) == 2
-
-
-def test_rounding_to_allocator_blocks_is_an_option() -> None:
-    exact, rounded = activation_peak(TOY), activation_peak(TOY, round_to_bytes=512)
-    assert exact < rounded < exact * 1.05
-    assert rounded % 512 == 0
 
 
 def test_the_environment_leaves_torch_as_it_was() -> None:

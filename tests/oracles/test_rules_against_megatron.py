@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.rules import RULES, Authority, Verdict, first_refusal
-from advisor.frameworks.megatron.rules.sources import source_of
 from tests.oracles.megatron.configuration import (
     BASE,
     REVISION,
@@ -185,9 +184,12 @@ def test_random_settings_agree(values: dict[str, Any]) -> None:
 
 
 def _config_rules() -> list[str]:
-    here = [r for r in RULES if r.authority is Authority.CONFIG and r.verdict is Verdict.REFUSED]
     return [
-        r.id for r in here if re.search(r"transformer_config.py:\d+$", source_of(r.id, REVISION))
+        name
+        for name, rule in RULES.items()
+        if rule.authority is Authority.CONFIG
+        and rule.verdict is Verdict.REFUSED
+        and re.search(r"transformer_config.py:\d+$", rule.cited(REVISION))
     ]
 
 
@@ -204,7 +206,7 @@ def test_the_cited_line_is_where_the_installed_source_raises(rule_id: str) -> No
     }
     assert claims, f"no case fires {rule_id}"
     source = inspect.getsource(transformer_config).splitlines()
-    line = int(source_of(rule_id, REVISION).rpartition(":")[2])
+    line = int(RULES[rule_id].cited(REVISION).rpartition(":")[2])
     nearby = " ".join(source[line - 1 : line + 11])
     assert "raise" in nearby or "assert" in nearby or "CudaGraphScope[scope]" in nearby
     words = set(re.findall(r"[A-Za-z_]{4,}", nearby))

@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.spec import ModelSpec, TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+from advisor.models.spec import ModelSpec  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402

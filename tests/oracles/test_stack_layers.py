@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
 
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import ON_HOST, Checkpoint, RecomputePlan, Segment  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402

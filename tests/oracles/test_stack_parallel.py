@@ -18,9 +18,8 @@ from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
 from advisor.frameworks.torch.setting import FULL, NONE, OpPolicy, TorchSetting, op  # noqa: E402
 from advisor.layers.operators import CollectiveKind  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
-from advisor.models.expert_options import ScoreFunction  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import ScoreFunction, TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan  # noqa: E402
 
 from .stacks.parallel import measure_cut, measure_ends  # noqa: E402

@@ -29,7 +29,7 @@ from advisor.frameworks.torch.setting import (  # noqa: E402
 )
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint  # noqa: E402
 
 from .stacks.measure import measure  # noqa: E402

@@ -17,7 +17,7 @@ from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.layers.transformers.core_attention import mask_bytes  # noqa: E402
 from advisor.memory.chunk import AttentionMask, chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
-from advisor.models.spec import TransformerImpl  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .stacks.blocks import variant_config  # noqa: E402
 from .stacks.kernels import GpuKernels  # noqa: E402

@@ -17,14 +17,15 @@ from megatron.core import activations  # noqa: E402
 from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
 
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
-from advisor.models.variants import NormPlacement  # noqa: E402
-from harness.rehearsal.fake import peak, saved  # noqa: E402
+from advisor.models.options import NormPlacement  # noqa: E402
+from harness.rehearsal.fake import saved  # noqa: E402
 from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
 
 from .megatron import (  # noqa: E402
     Activation,
     CoreAttention,
     OracleCase,
+    peak,
     saved_bytes_per_layer,
 )
 from .prediction import (  # noqa: E402

@@ -15,8 +15,9 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.models.options import CrossEntropyFusion
 from advisor.models.presets import load_model
-from advisor.models.spec import CrossEntropyFusion, ModelSpec
+from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
 from tests.published.rows import (
     MegatronGoldenRow,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, selective
 from advisor.hardware.calibration import Calibration, load_calibration
@@ -16,8 +16,8 @@ from advisor.job.job import Job
 from advisor.models.presets import load_model
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
-from harness.calibrate.tables import a100_targets, b200_targets, h100_targets
-from harness.calibrate.targets import Quantity, Target, predict, relative_error
+from harness.calibration.tables import a100_targets, b200_targets, h100_targets
+from harness.calibration.targets import Quantity, Target, predict, relative_error
 from tests.published.rows import dgxc_benchmarking, korthikanti2022, simumax_b200
 
 TABLE_4_OVERHEADS = [

@@ -8,9 +8,9 @@ from advisor.base.configuration import packaged_configs
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 
-from harness.calibrate import published
-from harness.calibrate.fit import PRIORS
-from harness.calibrate.published import SUBJECTS, Report, main, report, table
+from harness.calibration import published
+from harness.calibration.fit import PRIORS
+from harness.calibration.published import SUBJECTS, Report, main, report, table
 
 BARS = {
     # issue 2: mean 8 %, worst 15 %, leave-one-model-out

@@ -8,7 +8,7 @@ The H100 rows are no test of times: a part with HBM2e and 500 W, for which there
 
 import pytest
 
-from advisor.answer.advice import Evaluation
+from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import load_calibration
 from advisor.search.evaluate import Evaluator
 from tests.advisor.frameworks.torch.jobs import stack_job

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.units import GIB
 from tests.seeds.walk import (
     advice,
@@ -19,7 +19,7 @@ UNFUSED, FLASH = ("model.attention_backend=unfused",), ("model.attention_backend
 _TP = 8  # of the jobs below: a layer's bytes over all its ranks
 
 
-def llama(overrides: tuple[str, ...] = ()) -> Advice:
+def llama(overrides: tuple[str, ...] = ()) -> Answer:
     """The guide's 64 x A100, in a layout that fits."""
     return advice(
         "llama3_70b",
@@ -34,12 +34,12 @@ def llama(overrides: tuple[str, ...] = ()) -> Advice:
     )
 
 
-def gpt(overrides: tuple[str, ...] = ()) -> Advice:
+def gpt(overrides: tuple[str, ...] = ()) -> Answer:
     """GPT-3 175B as the paper ran it: TP 8, sequence 2048, unfused attention."""
     return advice("gpt3_175b", "64xA100", overrides=overrides)
 
 
-def h100(**fields: object) -> Advice:
+def h100(**fields: object) -> Answer:
     return advice("llama3_70b", "32xH100", **fields)
 
 
@@ -47,11 +47,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
-def overhead(found: Advice, spec: str) -> str:
+def overhead(found: Answer, spec: str) -> str:
     return percent(evaluation(found, spec).recompute_overhead)
 
 
-def reduction(found: Advice, spec: str) -> str:
+def reduction(found: Answer, spec: str) -> str:
     return f"{layer_bytes(found, 'none') / layer_bytes(found, spec):.1f}x"
 
 
@@ -59,7 +59,7 @@ def gpt_layer() -> float:
     return layer_bytes(gpt(), "none") * _TP / 1e9
 
 
-def model_terabytes(found: Advice) -> str:
+def model_terabytes(found: Answer) -> str:
     return f"{layer_bytes(found, 'none') * _TP * 8 * found.job.model.num_layers / 1e12:.2f} TB"
 
 

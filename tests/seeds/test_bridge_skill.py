@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.frameworks.megatron.lint import lint_target
+from advisor.lint.target import lint_target
 from tests.seeds.walk import (
     advice,
     evaluation,
@@ -31,8 +31,8 @@ def test_its_quick_decision_is_understood() -> None:
 
 def test_its_performance_command_is_read() -> None:
     report = lint_target(RUN + "-g h100 -c bf16 -ng 8 --recompute_modules core_attn,layernorm")
-    assert report.settings.recompute_modules == ("core_attn", "layernorm")
-    assert report.settings.recompute_granularity == "selective"
+    assert report.checked[0].settings.recompute_modules == ("core_attn", "layernorm")
+    assert report.checked[0].settings.recompute_granularity == "selective"
     assert not report.illegal
 
 

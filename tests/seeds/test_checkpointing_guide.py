@@ -8,7 +8,7 @@ import pytest
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import CheckpointKind, checkpoint_kind, resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.models.layer_kind import DENSE
 from advisor.models.presets import load_model
 from tests.seeds.walk import CORE, advice, evaluation, failures, lint, refused

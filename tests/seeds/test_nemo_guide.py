@@ -2,11 +2,11 @@
 
 import pytest
 
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.lint.target import lint_target
 from tests.seeds.walk import advice, evaluation, refused
 
 NEMO_1 = resolve_revision(Framework.NEMO, "1")
@@ -19,9 +19,12 @@ KEY = "model.activations_checkpoint_"
 def test_layers_by_both_methods(method: str, number: int) -> None:
     text = f"{KEY}granularity=full {KEY}method={method} {KEY}num_layers={number}"
     report = lint_target(text)
-    assert report.revision is NEMO_1
+    assert report.checked[0].release is NEMO_1
     assert not report.illegal
-    assert (report.settings.recompute_method, report.settings.recompute_num_layers) == (
+    assert (
+        report.checked[0].settings.recompute_method,
+        report.checked[0].settings.recompute_num_layers,
+    ) == (
         method,
         number,
     )
@@ -32,7 +35,7 @@ def test_layers_by_both_methods(method: str, number: int) -> None:
 def test_self_attention_by_granularity_alone() -> None:
     report = lint_target(f"{KEY}granularity=selective")
     assert not report.illegal
-    assert report.settings.effective_modules == ("core_attn",)
+    assert report.checked[0].settings.effective_modules == ("core_attn",)
     assert refused(f"{KEY}granularity=selective model.mcore_gpt=false") == [
         "nemo_selective_needs_method"
     ]

@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.frameworks.megatron.candidates import uniform_numbers
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from tests.seeds.walk import advice, evaluation, layer_bytes, lint, refused
 
 

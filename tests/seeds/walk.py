@@ -2,13 +2,15 @@
 
 from functools import lru_cache
 
-from advisor.answer.advice import Advice, Evaluation
+from advisor.answer.answer import Answer
+from advisor.answer.evaluation import Evaluation
 from advisor.diagnose import diagnose
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.lint.target import lint_target
+from advisor.reading.read_configuration import Level
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
@@ -23,7 +25,7 @@ def lint(text: str, version: str | None = None) -> list[str]:
 
 def refused(text: str, version: str | None = None) -> list[str]:
     """Rules by which nothing trains."""
-    return [f.rule for f in lint_target(text, version).findings if f.verdict.illegal]
+    return [f.rule for f in lint_target(text, version).findings if f.level is Level.ERROR]
 
 
 def refused_by_bridge(**fields: object) -> list[str]:
@@ -46,22 +48,22 @@ def failures(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=32)
-def advice(model: str, gpus: str, **fields: object) -> Advice:
+def advice(model: str, gpus: str, **fields: object) -> Answer:
     """The whole answer to one request."""
     return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
 
 
-def evaluation(found: Advice, spec: str) -> Evaluation:
+def evaluation(found: Answer, spec: str) -> Evaluation:
     """The row of one setting."""
     return next(c.evaluation for c in found.candidates if c.evaluation.setting.spec == spec)
 
 
-def layer_bytes(found: Advice, spec: str) -> int:
+def layer_bytes(found: Answer, spec: str) -> int:
     """Bytes that one dense layer keeps for one microbatch on one rank."""
     (saved,) = evaluation(found, spec).saved_bytes_per_layer.values()
     return saved
 
 
-def saved_share(found: Advice, spec: str) -> float:
+def saved_share(found: Answer, spec: str) -> float:
     """Share of a layer's bytes that `spec` does not keep."""
     return 1 - layer_bytes(found, spec) / layer_bytes(found, "none")

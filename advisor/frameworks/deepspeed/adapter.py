@@ -14,12 +14,14 @@ from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.huggingface.training_arguments import training_arguments
+from advisor.frameworks.names import Framework
+from advisor.frameworks.own_options import HOST_OPTIMIZER, HOST_PARAMETERS
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
-from advisor.job.job import Framework, Job
+from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.parameters import parameter_count
@@ -48,6 +50,10 @@ class DeepSpeed(TorchStack):
     """The checkpoint function is reentrant; the pipeline engine's may be either."""
 
     framework = Framework.DEEPSPEED
+    own_options = (
+        HOST_OPTIMIZER,
+        HOST_PARAMETERS,
+    )
     versions = ("0.17", "0.18", "0.19")
     label = "DeepSpeed"
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.UNIFORM)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 
 STAGES: Final = {
     DataParallelSharding.NONE: 0,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.frameworks.protocols import FixedMemory, StaticWords
+from advisor.frameworks.protocols import FixedMemory, StaticLabels
 from advisor.frameworks.torch.static import torch_buffers
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
@@ -17,13 +17,13 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.resident import NamedBytes
 from advisor.memory.static import StaticMemory, layer_elements, stage_elements
-from advisor.memory.working_set import Beside, WorkingSet
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
 
 SUB_GROUP_ELEMENTS: Final = 1_000_000_000
 REDUCE_BUCKET_ELEMENTS: Final = 500_000_000
 PREFETCH_BUCKET_ELEMENTS: Final = 50_000_000
 _FP32_STATES: Final = 3  # main parameter and two Adam moments
-_WORDS: Final = StaticWords(
+_WORDS: Final = StaticLabels(
     weights=("bf16 weights, whole or a shard (stage 3)", "DeepSpeed runtime/zero"),
     gradients=("bf16 gradients, whole or a shard (from stage 2)", "DeepSpeed runtime/zero"),
     optimizer=("fp32 master weights and moments", "12 bytes a parameter, from stage 1 over ranks"),
@@ -142,7 +142,10 @@ def _working_set(
     largest = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
     layer = (largest + PREFETCH_BUCKET_ELEMENTS) * narrow
     ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size * narrow
-    beside, end = Beside(forward=layer, backward=layer), Beside(forward=ends, backward=ends)
+    beside, end = (
+        ShardingOverhead(forward=layer, backward=layer),
+        ShardingOverhead(forward=ends, backward=ends),
+    )
     return WorkingSet(
         embedding=end, first_layer=beside, layer=beside, last_layer=beside, head=end, step=step
     )

@@ -7,6 +7,7 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from advisor.base.errors import UserError
 from advisor.frameworks.huggingface.training_arguments import (
@@ -15,17 +16,20 @@ from advisor.frameworks.huggingface.training_arguments import (
     job_arguments,
     training_arguments,
 )
-from advisor.frameworks.protocols import FixedMemory
+from advisor.frameworks.names import Framework
+from advisor.frameworks.own_options import SYNC_EACH_BATCH
+from advisor.frameworks.protocols import FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.frameworks.torch.static import fsdp_memory
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"
@@ -35,6 +39,7 @@ class HuggingFace(TorchStack):
     """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
 
     framework = Framework.HUGGINGFACE
+    own_options = (SYNC_EACH_BATCH,)
     versions = ("4", "5")
     newest_with_experts = "5"
     label = "transformers"
@@ -49,6 +54,17 @@ class HuggingFace(TorchStack):
         """Gradients are reduced in bf16 (Accelerate)."""
         model, config = super().configure(model, config, given)
         return model, replace(config, main_grads_dtype=REDUCE_DTYPE)
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """Gradients reduced with every microbatch."""
+        config = job.config
+        apart = job.layout.data_parallel_size > 1 and job.num_microbatches > 1
+        if apart and not config.sync_each_batch:
+            yield JobChange(
+                "job.sync_each_batch=true (Accelerate)",
+                "shards of gradients between microbatches, not whole ones",
+                partial(replace, job, config=replace(config, sync_each_batch=True)),
+            )
 
     def semantics(self, job: Job) -> Semantics:
         """Layers 0, n, 2n, ... are checkpointed."""

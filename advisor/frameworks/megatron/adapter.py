@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
@@ -19,24 +20,25 @@ from advisor.frameworks.megatron.flags import (
     megatron_lm_flags,
 )
 from advisor.frameworks.megatron.muon import (
-    STATIC_WORDS,
+    STATIC_LABELS,
     check_release,
     muon_memory,
     without_narrow_weights,
 )
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
-from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.plan import chunk_plan, reads_full_recompute
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
-from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
     RecomputeSetting,
     parse_setting,
 )
-from advisor.frameworks.protocols import FixedMemory, no_file
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.frameworks.names import Framework
+from advisor.frameworks.own_options import HOST_OPTIMIZER, MUON, refuse_options
+from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -49,8 +51,9 @@ from advisor.memory.static import (
     static_memory,
 )
 from advisor.models.layer_kind import LayerKind
-from advisor.models.mixers import LINEAR_MIXERS
-from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.layer_kinds import LINEAR_MIXERS
+from advisor.models.options import AttentionBackend, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
@@ -62,7 +65,7 @@ class Megatron:
     framework: Framework
 
     @property
-    def family(self) -> tuple[Framework, ...]:
+    def family(self) -> tuple[str, ...]:
         """All three: they take the same settings."""
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO
 
@@ -80,12 +83,62 @@ class Megatron:
         """The release that `text` means."""
         return resolve_revision(self.framework, text).version
 
+    def builds(self, model: ModelSpec) -> bool:
+        """Megatron's own layers; those that need a provider's modules Bridge and NeMo alone."""
+        provided = next(of_providers(model), None) is not None
+        return not model.transformer_impl.is_eager and not (self._is_lm and provided)
+
+    def for_recipe(self, framework: str | None) -> str:
+        """NeMo builds what Bridge builds."""
+        bridge = self.framework == Framework.MEGATRON_BRIDGE
+        return Framework.NEMO if bridge and framework == Framework.NEMO else self.framework
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The two that everybody uses."""
+        return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """No mask of all pairs of positions, which flash and fused attention do without."""
+        if self._loads_attention_mask(job.config):
+            config = replace(job.config, create_attention_mask=False)
+            yield JobChange(
+                _WITHOUT_MASK[self.framework],
+                "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
+                partial(replace, job, config=config),
+            )
+
+    def rules_overview(self, version: str) -> RulesOverview:
+        """See rules_overview.overview."""
+        from advisor.frameworks.megatron.rules_overview import overview
+
+        return overview(resolve_revision(self.framework, version))
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """By numbers of layers at the ends, and from 0.13 on by a text."""
+        release = resolve_revision(self.framework, config.framework_version)
+        return LayerSplits(release.splits_unevenly, release.splits_by_text)
+
+    def check_options(self, config: JobConfig) -> None:
+        """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
+        muon.check_release."""
+        nemo = self.framework == Framework.NEMO
+        refuse_options(config, self.framework, (HOST_OPTIMIZER, *(() if nemo else (MUON,))))
+        if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
+            raise UserError(
+                "job.optimizer_cpu_offload",
+                True,
+                "needs the precision-aware optimizer",
+                "set job.use_precision_aware_optimizer=true",
+            )
+        check_release(config, resolve_revision(self.framework, config.framework_version))
+
     def words(self, job: Job) -> str:
         """``Megatron Core 0.19 with Transformer Engine``; the others name their version as well."""
         revision = self._revision(job)
         core = f"Megatron Core {revision.core}"
         if not self._is_lm:
-            name = "NeMo" if self.framework is Framework.NEMO else "Megatron Bridge"
+            name = "NeMo" if self.framework == Framework.NEMO else "Megatron Bridge"
             core = f"{name} {revision.version} ({core})"
         local = job.model.transformer_impl is TransformerImpl.LOCAL
         return f"{core} with {'local layers' if local else 'Transformer Engine'}"
@@ -96,7 +149,7 @@ class Megatron:
         """With the Transformer Engine that the release asks for. Megatron has no layers of other
         frameworks, and its own core attention none of multi-latent attention."""
         self._check_variants(model)
-        if not model.transformer_impl.is_megatron:
+        if model.transformer_impl.is_eager:
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
@@ -122,19 +175,27 @@ class Megatron:
                 "Engine's)",
                 "use transformer_engine",
             )
+        self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
-        check_release(config, revision)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
             transformer_engine_version=release,
-            create_attention_mask=config.loads_attention_mask,
+            create_attention_mask=self._loads_attention_mask(config),
         )
+
+    def _loads_attention_mask(self, config: JobConfig) -> bool:
+        """In Megatron-LM alone, and not with packed sequences, where it is not said: Bridge 0.6
+        leaves it out (training/config.py, skip_getting_attention_mask_from_dataset), NeMo 2 makes
+        none with Transformer Engine (llm/gpt/data/pre_training.py)."""
+        if config.create_attention_mask is not None:
+            return config.create_attention_mask
+        return self._is_lm and config.mean_packed_length is None
 
     def _check_variants(self, model: ModelSpec) -> None:
         """Refuse the blocks that only transformers has, or only Bridge and NeMo."""
         field = next(of_providers(model), "")
-        foreign = not model.transformer_impl.is_megatron
+        foreign = model.transformer_impl.is_eager
         if field and (foreign or self._is_lm):
             name = "Megatron Core" if foreign else "Megatron-LM's command line"
             raise UserError(
@@ -205,7 +266,7 @@ class Megatron:
         static = without_narrow_weights(static, config, shape, chunks)
         beside = gradient_copies(static, config) + last_inputs(shape, chunks)
         return FixedMemory(
-            static=static, words=STATIC_WORDS, buffers=buffers, optimizer_step=beside
+            static=static, words=STATIC_LABELS, buffers=buffers, optimizer_step=beside
         )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
@@ -218,9 +279,10 @@ class Megatron:
 
     def assumed_flags(self, job: Job) -> str:
         """See flags.assumed_flags, bridge.assumed_overrides; NeMo's recipes have their own."""
-        if self.framework is Framework.NEMO:
+        if self.framework == Framework.NEMO:
             return ""
-        return assumed_flags(job, self._revision(job)) if self._is_lm else assumed_overrides(job)
+        write = assumed_flags if self._is_lm else assumed_overrides
+        return write(job, self._revision(job))
 
     def layout_flags(self, job: Job) -> str:
         """Degrees and batch, and what else the framework takes from the command line."""
@@ -240,11 +302,11 @@ class Megatron:
 
     @property
     def _is_lm(self) -> bool:
-        return self.framework is Framework.MEGATRON_LM
+        return self.framework == Framework.MEGATRON_LM
 
     def _revision(self, job: Job) -> Revision:
         """The job's release of its own framework; the newest one of the other framework."""
-        own = job.config.framework is self.framework
+        own = (job.config.framework or Framework.MEGATRON_LM) == self.framework
         return resolve_revision(self.framework, job.config.framework_version if own else "")
 
 
@@ -258,6 +320,13 @@ def _gradient_buffers(
         experts = stage_expert_elements(shape, chunks)
         yield experts, layout.expert_optimizer_shards
     yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
+
+
+_WITHOUT_MASK: Final = {
+    Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
+    Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",
+    Framework.NEMO: "data.create_attention_mask=false",
+}
 
 
 def _own(setting: Setting) -> RecomputeSetting:

@@ -5,11 +5,11 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
-from advisor.answer.advice import Rejection
-from advisor.frameworks.megatron.plan import has_effect
+from advisor.answer.answer import Rejection
+from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, ORDER
+from advisor.frameworks.megatron.plan import has_effect, reads_full_recompute
 from advisor.frameworks.megatron.revisions import Revision, known_recompute_modules
 from advisor.frameworks.megatron.rules import check, without_effect
-from advisor.frameworks.megatron.rules.hybrid import reads_full_recompute
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
@@ -22,19 +22,6 @@ from advisor.job.job import Job
 from advisor.job.pipeline_split import most_layers_of_chunk, pipeline_stages
 from advisor.models.spec import ModelSpec
 
-_ORDER: Final = (
-    "core_attn",
-    "mlp",
-    "layernorm",
-    "mla_up_proj",
-    "moe_act",
-    "shared_experts",
-    "moe",
-    "gdn_norm_out",
-    "gdp_in_proj",
-    "gdp_qkv",
-    "mhc",
-)
 _ALL_SUBSETS: Final = 3
 """Labels up to which every set of them is tried."""
 
@@ -58,15 +45,6 @@ _PUBLISHED: Final = (
     ("moe_act", "mhc"),
     ("mla_up_proj", "mhc"),
     ("mla_up_proj", "moe_act", "mhc"),
-)
-# By what a byte that they free costs: norms and activations first, GEMMs and all-to-alls last.
-_CHEAPEST_FIRST: Final = (
-    "layernorm",
-    "moe_act",
-    "mla_up_proj",
-    "gdn_norm_out",
-    "shared_experts",
-    "mlp",
 )
 
 
@@ -102,7 +80,7 @@ def _divides_all_chunks(setting: RecomputeSetting, job: Job) -> bool:
 @lru_cache(maxsize=256)
 def acting_labels(model: ModelSpec) -> tuple[str, ...]:
     """Labels that replay anything in some layer of `model`, whatever the release."""
-    return tuple(label for label in _ORDER if has_effect(selective(label), model))
+    return tuple(label for label in ORDER if has_effect(selective(label), model))
 
 
 def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
@@ -117,13 +95,13 @@ def label_sets(labels: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         return tuple(subset for size in sizes for subset in combinations(labels, size))
     single = tuple((label,) for label in labels)
     published = tuple(names for names in _PUBLISHED if set(names) <= set(labels))
-    cheap = [label for label in _CHEAPEST_FIRST if label in labels]
+    cheap = [label for label in CHEAPEST_FIRST if label in labels]
     added = tuple(_ordered(cheap[:count]) for count in range(2, len(cheap) + 1))
     return tuple(dict.fromkeys((*single, *published, *added)))
 
 
 def _ordered(labels: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(labels, key=_ORDER.index))
+    return tuple(sorted(labels, key=ORDER.index))
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from typing import Final
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.protocols import FixedMemory, StaticWords
+from advisor.frameworks.protocols import FixedMemory, StaticLabels
 from advisor.job.job import Job, JobConfig, Optimizer
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -28,13 +28,13 @@ from advisor.memory.static import (
 FIRST_RELEASE: Final = (0, 16)
 """Of megatron-core, with optimizer/muon.py."""
 
-STATIC_WORDS: Final = StaticWords(
+STATIC_LABELS: Final = StaticLabels(
     weights=("16-bit weights", "2 bytes a parameter"),
     gradients=("main gradients", "contiguous gradient buffer"),
     optimizer=("fp32 master weights and Adam moments", "12 bytes a parameter over the shards"),
 )
 _MUON_WORDS: Final = replace(
-    STATIC_WORDS,
+    STATIC_LABELS,
     optimizer=("fp32 master weights, momentum, Adam moments", "8 bytes a parameter, Adam's 12"),
 )
 

@@ -7,21 +7,38 @@ nemo/collections/nlp/.../megatron_gpt_config.yaml (activations_checkpoint_*), re
 
 import shlex
 from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any, Final
 
-from advisor.frameworks.megatron.bridge import uneven_split
+from advisor.frameworks.megatron.lowering import job_values, setting_values
+from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.option import Option
+from advisor.frameworks.megatron.options.parallelism import STRATEGY, Parallelism
+from advisor.frameworks.megatron.options.recompute import Recompute
+from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.printing import Values, override, told
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job.job import Job
+
+TOLD_SECTIONS: Final = (Parallelism, Experts, Batch)
+"""What a recipe is told of a job."""
 
 
 def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
     """Overrides that give exactly `setting`, whatever the recipe or the YAML had set before.
 
+    Selective needs a method in NeMo 1's own transformer, which then forces all layers, and may have
+    no number of layers in Megatron Core's. Neither NeMo's core offloads single modules.
+
     >>> nemo_overrides(full(Method.BLOCK, 2), job, resolve_revision(Framework.NEMO, "1"))
     'model.activations_checkpoint_granularity=full ...'
     """
-    parts = _checkpoint(setting) if is_first(revision) else _config(setting)
-    return shlex.join(parts)
+    values = setting_values(setting)
+    if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
+        values["recompute_method"] = str(Method.UNIFORM)
+    parts = _overrides((Recompute,), values, revision)
+    return shlex.join(text for _, text in parts)
 
 
 def is_first(revision: Revision) -> bool:
@@ -29,48 +46,13 @@ def is_first(revision: Revision) -> bool:
     return revision.version == "1"
 
 
-def _checkpoint(setting: RecomputeSetting) -> Iterator[str]:
-    """NeMo 1. Selective needs a method in its own transformer, which then forces all layers, and
-    may have no number of layers in Megatron Core's."""
-    granularity, method, number = "null", "null", "null"
-    if setting.granularity is Granularity.FULL:
-        granularity, method = "full", str(setting.method)
-        number = str(setting.num_layers)
-    elif setting.effective_modules:
-        granularity, method = "selective", str(Method.UNIFORM)
-    for name, value in (("granularity", granularity), ("method", method), ("num_layers", number)):
-        yield f"model.activations_checkpoint_{name}={value}"
-    yield from _offload(setting, "model")
-
-
-def _config(setting: RecomputeSetting) -> Iterator[str]:
-    """NeMo 2: fields of TransformerConfig."""
-    modules = ",".join(f'"{module}"' for module in setting.effective_modules)
-    values = {
-        "recompute_granularity": "selective" if modules else "null",
-        "recompute_modules": f"[{modules}]",
-        "recompute_method": "null",
-        "recompute_num_layers": "null",
-    }
-    if setting.granularity is Granularity.FULL:
-        values |= {
-            "recompute_granularity": "full",
-            "recompute_method": str(setting.method),
-            "recompute_num_layers": str(setting.num_layers),
-        }
-    if setting.distribute_saved_activations:
-        values["distribute_saved_activations"] = "true"
-    for name, value in values.items():
-        yield f"model.config.{name}={value}"
-    yield from _offload(setting, "model.config")
-
-
-def _offload(setting: RecomputeSetting, section: str) -> Iterator[str]:
-    """Whole layers; neither NeMo's core offloads single modules."""
-    if setting.cpu_offloading_num_layers:
-        yield f"{section}.cpu_offloading=true"
-        yield f"{section}.cpu_offloading_weights=false"
-        yield f"{section}.cpu_offloading_num_layers={setting.cpu_offloading_num_layers}"
+def _overrides(
+    sections: tuple[type[Any], ...], values: Values, revision: Revision
+) -> Iterator[tuple[Option, str]]:
+    for row, value in told(sections, values, attrgetter("told_nemo")):
+        path = row.nemo_1 if is_first(revision) else row.nemo
+        if path:
+            yield row, override(path, row, value, quote='"')
 
 
 def nemo_layout_overrides(job: Job, revision: Revision) -> str:
@@ -79,24 +61,11 @@ def nemo_layout_overrides(job: Job, revision: Revision) -> str:
     The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
     lightning/pytorch/strategies/megatron_strategy.py).
     """
-    layout, config = job.layout, job.config
-    first = is_first(revision)
-    strategy, data = ("model", "model") if first else ("trainer.strategy", "data")
-    vpp = layout.virtual_pipeline_model_parallel_size
-    degrees = {
-        "tensor_model_parallel_size": layout.tensor_model_parallel_size,
-        "sequence_parallel": str(layout.sequence_parallel).lower(),
-        "context_parallel_size": layout.context_parallel_size,
-        "pipeline_model_parallel_size": layout.pipeline_model_parallel_size,
-        "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else "null",
-        "expert_model_parallel_size": layout.expert_model_parallel_size,
-        **uneven_split(layout),
-    }
-    batch = {
-        "micro_batch_size": config.micro_batch_size,
-        "global_batch_size": config.global_batch_size,
-    }
-    parts = [f"{strategy}.{name}={value}" for name, value in degrees.items()]
-    if layout.context_parallel_size > 1 and not first:
-        parts.append(f"model.config.cp_comm_type={layout.cp_comm_type}")
-    return shlex.join([*parts, *(f"{data}.{name}={value}" for name, value in batch.items())])
+    found = list(_overrides(TOLD_SECTIONS, job_values(job, revision), revision))
+    ordered = sorted(found, key=lambda part: (_group(part[0]), part[0].place))
+    return shlex.join(text for _, text in ordered)
+
+
+def _group(row: Option) -> int:
+    """The strategy's fields first, the data's last."""
+    return 0 if row.nemo.startswith(STRATEGY) else 2 if row.nemo.startswith("data") else 1

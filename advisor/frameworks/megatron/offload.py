@@ -10,19 +10,20 @@ from functools import lru_cache
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.layers.operators import Module
 from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 
 EVERYTHING = frozenset(Module)
 """What cpu_offloading takes of a layer."""
 
-_REGIONS: dict[str, frozenset[Module]] = {
-    "attn_norm": frozenset({Module.INPUT_LAYERNORM}),
-    "qkv_linear": frozenset({Module.LINEAR_QKV}),
-    "core_attn": frozenset({Module.CORE_ATTENTION}),
-    "attn_proj": frozenset({Module.LINEAR_PROJ}),
-    "mlp_norm": frozenset({Module.PRE_MLP_LAYERNORM}),
+REGIONS = {
+    "attn_norm": Module.INPUT_LAYERNORM,
+    "qkv_linear": Module.LINEAR_QKV,
+    "core_attn": Module.CORE_ATTENTION,
+    "attn_proj": Module.LINEAR_PROJ,
+    "mlp_norm": Module.PRE_MLP_LAYERNORM,
 }
-
+"""What offload_modules names in a layer; of experts nothing is modelled."""
 
 _OF_ATTENTION = frozenset({"attn_norm", "qkv_linear", "core_attn", "attn_proj"})
 _LATENT_QKV = frozenset({Module.QKV_DOWN_PROJ, Module.QK_LAYERNORM, Module.QKV_UP_PROJ})
@@ -38,7 +39,9 @@ def offloaded_modules(
     no norm of its own to offload, and qkv_linear takes the input norm along. Multi-latent attention
     has an input norm of its own, and its region qkv_linear ends with the up-projections.
     """
-    regions = {name: _REGIONS.get(name, frozenset()) for name in setting.offload_modules}
+    regions = {
+        name: frozenset({REGIONS[name]}) for name in setting.offload_modules if name in REGIONS
+    }
     if model.multi_latent_attention and "qkv_linear" in regions:
         regions["qkv_linear"] = _LATENT_QKV
     if model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE:
@@ -47,7 +50,7 @@ def offloaded_modules(
         if kind.feed_forward is FeedForward.DENSE:
             regions.pop("mlp_norm", None)
         if "qkv_linear" in regions and not model.multi_latent_attention:
-            regions["qkv_linear"] |= _REGIONS["attn_norm"]
+            regions["qkv_linear"] |= {REGIONS["attn_norm"]}
     if kind.mixer not in SOFTMAX_MIXERS:  # the regions of attention are SelfAttention's
         regions = {name: regions[name] for name in regions if name not in _OF_ATTENTION}
     return frozenset().union(*regions.values())

@@ -1,23 +1,20 @@
 """From Megatron's recompute settings to a neutral RecomputePlan of one model chunk.
 
 Source: megatron-core 0.16.1 transformer/transformer_block.py (_checkpointed_forward),
-transformer_layer.py, attention.py; run there through tests/oracles.
+run there through tests/oracles; what single labels replay stands in labels.py.
 """
 
 from collections.abc import Iterator
 from functools import lru_cache
 
+from advisor.frameworks.megatron.labels import LABELS
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
+from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
-from advisor.layers.megatron.moe.layer import MOE_MODULES
-from advisor.layers.megatron.moe.shared import SHARED_MODULES
 from advisor.layers.operators import Module
-from advisor.models.layer_kind import DENSE, SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.layer_kind import DENSE, LayerKind, Role
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
-
-_MLP_MODULES = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})
-_ATTENTION_MASK_TYPE_BYTES = 4  # one int32 tensor among the checkpoint's arguments (attention.py)
 
 
 @lru_cache(maxsize=4096)
@@ -81,70 +78,23 @@ def selective_runs(
 ) -> tuple[ReplayRun, ...]:
     """Runs of one layer; labels that act on nothing in it give none.
 
-    core_attn, mlp, moe and shared_experts are plain checkpoints; layernorm, mla_up_proj, moe_act
-    and gdn_norm_out (0.19.0 ssm/gated_delta_net/gdn.py) discard their outputs. Mamba has no label.
-    Under Transformer Engine the norms of dense layers are fused into the linear layers, so that
-    layernorm finds but the input norm of multi-latent attention and the norm before experts, and a
-    checkpoint around the MLP or the up-projections replays their norms too.
+    What lies inside another label's modules is replayed within its replay, not counted apart.
     """
     if kind.role is Role.FINAL_LAYERNORM:
         return ()
-    runs: list[ReplayRun] = []
-    modules = setting.effective_modules
-    has_scores = kind.mixer in SOFTMAX_MIXERS
-    if "core_attn" in modules and has_scores:
-        runs.append(
-            ReplayRun(
-                frozenset({Module.CORE_ATTENTION}), extra_kept_bytes=_ATTENTION_MASK_TYPE_BYTES
-            )
-        )
-    local = model.transformer_impl is TransformerImpl.LOCAL
-    has_experts = kind.feed_forward is FeedForward.MOE
-    if has_experts:
-        runs += _expert_runs(modules, model)
-    elif "mlp" in modules and kind.feed_forward is FeedForward.DENSE:
-        norms = frozenset() if local else frozenset({Module.PRE_MLP_LAYERNORM})
-        if model.norm_placement.behind:
-            norms |= {Module.POST_MLP_LAYERNORM}
-        runs.append(ReplayRun(_MLP_MODULES | norms))
-    if "gdn_norm_out" in modules and kind.mixer is Mixer.GATED_DELTA_NET:
-        norm = frozenset({Module.GDN_NORM_OUT})
-        runs.append(_discarding(norm, replayed_before=Module.GDN_OUT_PROJ))
-    latent = model.multi_latent_attention and has_scores
-    if "mla_up_proj" in modules and latent:
-        fused_norm = frozenset() if local else frozenset({Module.QK_LAYERNORM})
-        up_projections = fused_norm | {Module.QKV_UP_PROJ}
-        runs.append(_discarding(up_projections, replayed_before=Module.CORE_ATTENTION))
-    if "layernorm" in modules and (local or latent):
-        norm = frozenset({Module.INPUT_LAYERNORM})
-        behind = model.norm_placement.behind
-        last = Module.POST_ATTENTION_LAYERNORM if behind else Module.LINEAR_PROJ
-        runs.append(_discarding(norm, replayed_before=last))
-    if "layernorm" in modules and (local or has_experts):
-        norm = frozenset({Module.PRE_MLP_LAYERNORM})
-        last = Module.COMBINE if has_experts else Module.LINEAR_FC2
-        if model.norm_placement.behind:
-            last = Module.POST_MLP_LAYERNORM
-        runs.append(_discarding(norm, replayed_before=last))
-    return tuple(runs)
+    acting = {
+        label: runs
+        for label in LABELS
+        if label.name in setting.effective_modules and (runs := tuple(label.replays(model, kind)))
+    }
+    names = {label.name for label in acting}
+    return tuple(run for label, runs in acting.items() if label.inside not in names for run in runs)
 
 
-def _expert_runs(modules: tuple[str, ...], model: ModelSpec) -> Iterator[ReplayRun]:
-    """Runs inside a MoE layer (moe_layer.py, experts.py). A checkpoint around the whole of it holds
-    the others' modules too; they are replayed within its replay, which is not counted apart."""
-    if "moe" in modules:
-        yield ReplayRun(MOE_MODULES)
-        return
-    if "shared_experts" in modules and model.moe_shared_expert_intermediate_size:
-        yield ReplayRun(SHARED_MODULES)
-    if "moe_act" in modules and model.moe_grouped_gemm:
-        activation = frozenset({Module.EXPERT_ACTIVATION})
-        yield _discarding(activation, replayed_before=Module.EXPERT_FC2)
-
-
-def _discarding(modules: frozenset[Module], *, replayed_before: Module) -> ReplayRun:
-    """Modules whose output is dropped; a hook on a later output writes it again."""
-    return ReplayRun(modules, discards_output=True, replayed_before=replayed_before)
+def reads_full_recompute(hybrid_layer_pattern: str | None, revision: Revision) -> bool:
+    """Whether full recompute reaches the layers: MambaStack never asks for it, HybridStack, which
+    took its place in 0.18, does."""
+    return hybrid_layer_pattern is None or revision.at_least(0, 18)
 
 
 def has_effect(setting: RecomputeSetting, model: ModelSpec) -> bool:

@@ -6,112 +6,69 @@ fills it from flags or YAML. None means: not given, or (for the model's shape) n
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
+from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.communication import Communication
+from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.graphs import CudaGraphs
+from advisor.frameworks.megatron.options.hybrid import Hybrid
+from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.inference import Inference
+from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
+from advisor.frameworks.megatron.options.parallelism import Parallelism
+from advisor.frameworks.megatron.options.precision import Precision
+from advisor.frameworks.megatron.options.recompute import Recompute
+from advisor.frameworks.megatron.options.shape import Shape
+from advisor.frameworks.megatron.options.training import Batch, Loop
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawSettings:
-    """Fields of TransformerConfig under their own names and with their own defaults (0.19.2).
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class RawSettings(
+    Parallelism,
+    Experts,
+    Attention,
+    Hybrid,
+    Shape,
+    Implementation,
+    Loss,
+    Precision,
+    Recompute,
+    CudaGraphs,
+    Communication,
+    OptimizerStep,
+    DataParallel,
+    Batch,
+    Loop,
+    Inference,
+):
+    """Every option under its own name and with its own default (megatron-core 0.19.2): the rows of
+    options/. An instance holds what it is given; the rest are defaults of the class."""
 
-    Beside them: packed_sequences (of several documents, without attention between them), the
-    release of Transformer Engine (empty: the newest that the revision admits),
-    recompute_activations and checkpoint_activations, shorthands of Megatron-LM's command line,
-    expandable_segments, an option of PYTORCH_CUDA_ALLOC_CONF, the optimizer and what goes with it
-    (fields of OptimizerConfig and DistributedDataParallelConfig), and three keys of NeMo 1
-    (mcore_gpt says whether its own transformer or Megatron Core's trains).
-    """
+    def __init__(self, **given: Any) -> None:
+        known = type(self).__dataclass_fields__
+        unknown = given.keys() - known.keys()
+        if unknown:
+            raise TypeError(f"{', '.join(sorted(unknown))}: no option of Megatron")
+        self.__dict__.update(given)
 
-    recompute_granularity: str | None = None
-    recompute_method: str | None = None
-    recompute_num_layers: int | None = None
-    recompute_modules: tuple[str, ...] | None = None
-    distribute_saved_activations: bool = False
-    moe_layer_recompute: bool = False
-    recompute_activations: bool = False
-    checkpoint_activations: bool = False
-    cpu_offloading: bool = False
-    cpu_offloading_num_layers: int = 0
-    fine_grained_activation_offloading: bool = False
-    offload_modules: tuple[str, ...] = ()
-    fine_grained_offloading_max_inflight_offloads: int | None = None
-    moe_paged_stash: bool = False
-    use_transformer_engine_op_fuser: bool = False
-    cuda_graph_impl: str = "none"
-    cuda_graph_modules: tuple[str, ...] = ()
-    cuda_graph_warmup_steps: int = 3
-    enable_cuda_graph: bool = False
-    external_cuda_graph: bool = False
-    expandable_segments: bool = False
-    mcore_gpt: bool = True
-    num_micro_batches_with_partial_activation_checkpoints: int | None = None
-    activations_checkpoint_layers_per_pipeline: int | None = None
-    fp8: str | None = None
-    fp8_recipe: str | None = None
-    fp8_param: bool = False
-    fp8_output_proj: bool = False
-    fp8_quantizer_factory: str | None = None
-    fp4: str | None = None
-    first_last_layers_bf16: bool = False
-    num_layers_at_start_in_bf16: int = 1
-    num_layers_at_end_in_bf16: int = 1
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    add_bias_linear: bool | None = None
-    tensor_model_parallel_size: int = 1
-    sequence_parallel: bool = False
-    pipeline_model_parallel_size: int = 1
-    virtual_pipeline_model_parallel_size: int | None = None
-    pipeline_model_parallel_layout: str | None = None
-    context_parallel_size: int = 1
-    cp_comm_type: tuple[str, ...] = ()
-    hierarchical_context_parallel_sizes: tuple[str, ...] = ()
-    packed_sequences: bool = False
-    transformer_engine_version: str = ""
-    expert_model_parallel_size: int = 1
-    expert_tensor_parallel_size: int | None = None
-    overlap_moe_expert_parallel_comm: bool = False
-    delay_wgrad_compute: bool = False
-    defer_embedding_wgrad_compute: bool = False
-    mtp_num_layers: int | None = None
-    transformer_impl: str = "transformer_engine"
-    attention_backend: str = "auto"
-    window_size: str | None = None
-    softmax_type: str = "vanilla"
-    fp8_dot_product_attention: bool = False
-    multi_latent_attention: bool = False
-    experimental_attention_variant: str | None = None
-    hybrid_layer_pattern: str | None = None
-    enable_mhc_connections: bool = False
-    mhc_recompute_layer_num: int | None = None
-    num_moe_experts: int | None = None
-    moe_layer_freq: str = "1"
-    moe_ffn_hidden_size: int | None = None
-    moe_grouped_gemm: bool = False
-    moe_shared_expert_intermediate_size: int | None = None
-    moe_shared_expert_overlap: bool = False
-    moe_token_dispatcher_type: str = "allgather"
-    moe_flex_dispatcher_backend: str = "deepep"
-    moe_expert_capacity_factor: float | None = None
-    moe_pad_expert_input_to_capacity: bool = False
-    moe_router_topk: int = 2
-    moe_router_pre_softmax: bool = False
-    moe_router_score_function: str = "softmax"
-    moe_router_load_balancing_type: str = "aux_loss"
-    moe_router_enable_expert_bias: bool = False
-    moe_router_padding_for_fp8: bool = False
-    moe_router_padding_for_quantization: bool = False
-    moe_input_jitter_eps: float | None = None
-    optimizer: str = "adam"
-    use_distributed_optimizer: bool = False
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
-    use_precision_aware_optimizer: bool = False
-    fp16: bool = False
-    num_layers: int | None = None
-    num_attention_heads: int | None = None
-    num_query_groups: int | None = None
+    def __repr__(self) -> str:
+        return f"RawSettings({', '.join(f'{k}={v!r}' for k, v in self.given.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RawSettings):
+            return NotImplemented
+        names = self.given.keys() | other.given.keys()
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was given, by name."""
+        return self.__dict__
 
     @property
     def selective(self) -> bool:

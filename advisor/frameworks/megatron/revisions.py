@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 
 class CheckpointKind(StrEnum):
@@ -78,12 +78,12 @@ class Revision:
     @property
     def splits_unevenly(self) -> bool:
         """Whether its options say how many layers which stage gets: in NeMo 1's YAML none does."""
-        return self.framework is not Framework.NEMO or self.version != "1"
+        return self.framework != Framework.NEMO or self.version != "1"
 
     @property
     def label(self) -> str:
         """``megatron-core 0.19``, for reasons and headers."""
-        if self.framework is Framework.MEGATRON_LM:
+        if self.framework == Framework.MEGATRON_LM:
             return f"megatron-core {self.core}"
         return f"{_TITLES[self.framework]} {self.version} (megatron-core {self.core})"
 
@@ -196,12 +196,12 @@ NEMO: Final = tuple(
 """NeMo 1 and NeMo 2. Neither pins a megatron-core (nemo_toolkit 2.5.3 asks for any): 0.14 is the
 one of its last releases' time, and 0.11 the last without a list of modules, which NeMo 1 lacks."""
 
-_RELEASES: Final = {
+_RELEASES: Final[dict[str, tuple[Revision, ...]]] = {
     Framework.MEGATRON_LM: MEGATRON_CORE,
     Framework.MEGATRON_BRIDGE: MEGATRON_BRIDGE,
     Framework.NEMO: NEMO,
 }
-_DEFAULTS: Final = {
+_DEFAULTS: Final[dict[str, str]] = {
     Framework.MEGATRON_LM: "0.19",
     Framework.MEGATRON_BRIDGE: "0.6",
     Framework.NEMO: "2",
@@ -209,7 +209,7 @@ _DEFAULTS: Final = {
 _VERSION: Final = re.compile(r"(?:core[_-])?[vr]?(\d+)\.(\d+)(?:\.\d+)?(?:(?:\.?dev|rc|a|b)\d*)?")
 
 
-def releases(framework: Framework) -> tuple[Revision, ...]:
+def releases(framework: str) -> tuple[Revision, ...]:
     """Every release of `framework` that is known, oldest first; UserError for one that does not
     build on Megatron Core."""
     if framework not in _RELEASES:
@@ -222,25 +222,27 @@ def releases(framework: Framework) -> tuple[Revision, ...]:
     return _RELEASES[framework]
 
 
-def default_version(framework: Framework) -> str:
+def default_version(framework: str) -> str:
     """The newest release: megatron-core 0.19, Megatron Bridge 0.6, NeMo 2."""
     return _DEFAULTS[framework]
 
 
 @lru_cache(maxsize=256)
-def resolve_revision(framework: Framework, version_text: str = "") -> Revision:
-    """The revision behind `version_text`; empty means the newest release.
+def resolve_revision(framework: str, version_text: str = "") -> Revision:
+    """The revision behind `version_text`; empty means the newest release, of Megatron-LM where no
+    framework is named.
 
     Reads ``0.16``, ``0.16.1``, ``core_v0.16.1``, ``v0.6.0`` and ``main``; of NeMo ``2`` or ``2.5``.
     Raises UserError on a version that is not in the table, naming those that are.
     """
+    framework = framework or Framework.MEGATRON_LM
     known = releases(framework)
     text = version_text.strip().lower() or default_version(framework)
     match = _VERSION.fullmatch(text)
     name = f"{int(match.group(1))}.{int(match.group(2))}" if match else text
-    if framework is Framework.MEGATRON_LM and name == "0.20":
+    if framework == Framework.MEGATRON_LM and name == "0.20":
         name = "main"
-    if framework is Framework.NEMO:  # one scheme of keys for 1.x, another for 2.x
+    if framework == Framework.NEMO:  # one scheme of keys for 1.x, another for 2.x
         name = name.removeprefix("v").partition(".")[0]
     for revision in known:
         if revision.version == name:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
-from advisor.frameworks.protocols import FixedMemory, no_file
+from advisor.frameworks.defaults import AdapterDefaults
+from advisor.frameworks.names import Framework
+from advisor.frameworks.protocols import FixedMemory, RulesOverview
 from advisor.frameworks.torch.budget import kernels_note
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
@@ -34,19 +36,21 @@ from advisor.frameworks.torch.setting import (
 )
 from advisor.frameworks.torch.snippet import snippet
 from advisor.frameworks.torch.static import fsdp_memory
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.presets import load_model
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 
-class TorchStack:
+class TorchStack(AdapterDefaults):
     """A stack that shards by data parallelism alone; subclasses say what differs."""
 
-    framework: ClassVar[Framework]
     versions: ClassVar[tuple[str, ...]]
     newest_with_experts: ClassVar[str | None] = None
     label: ClassVar[str]
@@ -59,16 +63,6 @@ class TorchStack:
         DataParallelSharding.GRADIENTS,
     )
     source: ClassVar[str]
-
-    @property
-    def family(self) -> tuple[Framework, ...]:
-        """Itself alone: no other framework means the same by the same words."""
-        return (self.framework,)
-
-    @property
-    def runs_presets(self) -> bool:
-        """They are Megatron's."""
-        return False
 
     @property
     def none(self) -> Setting:
@@ -91,6 +85,25 @@ class TorchStack:
             f"one of {', '.join(self.versions)}",
         )
 
+    def rules_overview(self, version: str) -> RulesOverview:
+        """Found by asking, on a dense model on one node."""
+        from advisor.frameworks.torch.rule_catalogue import overview
+
+        return overview(self, self._some_job(version))
+
+    def _some_job(self, version: str) -> Job:
+        config = JobConfig(
+            seq_length=4096,
+            micro_batch_size=1,
+            global_batch_size=128,
+            framework=self.framework,
+            framework_version=self.version(version),
+        )
+        model, config = self.configure(load_model("llama3_8b"), config, frozenset())
+        layout = self.layout({}, 8)
+        assert layout is not None
+        return Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=8)
+
     def words(self, job: Job) -> str:
         """``torchtitan 0.2 with torch layers``."""
         layers = f"{job.model.transformer_impl} layers"
@@ -100,6 +113,7 @@ class TorchStack:
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """See rules.configured."""
+        self.check_options(config)
         known, version = self.newest_with_experts, config.framework_version
         if model.num_moe_experts is not None and known not in (None, version):
             raise UserError(
@@ -205,10 +219,6 @@ class TorchStack:
     def layout_flags(self, job: Job) -> str:
         """Nothing: part of setting_flags."""
         return ""
-
-    def config_file(self, setting: Setting, job: Job) -> str:
-        """It reads none."""
-        raise no_file(job.config.framework)
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """The allocator's option."""

@@ -34,7 +34,7 @@ def budget_run(
         keeps=frozenset(operator.name for operator in operators if operator.name not in again),
         checkpoint=Checkpoint.EARLY_STOP,
         kept=kept,
-        unsure_bytes=abs(_num_bytes(kept) - _num_bytes(others)),
+        kept_bytes_sigma=abs(_num_bytes(kept) - _num_bytes(others)),
     )
 
 

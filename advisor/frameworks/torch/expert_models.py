@@ -4,8 +4,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from advisor.models.expert_options import LoadBalancing, ScoreFunction, TokenDispatcher
-from advisor.models.spec import Activation, ModelSpec, TransformerImpl
+from advisor.models.options import (
+    Activation,
+    LoadBalancing,
+    ScoreFunction,
+    TokenDispatcher,
+    TransformerImpl,
+)
+from advisor.models.spec import ModelSpec
 
 _GATED: Final = (Activation.SWIGLU, Activation.GEGLU)
 _NEITHER: Final[tuple[tuple[str, Any], ...]] = (

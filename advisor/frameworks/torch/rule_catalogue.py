@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import ClassVar, Protocol
 
-from advisor.answer.advice import Rejection
-from advisor.frameworks.torch.adapter import TorchStack
+from advisor.answer.answer import Rejection
+from advisor.frameworks.names import Framework
+from advisor.frameworks.protocols import RulesOverview
 from advisor.frameworks.torch.setting import (
     FULL,
     NONE,
+    Granularity,
     OpPolicy,
     Option,
     TorchSetting,
@@ -19,11 +22,54 @@ from advisor.frameworks.torch.setting import (
     uniform,
     with_options,
 )
-from advisor.job.job import Framework, Job
-from advisor.models.spec import Activation, TransformerImpl
+from advisor.job.job import Job
+from advisor.job.layout import DataParallelSharding
+from advisor.models.options import Activation, TransformerImpl
+from advisor.plan.recompute_plan import Setting, recomputes
 
 
-def known_rules(stack: TorchStack, job: Job) -> tuple[Rejection, ...]:
+class ListedStack(Protocol):
+    """What is listed of a PyTorch stack, and how it is asked."""
+
+    framework: str
+    label: ClassVar[str]
+    granularities: ClassVar[tuple[Granularity, ...]]
+    policies: ClassVar[tuple[OpPolicy, ...]]
+    options: ClassVar[tuple[Option, ...]]
+    shardings: ClassVar[tuple[DataParallelSharding, ...]]
+
+    def check(self, setting: Setting, job: Job) -> tuple[Rejection, ...]:
+        """Why no training comes of it."""
+        ...
+
+
+def overview(stack: ListedStack, job: Job) -> RulesOverview:
+    """What the release of a stack takes, and every rule of it with an example of a setting that it
+    refuses."""
+    return RulesOverview(
+        label=f"{stack.label} {job.config.framework_version}",
+        facts=tuple(_takes(stack)),
+        rules=tuple(("", rule.rule, _example(rule)) for rule in known_rules(stack, job)),
+    )
+
+
+def _example(rule: Rejection) -> str:
+    setting = f"{rule.setting.spec}: " if recomputes(rule.setting) else ""
+    return f"{setting}{rule.reason} ({rule.source})"
+
+
+def _takes(stack: ListedStack) -> Iterator[tuple[str, str]]:
+    yield "granularities", " ".join(stack.granularities)
+    yield "op:", " ".join(stack.policies) or "none"
+    yield "options", " ".join(f"+{option}" for option in stack.options) or "none"
+    yield "sharding", " ".join(stack.shardings)
+    degrees = (
+        "TP, EP, data parallel" if stack.framework == Framework.TORCHTITAN else "data parallel"
+    )
+    yield "jobs", f"bf16, dense models and experts, {degrees}"
+
+
+def known_rules(stack: ListedStack, job: Job) -> tuple[Rejection, ...]:
     """What the release of `job` refuses, one example of each rule by its name."""
     found: dict[str, Rejection] = {}
     for one, setting in product(_jobs(stack, job), _settings(job)):
@@ -43,12 +89,12 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
     yield from (uniform(2), budget(0.5))
 
 
-def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
+def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
     layers of transformers, an activation whose graph is not known, layouts that the stack does not
     have here or does not divide, and experts on a GPU before Hopper."""
     yield job
-    if stack.framework is Framework.DEEPSPEED:
+    if stack.framework == Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
         configs = (host, replace(host, optimizer_offload_fraction=0.5))
         for sharding, config in product(stack.shardings, configs):
@@ -62,9 +108,9 @@ def _jobs(stack: TorchStack, job: Job) -> Iterator[Job]:
     halved = job.num_gpus // 2
     halves = replace(job.layout, tensor_model_parallel_size=2, data_parallel_size=halved)
     yield replace(job, layout=halves)
-    if stack.framework is Framework.HUGGINGFACE:
+    if stack.framework == Framework.HUGGINGFACE:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
-    if stack.framework is not Framework.TORCHTITAN:
+    if stack.framework != Framework.TORCHTITAN:
         return
     experts = replace(job.model, num_moe_experts=8, moe_ffn_hidden_size=1024)
     cut = replace(job.layout, expert_model_parallel_size=2, expert_tensor_parallel_size=2)

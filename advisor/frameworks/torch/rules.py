@@ -4,17 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import Framework, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import SoftmaxType
-from advisor.models.spec import CrossEntropyFusion, ModelSpec, TransformerImpl
+from advisor.models.options import CrossEntropyFusion, SoftmaxType, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 
 _ONE: Final = (
@@ -58,7 +59,7 @@ _MEGATRON_ATTENTION: Final = (
 
 
 def configured(
-    framework: Framework,
+    framework: str,
     model: ModelSpec,
     config: JobConfig,
     impl: TransformerImpl,
@@ -82,7 +83,7 @@ def configured(
                 f"use {without}megatron_lm",
             )
     if "transformer_impl" in given:
-        if model.transformer_impl.is_megatron:
+        if not model.transformer_impl.is_eager:
             raise UserError(
                 "model.transformer_impl",
                 model.transformer_impl,
@@ -127,7 +128,7 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
 
 
 def data_parallel_layout(
-    framework: Framework,
+    framework: str,
     given: dict[str, Any],
     num_gpus: int,
     shardings: tuple[DataParallelSharding, ...],
@@ -236,7 +237,7 @@ def block_shape(job: Job) -> RankShape:
 
 
 def foreign_word(
-    framework: Framework, setting: TorchSetting, known: tuple[Granularity, ...], source: str
+    framework: str, setting: TorchSetting, known: tuple[Granularity, ...], source: str
 ) -> Iterator[Problem]:
     """A granularity that the framework has no option for."""
     if setting.granularity not in known:

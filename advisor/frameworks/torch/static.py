@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.protocols import FixedMemory, StaticWords
+from advisor.frameworks.protocols import FixedMemory, StaticLabels
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
@@ -10,10 +10,10 @@ from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
-from advisor.models.spec import PositionEmbedding, TransformerImpl
+from advisor.models.options import PositionEmbedding, TransformerImpl
 
 _COMPLEX64_BYTES: Final = 8
-_WORDS: Final = StaticWords(
+_WORDS: Final = StaticLabels(
     weights=(
         "fp32 shards of the parameters, and 16-bit ones that stay gathered",
         "torch distributed/fsdp",

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
@@ -17,7 +18,7 @@ from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.static import fsdp_memory
 from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
 from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
-from advisor.job.job import Framework, Job
+from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import CollectiveKind

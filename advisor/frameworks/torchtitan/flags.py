@@ -66,12 +66,9 @@ def python_module(setting: TorchSetting, job: Job) -> str:
 
 def toml(setting: TorchSetting, job: Job) -> str:
     """The same as sections of a TOML file, which releases to 0.2 read."""
-    lines = []
-    for section, values in {**_job(job), **_mode(setting)}.items():
-        # JSON writes strings, numbers and booleans as TOML does
-        pairs = (f"{key} = {json.dumps(value)}" for key, value in values.items())
-        lines.append("\n".join([f"[{section}]", *pairs]))
-    return "\n\n".join(lines) + "\n"
+    import tomlkit
+
+    return tomlkit.dumps({**_job(job), **_mode(setting)})
 
 
 def _options(sections: Sections) -> Iterator[str]:

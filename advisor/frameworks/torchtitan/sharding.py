@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 from typing import Any, Final
 
 from advisor.base.errors import UserError
+from advisor.base.units import divisors
 from advisor.frameworks.torch.rules import Problem
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
-from advisor.models.spec import divisors
 
 _TP: Final = "tensor_model_parallel_size"
 _EP: Final = "expert_model_parallel_size"

@@ -22,7 +22,7 @@ from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
-from advisor.models.spec import PositionEmbedding, TransformerImpl
+from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
 @cached_operators
@@ -49,9 +49,7 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
     if model.apply_embedding_scaling:
         scaled = hidden(shape, "embedding_scaled")
         return lookup, pointwise("embedding_scale", Module.EMBEDDING, (output,), scaled)
-    _, dropped = dropout(
-        shape, "embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout
-    )
+    _, dropped = dropout("embedding_dropout_out", Module.EMBEDDING, output, model.hidden_dropout)
     return (lookup, *dropped)
 
 

@@ -10,19 +10,19 @@ from dataclasses import replace
 from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Activation, Normalization
+from advisor.models.options import Activation, Normalization
 
 
-def activation(shape: RankShape, name: str, *width: int, dtype: DType | None = None) -> Tensor:
+def activation(shape: RankShape, name: str, *width: int) -> Tensor:
     """[micro_batch_size, seq_length, width]."""
-    return Tensor(name, (shape.micro_batch_size, shape.local_seq, *width), dtype or shape.dtype)
+    return Tensor(name, (shape.micro_batch_size, shape.local_seq, *width), shape.dtype)
 
 
-def hidden(shape: RankShape, name: str, dtype: DType | None = None) -> Tensor:
+def hidden(shape: RankShape, name: str) -> Tensor:
     """[micro_batch_size, seq_length (/ tp), hidden_size]: torchtitan cuts the sequence outside
     attention and MLP."""
     size = (shape.micro_batch_size, shape.norm_seq, shape.model.hidden_size)
-    return Tensor(name, size, dtype or shape.dtype)
+    return Tensor(name, size, shape.dtype)
 
 
 def in_fp32(tensor: Tensor, name: str) -> Tensor:
@@ -116,7 +116,7 @@ def residual(
 
 
 def dropout(
-    shape: RankShape, name: str, module: Module, source: Tensor, probability: float
+    name: str, module: Module, source: Tensor, probability: float
 ) -> tuple[Tensor, tuple[Operator, ...]]:
     """`source` after nn.Dropout, which keeps a 1-byte mask (native_dropout); nothing at 0."""
     if probability == 0:

@@ -22,7 +22,7 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 
 
 def attention_operators(
@@ -57,7 +57,7 @@ def _core_attention(
         return core
     output = core[-1].outputs[0]
     joined = Tensor(f"{output.name}_joined", output.shape, output.dtype)
-    return *core, copy_operator(shape, "join_chunks", Module.LINEAR_PROJ, (output,), (joined,))
+    return *core, copy_operator("join_chunks", Module.LINEAR_PROJ, (output,), (joined,))
 
 
 def _cuts_chunks(shape: RankShape, kind: LayerKind) -> bool:
@@ -142,7 +142,7 @@ def _query_key_value(
         operators.append(gather)
     query, key, value, *gate = _split(shape, mixed)
     operators.append(
-        copy_operator(shape, "split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value, *gate))
+        copy_operator("split_qkv", Module.LINEAR_QKV, (mixed,), (query, key, value, *gate))
     )
     if model.qk_layernorm or (model.qk_l2_norm and kind.rotary):
         query, query_norm = _head_norm(shape, query, "query_norm")
@@ -151,9 +151,7 @@ def _query_key_value(
     if _cuts_chunks(shape, kind):
         sources = (query, key, value)
         query, key, value = (Tensor(f"{t.name}_chunks", t.shape, t.dtype) for t in sources)
-        operators.append(
-            copy_operator(shape, "cut_chunks", Module.ROTARY, sources, (query, key, value))
-        )
+        operators.append(copy_operator("cut_chunks", Module.ROTARY, sources, (query, key, value)))
     if model.position_embedding_type is PositionEmbedding.ROPE and kind.rotary:
         query, key, rotary = _rotary(shape, query, key)
         operators.append(rotary)

@@ -3,16 +3,16 @@
 Derived from its sources, 2.11.0 and 2.20.2, pytorch/attention/dot_product_attention/
 context_parallel.py (AttnFuncWithCPAndKVP2P, AttnFuncWithCPAndKVAllGather,
 AttnFuncWithCPAndQKVOA2A), and from the releases between where these differ; bytes are held against
-these functions on CPU tensors (tests/advisor/layers/megatron/test_context_parallel.py), no GPU has measured
-them. Every rank has one chunk from either end of the sequence, so that the causal mask gives all
-the same work.
+these functions on CPU tensors (tests/advisor/layers/megatron/test_context_parallel.py), no GPU has
+measured them. Every rank has one chunk from either end of the sequence, so that the causal mask
+gives all the same work.
 """
 
 from dataclasses import dataclass, replace
 
 from advisor.layers.operators import Collective, CollectiveKind, Group, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 
 _OUTPUT_BY_HEADS = (2, 15)
 """From this release on a2a+p2p keeps its output as it was computed, before heads are given back,

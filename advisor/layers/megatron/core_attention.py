@@ -13,9 +13,8 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
-from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import Mixer
-from advisor.models.spec import AttentionBackend
+from advisor.models.options import AttentionBackend, SoftmaxType
 
 MIXED_QKV = "mixed_qkv"
 """Name of linear_qkv's output, of which q, k and v may be views."""
@@ -31,7 +30,6 @@ def _output(shape: RankShape, name: str) -> Tensor:
 
 
 def copy_operator(
-    shape: RankShape,
     name: str,
     module: Module,
     inputs: tuple[Tensor, ...],
@@ -66,7 +64,7 @@ def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Ten
     if source.base is None:
         return source
     copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-    copies.append(copy_operator(shape, copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
+    copies.append(copy_operator(copy.name, Module.CORE_ATTENTION, (source,), (copy,)))
     return copy
 
 
@@ -128,7 +126,7 @@ def _flash_attention(
         return (operator,)
     transposed = _output(shape, "core_attn_out_transposed")
     return operator, copy_operator(
-        shape, "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
+        "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
     )
 
 
@@ -166,7 +164,6 @@ def _unfused_attention(
         )
         operators.append(
             copy_operator(
-                shape,
                 "expand_kv",
                 Module.CORE_ATTENTION,
                 (key, value),

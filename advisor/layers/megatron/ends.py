@@ -19,7 +19,7 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
-from advisor.models.spec import CrossEntropyFusion, PositionEmbedding
+from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 
 
 def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
@@ -55,7 +55,7 @@ def _output_weight(shape: RankShape) -> Weight:
 
 def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Embedding lookup, and its dropout where hidden_dropout > 0."""
-    if shape.model.transformer_impl.is_megatron:
+    if not shape.model.transformer_impl.is_eager:
         return _megatron_embedding(shape)
     from advisor.layers.eager.ends import embedding_layer
 
@@ -147,7 +147,7 @@ def head_operators(shape: RankShape) -> tuple[Operator, ...]:
 
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
     """The same by what runs as one: eager torch computes the loss outside the model."""
-    if shape.model.transformer_impl.is_megatron:
+    if not shape.model.transformer_impl.is_eager:
         return (("head", _megatron_head(shape)),)
     from advisor.layers.eager.ends import cross_entropy, output_head
 
@@ -194,7 +194,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     for depth in range(1, depths + 1):
         output = replace(_output_layer(shape, parts[depth], depth), forward_holds=variables)
         entropy = _cross_entropy(shape, output.outputs[0], f"_{depth}")
-        losses = _depth_loss(shape, entropy.outputs[0])
+        losses = _depth_loss(entropy.outputs[0])
         variables = (*output.outputs, *losses.outputs)
         operators += [output, entropy, losses]
     output = _output_layer(shape, parts[0])
@@ -202,7 +202,7 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
     return (*operators, output, entropy)
 
 
-def _depth_loss(shape: RankShape, loss: Tensor) -> Operator:
+def _depth_loss(loss: Tensor) -> Operator:
     """Masked and scaled losses [micro_batch_size, seq_length / cp] of one depth, in fp32; keeps the
     shifted loss mask and what it returns."""
     mask, masked, scaled = (

@@ -37,9 +37,7 @@ def gated_delta_net_operators(shape: RankShape, source: Tensor) -> tuple[Operato
     convolved = shape.activation("conv_out", 2 * keys + values)
     alpha, beta = (shape.activation(name, heads) for name in ("alpha", "beta_logits"))
     conv_in = shape.activation("conv_in", 2 * keys + values)
-    split = copy_operator(
-        shape, "split_in_proj", Module.GDN_CONV, (local,), (conv_in, gate, alpha, beta)
-    )
+    split = copy_operator("split_in_proj", Module.GDN_CONV, (local,), (conv_in, gate, alpha, beta))
     query, key, value, prepare = _query_key_value(shape, convolved)
     gates = _gates(shape, alpha, beta)
     rule = _gated_delta_rule(shape, (query, key, value), gates)
@@ -120,7 +118,7 @@ def _query_key_value(
         saved=(normed, length),
         forward_workspace=normed.num_bytes,  # the kernel's contiguous input
     )
-    repeat = copy_operator(shape, "repeat_heads", Module.GDN_RULE, (normed,), (query, key))
+    repeat = copy_operator("repeat_heads", Module.GDN_RULE, (normed,), (query, key))
     return query, key, value, (l2norm, repeat)
 
 

@@ -16,7 +16,7 @@ from advisor.layers.megatron.mappings import (
 from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.models.attention_kinds import RopeType
+from advisor.models.options import RopeType
 
 Operators = tuple[Operator, ...]
 _DOWN = Module.QKV_DOWN_PROJ
@@ -78,7 +78,7 @@ def _compressed_kv(shape: RankShape, source: Tensor) -> tuple[Tensor, Tensor, Op
     tokens = combined.shape[:2]
     compressed = combined.view("kv_compressed", (*tokens, model.kv_lora_rank))
     k_pos_emb = combined.view("k_pos_emb", (*tokens, rope))
-    split = copy_operator(shape, "split_kv", _DOWN, (combined,), (compressed, k_pos_emb))
+    split = copy_operator("split_kv", _DOWN, (combined,), (compressed, k_pos_emb))
     if not cuts_sequence(shape):
         return compressed, k_pos_emb, (*operators, split)
     if shape.is_local:
@@ -115,7 +115,7 @@ def _norm(shape: RankShape, source: Tensor, name: str) -> tuple[Tensor, Operator
     operators: list[Operator] = []
     if not shape.is_local and source.base is not None:
         copy = Tensor(f"{source.name}_contiguous", source.shape, shape.dtype)
-        operators.append(copy_operator(shape, copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
+        operators.append(copy_operator(copy.name, Module.QKV_UP_PROJ, (source,), (copy,)))
         source = copy
     if not shape.model.qk_layernorm:
         return source, tuple(operators)

@@ -58,7 +58,7 @@ def _transposed(shape: RankShape, name: str, source: Tensor) -> tuple[tuple[Oper
     if shape.micro_batch_size == 1:
         return (), source
     copy = Tensor(name, source.shape, source.dtype)
-    return (copy_operator(shape, name, Module.MAMBA_SCAN, (source,), (copy,)),), copy
+    return (copy_operator(name, Module.MAMBA_SCAN, (source,), (copy,)),), copy
 
 
 def _scan(shape: RankShape, source: Tensor, output: Tensor) -> Operator:

@@ -3,7 +3,7 @@
 from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Normalization
+from advisor.models.options import Normalization
 
 
 def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tensor) -> Operator:

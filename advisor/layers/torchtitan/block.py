@@ -32,7 +32,7 @@ from advisor.layers.torchtitan.collectives import gather_sequence, scatter_seque
 from advisor.layers.torchtitan.latent_attention import latent_attention
 from advisor.layers.torchtitan.moe import grouped_experts_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 
 
 @cached_operators
@@ -78,7 +78,7 @@ def _attention(
     part = whole if shape.tp == 1 else hidden(shape, "wo_out.scattered")
     scatter = scatter_sequence(shape, Module.LINEAR_PROJ, whole, part, (source, *held))
     branch, dropped = dropout(
-        shape, "attention_dropout_out", Module.SELF_ATTN_BDA, part, shape.model.hidden_dropout
+        "attention_dropout_out", Module.SELF_ATTN_BDA, part, shape.model.hidden_dropout
     )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
     return (*gather, *operators, *scatter, *dropped, add)
@@ -187,9 +187,7 @@ def _feed_forward(shape: RankShape, source: Tensor, skip: Tensor) -> tuple[Opera
     )
     held = (normed, source, activated)
     operators += scatter_sequence(shape, Module.LINEAR_FC2, whole, w2_out, held)
-    branch, dropped = dropout(
-        shape, "ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout
-    )
+    branch, dropped = dropout("ffn_dropout_out", Module.MLP_BDA, w2_out, model.hidden_dropout)
     add = residual(
         "ffn_residual",
         Module.MLP_BDA,

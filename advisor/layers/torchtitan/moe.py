@@ -23,7 +23,7 @@ from advisor.layers.expert_tokens import moe_tokens, rows
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.torchtitan.collectives import all_to_all
-from advisor.models.expert_options import ScoreFunction
+from advisor.models.options import ScoreFunction
 from advisor.models.spec import ModelSpec
 
 ALIGNMENT: Final = 8

@@ -29,7 +29,7 @@ from advisor.layers.transformers.core_attention import core_attention
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
-from advisor.models.spec import Activation, PositionEmbedding
+from advisor.models.options import Activation, PositionEmbedding
 
 
 @cached_operators
@@ -99,9 +99,7 @@ def _attention(
         bias=model.add_bias_linear,
         holds=(source, query, key, value),
     )
-    branch, dropped = dropout(
-        shape, "resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout
-    )
+    branch, dropped = dropout("resid_dropout_out", Module.SELF_ATTN_BDA, out, model.hidden_dropout)
     branch, behind = _norm_behind(
         shape, "post_attention_layernorm", Module.POST_ATTENTION_LAYERNORM, branch
     )
@@ -176,7 +174,7 @@ def _mlp(
     operators.append(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )
-    branch, dropped = dropout(shape, "mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
+    branch, dropped = dropout("mlp_dropout_out", Module.MLP_BDA, out, model.hidden_dropout)
     branch, behind = _norm_behind(
         shape, "post_feedforward_layernorm", Module.POST_MLP_LAYERNORM, branch
     )

@@ -11,7 +11,7 @@ from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 
 _CORE = Module.CORE_ATTENTION
 

@@ -9,7 +9,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Normalization
+from advisor.models.options import Normalization
 
 
 def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Tensor) -> Operator:

@@ -6,61 +6,34 @@ deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes are required: no val
 
 from typing import Any
 
-from advisor.models.expert_options import LoadBalancing, RouterDType, ScoreFunction, TokenDispatcher
-from advisor.models.huggingface.keys import HuggingFaceConfig
+from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys
+from advisor.models.huggingface.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import Activation, ModelSpec
+from advisor.models.options import (
+    Activation,
+    LoadBalancing,
+    RouterDType,
+    ScoreFunction,
+)
+from advisor.models.spec import ModelSpec
 
-_SHAPE = frozenset(
-    {
-        "num_hidden_layers",
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "vocab_size",
-        "max_position_embeddings",
-        "hidden_act",
-        "tie_word_embeddings",
-        "attention_dropout",
-        "attention_bias",
-        "num_nextn_predict_layers",
-    }
+_READ = SHAPE_KEYS | keys(
+    """
+    hidden_act attention_bias num_nextn_predict_layers
+    n_routed_experts num_experts_per_tok moe_intermediate_size n_shared_experts
+    first_k_dense_replace moe_layer_freq n_group topk_group topk_method scoring_func norm_topk_prob
+    routed_scaling_factor aux_loss_alpha seq_aux ep_size
+    """
 )
-_ROUTER = frozenset(
-    {
-        "n_routed_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size",
-        "n_shared_experts",
-        "first_k_dense_replace",
-        "moe_layer_freq",
-        "n_group",
-        "topk_group",
-        "topk_method",
-        "scoring_func",
-        "norm_topk_prob",
-        "routed_scaling_factor",
-        "aux_loss_alpha",
-        "seq_aux",
-        "ep_size",
-    }
+_LATENT = keys(
+    """
+    q_lora_rank kv_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim qk_head_dim
+    rope_interleave
+    """
 )
-_LATENT = frozenset(
-    {
-        "q_lora_rank",
-        "kv_lora_rank",
-        "qk_nope_head_dim",
-        "qk_rope_head_dim",
-        "v_head_dim",
-        "qk_head_dim",
-        "head_dim",
-        "rope_interleave",
-    }
-)
-_GLM = frozenset({"head_dim", "partial_rotary_factor", "use_qk_norm"})
+_GLM = keys("partial_rotary_factor use_qk_norm")
 # Checkpoints of these models come with their own code and in 8 bits; training is in 16 bits.
-_AS_PUBLISHED = frozenset({"auto_map", "quantization_config", "router_aux_loss_coef"})
+_AS_PUBLISHED = keys("auto_map quantization_config router_aux_loss_coef")
 
 LATENT_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 DEEPSEEK_TYPES = (*LATENT_TYPES, "glm4_moe")
@@ -70,23 +43,15 @@ def read_deepseek(config: HuggingFaceConfig) -> ModelSpec:
     """The shape of one of DEEPSEEK_TYPES, with experts, and multi-token prediction where it has."""
     latent = config.values["model_type"] in LATENT_TYPES
     own = _LATENT if latent else _GLM
-    config.check_keys(_SHAPE | _ROUTER | own | _AS_PUBLISHED)
+    config.check_keys(_READ | own | _AS_PUBLISHED)
     bias = config.get("attention_bias", bool, False)
     if latent and bias:
         raise config.refuse("attention_bias", "latent attention has no biases in Megatron")
-    if config.get("hidden_act", str, "silu") != "silu":
-        raise config.refuse("hidden_act", "is not an activation that is modelled here", "silu")
+    config.check_activation("hidden_act", "silu", "is not an activation that is modelled here")
     return ModelSpec(
-        name=config.model_name,
+        **config.shape(),
         num_layers=config.positive("num_hidden_layers"),
-        hidden_size=config.positive("hidden_size"),
-        ffn_hidden_size=config.positive("intermediate_size"),
-        num_attention_heads=config.positive("num_attention_heads"),
-        vocab_size=config.positive("vocab_size"),
-        max_position_embeddings=config.positive("max_position_embeddings"),
         activation=Activation.SWIGLU,
-        share_embeddings_and_output_weights=config.get("tie_word_embeddings", bool, False),
-        attention_dropout=config.get("attention_dropout", float, 0.0),
         mtp_num_layers=config.get("num_nextn_predict_layers", int, 0) or None,
         **(_latent_fields(config) if latent else _glm_fields(config, bias)),
         **_expert_fields(config),
@@ -126,35 +91,35 @@ def _expert_fields(config: HuggingFaceConfig) -> dict[str, Any]:
     GLM and noaux_tc have sigmoid scores and a bias of every expert; groups limit the choice where
     there are several.
     """
-    width, layers = config.positive("moe_intermediate_size"), config.positive("num_hidden_layers")
-    dense = config.get("first_k_dense_replace", int, 0)
-    if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
-        raise config.refuse("moe_layer_freq", "with first_k_dense_replace fits no layers", "1")
+    width, shared = config.positive("moe_intermediate_size"), config.get("n_shared_experts", int, 0)
     method = config.get("topk_method", str, None)
-    glm = config.values["model_type"] == "glm4_moe"
-    biased = glm or method == "noaux_tc"
-    groups = config.get("n_group", int, 1) if method != "greedy" else 1
-    sigmoid = config.get("scoring_func", str, "sigmoid" if biased else "softmax") == "sigmoid"
+    biased = config.values["model_type"] == "glm4_moe" or method == "noaux_tc"
+    scores = ScoreFunction.SIGMOID if biased else ScoreFunction.SOFTMAX
+    sigmoid = config.get("scoring_func", str, str(scores)) == "sigmoid"
+    by_sequence = config.get("seq_aux", bool, False)
     return {
         "num_moe_experts": config.positive("n_routed_experts"),
-        "moe_layer_freq": LayerPattern(f"[0]*{dense}+[1]*{layers - dense}" if dense else "1"),
+        "moe_layer_freq": _expert_layers(config),
         "moe_ffn_hidden_size": width,
         "moe_router_topk": config.positive("num_experts_per_tok"),
-        "moe_shared_expert_intermediate_size": config.get("n_shared_experts", int, 0) * width
-        or None,
-        "moe_router_num_groups": groups if groups > 1 else None,
-        "moe_router_group_topk": config.positive("topk_group") if groups > 1 else None,
+        "moe_shared_expert_intermediate_size": shared * width or None,
+        **group_fields(config, 1 if method == "greedy" else config.get("n_group", int, 1)),
         "moe_router_score_function": ScoreFunction.SIGMOID if sigmoid else ScoreFunction.SOFTMAX,
         "moe_router_pre_softmax": not sigmoid,
         "moe_router_enable_expert_bias": biased,
         "moe_router_dtype": RouterDType.FP32 if biased else None,
         "moe_router_load_balancing_type": (
-            LoadBalancing.SEQ_AUX_LOSS
-            if config.get("seq_aux", bool, False)
-            else LoadBalancing.AUX_LOSS
+            LoadBalancing.SEQ_AUX_LOSS if by_sequence else LoadBalancing.AUX_LOSS
         ),
         "moe_aux_loss_coeff": config.get("aux_loss_alpha", float, 0.0),
-        "moe_token_dispatcher_type": TokenDispatcher.ALLTOALL,
-        "moe_grouped_gemm": True,
-        "moe_permute_fusion": True,
+        **AS_BRIDGE_RUNS_EXPERTS,
     }
+
+
+def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
+    """All layers but the first_k_dense_replace."""
+    layers = config.positive("num_hidden_layers")
+    dense = config.get("first_k_dense_replace", int, 0)
+    if config.get("moe_layer_freq", int, 1) != 1 or not 0 <= dense <= layers:
+        raise config.refuse("moe_layer_freq", "with first_k_dense_replace fits no layers", "1")
+    return LayerPattern(f"[0]*{dense}+[1]*{layers - dense}" if dense else "1")

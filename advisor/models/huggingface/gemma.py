@@ -8,11 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.models.expert_options import ScoreFunction, TokenDispatcher
-from advisor.models.huggingface.keys import HuggingFaceConfig
+from advisor.models.huggingface.keys import HuggingFaceConfig, keys
+from advisor.models.huggingface.windows import each_nth
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
-from advisor.models.spec import AttentionBackend, TransformerImpl
-from advisor.models.variants import NormPlacement
+from advisor.models.options import (
+    AttentionBackend,
+    NormPlacement,
+    ScoreFunction,
+    TokenDispatcher,
+    TransformerImpl,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +48,12 @@ def _gemma2(config: HuggingFaceConfig) -> dict[str, Any]:
         _cap(config, key, default)
         for key, default in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0))
     )
-    unfused = (
-        {}
-        if scores is None
-        else {
-            "attention_backend": AttentionBackend.UNFUSED,
-            "attention_softmax_in_fp32": False,
-        }
-    )
-    caps = {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
-    return {**_gemma(config), **caps, **unfused}
+    fields = _gemma(config)
+    fields |= {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
+    if scores is not None:
+        fields["attention_backend"] = AttentionBackend.UNFUSED
+        fields["attention_softmax_in_fp32"] = False
+    return fields
 
 
 def _cap(config: HuggingFaceConfig, key: str, default: float) -> float | None:
@@ -103,7 +104,8 @@ def _llama4(config: HuggingFaceConfig) -> dict[str, Any]:
 
 def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
     """Layers of moe_layers, or each interleave_moe_layer_step-th."""
-    layers, step = _num_layers(config), config.positive("interleave_moe_layer_step", 1)
+    layers = config.positive("num_hidden_layers")
+    step = config.positive("interleave_moe_layer_step", 1)
     chosen = config.get("moe_layers", tuple[int, ...], tuple(range(step - 1, layers, step)))
     experts = [int(layer in chosen) for layer in range(layers)]
     if all(experts):
@@ -113,18 +115,18 @@ def _expert_layers(config: HuggingFaceConfig) -> LayerPattern:
 
 def _repeated(entries: list[int]) -> LayerPattern | None:
     """``[0,1]*24`` for what repeats so."""
-    period = entries.index(1) + 1 if 1 in entries else 0
-    times = len(entries) // period if period else 0
-    head = entries[:period]
-    return (
-        LayerPattern(f"[{','.join(map(str, head))}]*{times}") if head * times == entries else None
-    )
+    head = entries[: entries.index(1) + 1] if 1 in entries else []
+    times = len(entries) // len(head) if head else 0
+    if head * times != entries:
+        return None
+    return LayerPattern(f"[{','.join(map(str, head))}]*{times}")
 
 
 def _bare_layers(config: HuggingFaceConfig) -> LayerPattern:
     """Layers without rotary positions: the zeros of no_rope_layers, which is named for the
     opposite, or each Nth; those alone see the whole sequence."""
-    layers, every = _num_layers(config), config.positive("no_rope_layer_interval", 4)
+    layers = config.positive("num_hidden_layers")
+    every = config.positive("no_rope_layer_interval", 4)
     rotary = config.get("no_rope_layers", tuple[int, ...], ())
     rotary = rotary or tuple(int(layer % every != 0) for layer in range(1, layers + 1))
     types = tuple("chunked_attention" if has else "full_attention" for has in rotary)
@@ -133,47 +135,23 @@ def _bare_layers(config: HuggingFaceConfig) -> LayerPattern:
             "layer_types",
             "must be chunked_attention where no_rope_layers is 1, and no other",
         )
-    bare = [int(not has) for has in rotary]
-    first = bare.index(1) + 1 if 1 in bare else layers + 1
-    if bare == [int(layer % first == 0) for layer in range(1, layers + 1)]:
-        return LayerPattern(str(first))
-    return LayerPattern.read(bare, "no_rope_layers")
-
-
-def _num_layers(config: HuggingFaceConfig) -> int:
-    return config.positive("num_hidden_layers")
+    bare = [not has for has in rotary]
+    return each_nth(bare) or LayerPattern.read([int(one) for one in bare], "no_rope_layers")
 
 
 # Scaling of queries, and names that older files repeat, change no size.
-_GEMMA_KEYS = frozenset(
-    {
-        "hidden_activation",
-        "query_pre_attn_scalar",
-        "use_bidirectional_attention",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "cache_implementation",
-        "rope_local_base_freq",
-        "_sliding_window_pattern",
-    }
+_GEMMA_KEYS = keys(
+    """
+    hidden_activation query_pre_attn_scalar use_bidirectional_attention attn_logit_softcapping
+    final_logit_softcapping cache_implementation rope_local_base_freq _sliding_window_pattern
+    """
 )
-_LLAMA4_KEYS = frozenset(
-    {
-        "intermediate_size_mlp",
-        "num_local_experts",
-        "num_experts_per_tok",
-        "moe_layers",
-        "interleave_moe_layer_step",
-        "use_qk_norm",
-        "no_rope_layers",
-        "no_rope_layer_interval",
-        "attention_chunk_size",
-        "router_aux_loss_coef",
-        "attn_temperature_tuning",
-        "floor_scale",
-        "attn_scale",
-        "for_llm_compressor",
-    }
+_LLAMA4_KEYS = keys(
+    """
+    intermediate_size_mlp num_local_experts num_experts_per_tok moe_layers interleave_moe_layer_step
+    use_qk_norm no_rope_layers no_rope_layer_interval attention_chunk_size router_aux_loss_coef
+    attn_temperature_tuning floor_scale attn_scale for_llm_compressor
+    """
 )
 GEMMA2, GEMMA3 = Variant(_GEMMA_KEYS, _gemma2), Variant(_GEMMA_KEYS, _gemma3)
-LLAMA4, OLMO2 = Variant(_LLAMA4_KEYS, _llama4), Variant(frozenset(), _olmo2)
+LLAMA4, OLMO2 = Variant(_LLAMA4_KEYS, _llama4), Variant(keys(""), _olmo2)

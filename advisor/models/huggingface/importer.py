@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from advisor.base.errors import UserError
-from advisor.base.units import nearest_names
+from advisor.base.units import nearest_divisors, nearest_names
 from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES, read_deepseek
 from advisor.models.huggingface.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
-from advisor.models.huggingface.keys import HuggingFaceConfig, read_config
+from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
 from advisor.models.huggingface.linear_attention import HYBRID_TYPES, read_hybrid
 from advisor.models.huggingface.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
 from advisor.models.huggingface.windows import Windows, window_fields
-from advisor.models.spec import (
-    Activation,
-    ModelSpec,
-    Normalization,
-    PositionEmbedding,
-    nearest_divisors,
-)
+from advisor.models.options import Activation, Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 
 _GATED = {
     "silu": Activation.SWIGLU,
@@ -80,18 +75,9 @@ _DECODERS = {
     "llama": _Decoder(bias_keys=("attention_bias", "mlp_bias")),
     "mistral": _Decoder(num_key_value_heads=8, windows=Windows(default=4096)),
     "qwen2": _Decoder(num_key_value_heads=32, windows=_QWEN_WINDOWS, qkv_bias=True),
-    "qwen3": _Decoder(
-        num_key_value_heads=32,
-        head_dim=128,
-        windows=_QWEN_WINDOWS,
-        qk_norm=True,
-    ),
+    "qwen3": _Decoder(num_key_value_heads=32, head_dim=128, windows=_QWEN_WINDOWS, qk_norm=True),
     "phi3": _Decoder(windows=Windows()),
-    "mixtral": _Decoder(
-        num_key_value_heads=8,
-        windows=Windows(),
-        experts=EXPERT_KEYS["mixtral"],
-    ),
+    "mixtral": _Decoder(num_key_value_heads=8, windows=Windows(), experts=EXPERT_KEYS["mixtral"]),
     "gemma2": replace(
         _GEMMA,
         windows=Windows(default=4096, every=2),
@@ -118,7 +104,6 @@ _DECODERS = {
     "qwen3_moe": _Decoder(
         num_key_value_heads=4,
         windows=_QWEN_WINDOWS,
-        bias_keys=(),
         qk_norm=True,
         experts=EXPERT_KEYS["qwen3_moe"],
     ),
@@ -130,48 +115,16 @@ _DECODERS = {
         rotary_percent=0.5,
     ),
 }
-_DECODER_KEYS = frozenset(
-    {
-        "num_hidden_layers",
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "vocab_size",
-        "max_position_embeddings",
-        "hidden_act",
-        "tie_word_embeddings",
-        "attention_dropout",
-        "partial_rotary_factor",
-        "rope_parameters",
-        "layer_types",
-        "sliding_window",
-    }
+_DECODER_KEYS = SHAPE_KEYS | keys(
+    "hidden_act partial_rotary_factor rope_parameters layer_types sliding_window"
 )
-_GPT2_KEYS = frozenset(
-    {
-        "n_layer",
-        "n_embd",
-        "n_inner",
-        "n_head",
-        "n_positions",
-        "n_ctx",
-        "vocab_size",
-        "activation_function",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "tie_word_embeddings",
-        "scale_attn_weights",
-        "scale_attn_by_inverse_layer_idx",
-        "reorder_and_upcast_attn",
-        "summary_type",
-        "summary_use_proj",
-        "summary_activation",
-        "summary_proj_to_labels",
-        "summary_first_dropout",
-    }
+_GPT2_KEYS = keys(
+    """
+    n_layer n_embd n_inner n_head n_positions n_ctx vocab_size activation_function resid_pdrop
+    embd_pdrop attn_pdrop tie_word_embeddings scale_attn_weights scale_attn_by_inverse_layer_idx
+    reorder_and_upcast_attn summary_type summary_use_proj summary_activation summary_proj_to_labels
+    summary_first_dropout
+    """
 )
 MODEL_TYPES = (*_DECODERS, *DEEPSEEK_TYPES, *HYBRID_TYPES, "gpt2")
 REFUSED = {
@@ -222,26 +175,23 @@ def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
     parts = (family.windows, family.experts, family.variant)
     own = [part.keys for part in parts if part is not None]
     config.check_keys(_DECODER_KEYS.union(family.bias_keys, *own))
-    heads = config.positive("num_attention_heads")
+    shape = config.shape(
+        tied=family.tied,
+        vocab_size=family.vocab_size,
+        max_position_embeddings=family.max_position_embeddings,
+    )
+    heads = shape["num_attention_heads"]
     fields: dict[str, Any] = {
+        **shape,
         "num_layers": config.positive("num_hidden_layers"),
-        "hidden_size": config.positive("hidden_size"),
-        "ffn_hidden_size": config.positive("intermediate_size"),
-        "num_attention_heads": heads,
         "num_query_groups": _num_query_groups(config, family, heads),
         "kv_channels": _head_dim(config, family, heads),
-        "vocab_size": config.positive("vocab_size", family.vocab_size),
-        "max_position_embeddings": config.positive(
-            "max_position_embeddings", family.max_position_embeddings
-        ),
         "normalization": family.normalization,
         "activation": _activation(config, family.activation_key, family.hidden_act, family.gated),
         "add_bias_linear": _linear_bias(config, family),
         "add_qkv_bias": family.qkv_bias,
         "qk_layernorm": family.qk_norm,
-        "share_embeddings_and_output_weights": config.get("tie_word_embeddings", bool, family.tied),
-        "rotary_percent": _rotary_percent(config, family),
-        "attention_dropout": config.get("attention_dropout", float, 0.0),
+        "rotary_percent": config.rotary_percent(family.rotary_percent),
     }
     if family.variant is not LLAMA4:  # which has chunks
         fields |= window_fields(config, family.windows, fields["max_position_embeddings"])
@@ -249,7 +199,7 @@ def _read_decoder(config: HuggingFaceConfig, family: _Decoder) -> ModelSpec:
         fields |= expert_fields(config, family.experts)
     if family.variant is not None:
         fields |= family.variant.fields(config)
-    return ModelSpec(name=config.model_name, **fields)
+    return ModelSpec(**fields)
 
 
 def _read_gpt2(config: HuggingFaceConfig) -> ModelSpec:
@@ -325,11 +275,3 @@ def _linear_bias(config: HuggingFaceConfig, family: _Decoder) -> bool:
         key, other = ("attention_bias", "mlp_bias")[:: 1 if attention else -1]
         raise config.refuse(key, f"needs {other} = true too: Megatron's --add-bias-linear is both")
     return bool(attention)
-
-
-def _rotary_percent(config: HuggingFaceConfig, family: _Decoder) -> float:
-    """Share of a head that is rotated: a key of its own, or inside rope_parameters."""
-    nested = config.values.get("rope_parameters")
-    inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
-    default = inside if isinstance(inside, int | float) else family.rotary_percent
-    return float(config.get("partial_rotary_factor", float, default))

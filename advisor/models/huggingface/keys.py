@@ -14,6 +14,20 @@ from advisor.base.fields import convert, show
 CONFIG_FILE = "config.json"
 
 
+def keys(words: str) -> frozenset[str]:
+    """The names in a text."""
+    return frozenset(words.split())
+
+
+SHAPE_KEYS = keys(
+    """
+    num_hidden_layers hidden_size intermediate_size num_attention_heads num_key_value_heads head_dim
+    vocab_size max_position_embeddings tie_word_embeddings attention_dropout
+    """
+)
+"""What every family but GPT-2 calls the same: see `HuggingFaceConfig.shape`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFaceConfig:
     """Keys and values of one config.json."""
@@ -34,6 +48,37 @@ class HuggingFaceConfig:
         if number < 1:
             raise self.refuse(key, "must be at least 1")
         return number
+
+    def shape(self, *, tied: bool = False, **defaults: int | None) -> dict[str, Any]:
+        """Fields of ModelSpec that all families read alike, with the family's `defaults` by key;
+        the numbers of layers and of key and value heads, and the heads' width, are theirs."""
+        return {
+            "name": self.model_name,
+            "hidden_size": self.positive("hidden_size"),
+            **{
+                field: self.positive(key, defaults.get(key))
+                for field, key in (
+                    ("ffn_hidden_size", "intermediate_size"),
+                    ("num_attention_heads", "num_attention_heads"),
+                    ("vocab_size", "vocab_size"),
+                    ("max_position_embeddings", "max_position_embeddings"),
+                )
+            },
+            "share_embeddings_and_output_weights": self.get("tie_word_embeddings", bool, tied),
+            "attention_dropout": self.get("attention_dropout", float, 0.0),
+        }
+
+    def rotary_percent(self, default: float) -> float:
+        """Share of a head that is rotated: a key of its own, or inside rope_parameters."""
+        nested = self.values.get("rope_parameters")
+        inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
+        default = inside if isinstance(inside, int | float) else default
+        return float(self.get("partial_rotary_factor", float, default))
+
+    def check_activation(self, key: str, only: str, relation: str) -> None:
+        """Refuse every activation but `only`."""
+        if self.get(key, str, only) != only:
+            raise self.refuse(key, relation, only)
 
     def refuse(self, key: str, relation: str, nearest: str = "") -> UserError:
         """The error about one key."""
@@ -71,73 +116,21 @@ def read_config(path: Path) -> HuggingFaceConfig:
 
 # Keys that change neither the size of a weight nor what training keeps: token ids, initialization,
 # tolerances, rotary frequencies, labels of other heads, generation, bookkeeping.
-NEUTRAL_KEYS = frozenset(
-    {
-        "model_type",
-        "architectures",
-        "transformers_version",
-        "torch_dtype",
-        "dtype",
-        "use_cache",
-        "name_or_path",
-        "initializer_range",
-        "rms_norm_eps",
-        "norm_eps",
-        "layer_norm_eps",
-        "layer_norm_epsilon",
-        "rope_theta",
-        "rope_scaling",
-        "output_router_logits",
-        "original_max_position_embeddings",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "decoder_start_token_id",
-        "tokenizer_class",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "bad_words_ids",
-        "pretraining_tp",
-        "gradient_checkpointing",
-        "use_bfloat16",
-        "torchscript",
-        "tf_legacy_loss",
-        "attn_implementation",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "finetuning_task",
-        "task_specific_params",
-        "prefix",
-        "return_dict",
-        "keys_to_ignore_at_inference",
-        "unsloth_version",
-        "unsloth_fixed",
-        "max_length",
-        "min_length",
-        "do_sample",
-        "early_stopping",
-        "num_beams",
-        "num_beam_groups",
-        "diversity_penalty",
-        "temperature",
-        "top_k",
-        "top_p",
-        "typical_p",
-        "repetition_penalty",
-        "length_penalty",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-        "num_return_sequences",
-        "output_scores",
-        "return_dict_in_generate",
-        "exponential_decay_length_penalty",
-        "remove_invalid_values",
-    }
+NEUTRAL_KEYS = keys(
+    """
+    model_type architectures transformers_version torch_dtype dtype use_cache name_or_path
+    initializer_range rms_norm_eps norm_eps layer_norm_eps layer_norm_epsilon rope_theta
+    rope_scaling output_router_logits original_max_position_embeddings bos_token_id eos_token_id
+    pad_token_id sep_token_id decoder_start_token_id tokenizer_class forced_bos_token_id
+    forced_eos_token_id suppress_tokens begin_suppress_tokens bad_words_ids pretraining_tp
+    gradient_checkpointing use_bfloat16 torchscript tf_legacy_loss attn_implementation id2label
+    label2id num_labels problem_type finetuning_task task_specific_params prefix return_dict
+    keys_to_ignore_at_inference unsloth_version unsloth_fixed max_length min_length do_sample
+    early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    num_return_sequences output_scores return_dict_in_generate exponential_decay_length_penalty
+    remove_invalid_values
+    """
 )
 
 # Values that leave a feature off; any other value of these keys is refused.

@@ -6,32 +6,26 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
-from advisor.models.expert_options import RouterDType, ScoreFunction, TokenDispatcher
-from advisor.models.huggingface.keys import HuggingFaceConfig
-from advisor.models.huggingface.mixtral import ExpertKeys, expert_fields
+from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys
+from advisor.models.huggingface.mixtral import (
+    AS_BRIDGE_RUNS_EXPERTS,
+    ExpertKeys,
+    expert_fields,
+    group_fields,
+)
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.mixers import AttentionVariant
-from advisor.models.spec import Activation, ModelSpec, PositionEmbedding
+from advisor.models.options import (
+    Activation,
+    AttentionVariant,
+    PositionEmbedding,
+    RouterDType,
+    ScoreFunction,
+)
+from advisor.models.spec import ModelSpec
 
 HYBRID_TYPES = ("qwen3_next", "nemotron_h")
 
-_SHAPE = frozenset(
-    {
-        "num_hidden_layers",
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "vocab_size",
-        "max_position_embeddings",
-        "tie_word_embeddings",
-        "attention_dropout",
-        "num_experts_per_tok",
-        "norm_topk_prob",
-        "moe_intermediate_size",
-    }
-)
+_SHAPE = SHAPE_KEYS | keys("num_experts_per_tok norm_topk_prob moe_intermediate_size")
 _LINEAR = {
     "linear_conv_kernel_dim": 4,
     "linear_key_head_dim": 128,
@@ -53,45 +47,28 @@ _QWEN3_NEXT = (
     _SHAPE
     | _QWEN3_NEXT_EXPERTS.keys
     | set(_LINEAR)
-    | {
-        "hidden_act",
-        "shared_expert_intermediate_size",
-        "layer_types",
-        "full_attention_interval",
-        "partial_rotary_factor",
-        "rope_parameters",
-    }
+    | keys(
+        """
+        hidden_act shared_expert_intermediate_size layer_types full_attention_interval
+        partial_rotary_factor rope_parameters
+        """
+    )
 )
-_NEMOTRON_H = _SHAPE | {
-    "hidden_dropout",
-    "mlp_hidden_act",
-    "hybrid_override_pattern",
-    "layers_block_type",
-    "ssm_state_size",
-    "mamba_num_heads",
-    "mamba_head_dim",
-    "n_groups",
-    "n_routed_experts",
-    "moe_shared_expert_intermediate_size",
-    "n_shared_experts",
-    "n_group",
-    "topk_group",
-    "routed_scaling_factor",
-    # how the reference code runs, or how weights are initialized
-    "auto_map",
-    "use_mamba_kernels",
-    "mamba_ssm_cache_dtype",
-    "num_logits_to_keep",
-    "expand",
-    "time_step_min",
-    "time_step_max",
-    "time_step_limit",
-    "time_step_floor",
-    "rescale_prenorm_residual",
-    "moe_shared_expert_overlap",
-    "mtp_layers_block_type",
-    "mtp_hybrid_override_pattern",
-}
+_NEMOTRON_H = _SHAPE | keys(
+    """
+    hidden_dropout mlp_hidden_act hybrid_override_pattern layers_block_type ssm_state_size
+    mamba_num_heads mamba_head_dim n_groups n_routed_experts moe_shared_expert_intermediate_size
+    n_shared_experts n_group topk_group routed_scaling_factor
+    """
+)
+# how the reference code runs, or how weights are initialized
+_NEMOTRON_H_RUNS = keys(
+    """
+    auto_map use_mamba_kernels mamba_ssm_cache_dtype num_logits_to_keep expand time_step_min
+    time_step_max time_step_limit time_step_floor rescale_prenorm_residual
+    moe_shared_expert_overlap mtp_layers_block_type mtp_hybrid_override_pattern
+    """
+)
 _FIXED_IN_MEGATRON = {
     "conv_kernel": 4,
     "chunk_size": 128,
@@ -124,20 +101,19 @@ def read_hybrid(config: HuggingFaceConfig) -> ModelSpec:
 def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
     """Multi-token prediction is in the checkpoint and neither in its config nor in the class."""
     config.check_keys(_QWEN3_NEXT)
-    if config.get("hidden_act", str, "silu") != "silu":
-        raise config.refuse("hidden_act", "is not an activation that is modelled here", "silu")
-    heads = config.positive("num_attention_heads", 16)
+    config.check_activation("hidden_act", "silu", "is not an activation that is modelled here")
     shared = config.get("shared_expert_intermediate_size", int, 512)
     linear: dict[str, Any] = {
         name: config.positive(name, default) for name, default in _LINEAR.items()
     }
     return ModelSpec(
-        **_common(config, heads, num_key_value_heads=2, head_dim=256),
-        ffn_hidden_size=config.positive("intermediate_size", 5632),
+        **config.shape(num_attention_heads=16, intermediate_size=5632),
+        num_query_groups=config.positive("num_key_value_heads", 2),
+        kv_channels=config.positive("head_dim", 256),
         num_layers=config.positive("num_hidden_layers"),
         activation=Activation.SWIGLU,
         qk_layernorm=True,
-        rotary_percent=_rotary_percent(config),
+        rotary_percent=config.rotary_percent(0.25),
         attention_output_gate=True,
         experimental_attention_variant=AttentionVariant.GATED_DELTA_NET,
         linear_attention_freq=_linear_layers(config),
@@ -146,29 +122,6 @@ def _read_qwen3_next(config: HuggingFaceConfig) -> ModelSpec:
         **linear,
         **expert_fields(config, _QWEN3_NEXT_EXPERTS),
     )
-
-
-def _common(
-    config: HuggingFaceConfig, heads: int, num_key_value_heads: int, head_dim: int
-) -> dict[str, Any]:
-    return {
-        "name": config.model_name,
-        "hidden_size": config.positive("hidden_size"),
-        "num_attention_heads": heads,
-        "num_query_groups": config.positive("num_key_value_heads", num_key_value_heads),
-        "kv_channels": config.positive("head_dim", head_dim),
-        "vocab_size": config.positive("vocab_size"),
-        "max_position_embeddings": config.positive("max_position_embeddings"),
-        "share_embeddings_and_output_weights": config.get("tie_word_embeddings", bool, False),
-        "attention_dropout": config.get("attention_dropout", float, 0.0),
-    }
-
-
-def _rotary_percent(config: HuggingFaceConfig) -> float:
-    nested = config.values.get("rope_parameters")
-    inside = nested.get("partial_rotary_factor") if isinstance(nested, dict) else None
-    default = float(inside) if isinstance(inside, int | float) else 0.25
-    return float(config.get("partial_rotary_factor", float, default))
 
 
 def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
@@ -187,18 +140,17 @@ def _linear_layers(config: HuggingFaceConfig) -> LayerPattern:
 
 def _read_nemotron_h(config: HuggingFaceConfig) -> ModelSpec:
     """Nemotron-H and Nemotron 3: one letter, or one name, a layer."""
-    config.check_keys(_NEMOTRON_H | set(_FIXED_IN_MEGATRON))
+    config.check_keys(_NEMOTRON_H | _NEMOTRON_H_RUNS | set(_FIXED_IN_MEGATRON))
     for key, value in _FIXED_IN_MEGATRON.items():
         if config.values.get(key, value) != value:
             legal = "null" if value is None else str(value).lower()
             raise config.refuse(key, "has no other value in Megatron, or is not modelled", legal)
-    if config.get("mlp_hidden_act", str, "relu2") != "relu2":
-        raise config.refuse("mlp_hidden_act", "is not an activation that is modelled", "relu2")
-    heads = config.positive("num_attention_heads", 32)
+    config.check_activation("mlp_hidden_act", "relu2", "is not an activation that is modelled")
     pattern = _pattern(config)
     return ModelSpec(
-        **_common(config, heads, num_key_value_heads=8, head_dim=128),
-        ffn_hidden_size=config.positive("intermediate_size", 21504),
+        **config.shape(num_attention_heads=32, intermediate_size=21504),
+        num_query_groups=config.positive("num_key_value_heads", 8),
+        kv_channels=config.positive("head_dim", 128),
         num_layers=len(pattern),
         activation=Activation.SQUARED_RELU,
         position_embedding_type=PositionEmbedding.NONE,
@@ -230,7 +182,6 @@ def _pattern(config: HuggingFaceConfig) -> str:
 
 def _nemotron_experts(config: HuggingFaceConfig) -> dict[str, Any]:
     """A sigmoid router with a bias of every expert; run as Megatron Bridge runs it."""
-    groups = config.get("n_group", int, 1)
     return {
         "num_moe_experts": config.positive("n_routed_experts", 8),
         "moe_ffn_hidden_size": config.positive("moe_intermediate_size", 7688),
@@ -238,12 +189,9 @@ def _nemotron_experts(config: HuggingFaceConfig) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": config.positive(
             "moe_shared_expert_intermediate_size", 7688
         ),
-        "moe_router_num_groups": groups if groups > 1 else None,
-        "moe_router_group_topk": config.positive("topk_group", 1) if groups > 1 else None,
+        **group_fields(config, config.get("n_group", int, 1), 1),
         "moe_router_score_function": ScoreFunction.SIGMOID,
         "moe_router_enable_expert_bias": True,
         "moe_router_dtype": RouterDType.FP32,
-        "moe_token_dispatcher_type": TokenDispatcher.ALLTOALL,
-        "moe_grouped_gemm": True,
-        "moe_permute_fusion": True,
+        **AS_BRIDGE_RUNS_EXPERTS,
     }

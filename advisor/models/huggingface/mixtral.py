@@ -6,9 +6,9 @@ Source: transformers 4.57.1, models/mixtral and models/qwen3_moe (configuration 
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
+from advisor.models.options import TokenDispatcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,16 @@ EXPERT_KEYS = {
 }
 
 
+AS_BRIDGE_RUNS_EXPERTS: dict[str, Any] = {
+    "moe_token_dispatcher_type": TokenDispatcher.ALLTOALL,
+    "moe_grouped_gemm": True,
+    "moe_permute_fusion": True,
+}
+"""What is not in the file: how Megatron Bridge runs the experts of its models."""
+
+
 def expert_fields(config: HuggingFaceConfig, names: ExpertKeys) -> dict[str, Any]:
-    """Fields of ModelSpec about experts. How they are run is not in the file: alltoall, grouped
-    GEMM and fused permutation, as Megatron Bridge sets them for its models with experts."""
+    """Fields of ModelSpec about experts."""
     width = "intermediate_size" if names.width is None else names.width
     normalized = names.always_normalized or config.get("norm_topk_prob", bool, names.normalized)
     return {
@@ -72,9 +79,19 @@ def expert_fields(config: HuggingFaceConfig, names: ExpertKeys) -> dict[str, Any
         "moe_layer_freq": _layer_pattern(config) if names.sparse_steps else EVERY_LAYER,
         "moe_router_pre_softmax": not normalized,
         "moe_aux_loss_coeff": config.get("router_aux_loss_coef", float, names.aux_loss),
-        "moe_token_dispatcher_type": TokenDispatcher.ALLTOALL,
-        "moe_grouped_gemm": True,
-        "moe_permute_fusion": True,
+        **AS_BRIDGE_RUNS_EXPERTS,
+    }
+
+
+def group_fields(
+    config: HuggingFaceConfig, groups: int, default_topk: int | None = None
+) -> dict[str, Any]:
+    """Groups of experts limit the choice where there are several."""
+    if groups <= 1:
+        return {}
+    return {
+        "moe_router_num_groups": groups,
+        "moe_router_group_topk": config.positive("topk_group", default_topk),
     }
 
 

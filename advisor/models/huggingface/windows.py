@@ -38,32 +38,32 @@ def window_fields(
 
     Without `family` the classes have no windows, and a key that asks for one is refused.
     """
-    types = config.get("layer_types", tuple[str, ...], ())
     known = _SLIDING if family else {"full_attention": False}
+    types = config.get("layer_types", tuple[str, ...], ())
     if not set(types) <= set(known):
         raise config.refuse("layer_types", f"only {' and '.join(sorted(known))} are read here")
-    window = config.get("sliding_window", int, None)
-    if "sliding_window" not in config.values and family:
-        window = family.default
+    default = family.default if family and "sliding_window" not in config.values else None
+    window = config.get("sliding_window", int, default)
     if window is None or window >= context:
         return {}
     if family is None:
         raise config.refuse("sliding_window", "sliding-window attention is not of this family")
-    layers = config.positive("num_hidden_layers")
-    if types and len(types) != layers:
-        raise config.refuse("layer_types", f"must name num_hidden_layers = {layers} layers")
-    windowed = [known[name] for name in types] or _windowed(config, family, layers)
+    windowed = _windowed(config, family, types)
     if not any(windowed):
         return {}
-    pattern = _pattern(windowed)
     return {
         "window_size": config.positive("sliding_window", window),
-        "window_attn_skip_freq": pattern,
+        "window_attn_skip_freq": _pattern(windowed),
     }
 
 
-def _windowed(config: HuggingFaceConfig, family: Windows, layers: int) -> list[bool]:
-    """Which layers have a window where layer_types does not say it."""
+def _windowed(config: HuggingFaceConfig, family: Windows, types: tuple[str, ...]) -> list[bool]:
+    """Which layers have a window: those that layer_types calls so, else by the family's keys."""
+    layers = config.positive("num_hidden_layers")
+    if types and len(types) != layers:
+        raise config.refuse("layer_types", f"must name num_hidden_layers = {layers} layers")
+    if types:
+        return [_SLIDING[name] for name in types]
     if family.by_flag:
         first = config.get("max_window_layers", int, 28)
         uses = config.get("use_sliding_window", bool, False)
@@ -78,7 +78,13 @@ def _pattern(windowed: list[bool]) -> LayerPattern | None:
     """Megatron's shortest words: None for all layers, a number for each Nth without, a list."""
     if all(windowed):
         return None
-    every = windowed.index(False) + 1
-    if windowed == [layer % every != 0 for layer in range(1, len(windowed) + 1)]:
-        return LayerPattern(str(every))
-    return LayerPattern.read([int(window) for window in windowed], "layer_types")
+    return each_nth([not has for has in windowed]) or LayerPattern.read(
+        [int(has) for has in windowed], "layer_types"
+    )
+
+
+def each_nth(chosen: list[bool]) -> LayerPattern | None:
+    """``4`` where every fourth layer is chosen and no other; None where that is no rule."""
+    first = chosen.index(True) + 1 if any(chosen) else len(chosen) + 1
+    by_rule = [layer % first == 0 for layer in range(1, len(chosen) + 1)]
+    return LayerPattern(str(first)) if chosen == by_rule else None

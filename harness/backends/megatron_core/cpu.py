@@ -11,19 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.tensor_parallel import random as megatron_random
-from megatron.core.transformer import multi_latent_attention
-from megatron.core.transformer.moe import moe_utils, shared_experts, token_dispatcher
-from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.moe import shared_experts, token_dispatcher
 from torch.overrides import TorchFunctionMode
 
-from harness.backends.megatron_core.installed import has_transformer_engine
+from harness.backends.megatron_core.local_layers import local_patches
+from harness.base.patching import patched
 
 CPU = torch.device("cpu")
-KernelScope = Callable[[str], AbstractContextManager[None]]
+KernelScope = Callable[[], AbstractContextManager[None]]
 
 
 class CudaToCpu(TorchFunctionMode):
@@ -47,36 +45,10 @@ class CudaToCpu(TorchFunctionMode):
         return result
 
 
-def _torch_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
-    """The local spec's norm, without its refusal of sequence parallelism (TE's has none)."""
-    kinds = {"LayerNorm": torch.nn.LayerNorm, "RMSNorm": torch.nn.RMSNorm}
-    norm = kinds[config.normalization](hidden_size, eps=eps)
-    for parameter in norm.parameters():
-        parameter.sequence_parallel = config.sequence_parallel
-    return norm
-
-
-def local_patches() -> Iterator[Any]:
-    """What Megatron's own layers lack where there is no Transformer Engine, on any device; the norm
-    they lack with it too."""
-    yield mock.patch.object(WrappedTorchNorm, "__new__", _torch_norm)
-    if has_transformer_engine():
-        return
-    # its classes are None, and isinstance() refuses them; 0.13 does not ask
-    yield mock.patch.object(multi_latent_attention, "HAVE_TE", False, create=True)
-    # CheckpointWithoutOutput(fp8=False) would enter a path of Transformer Engine's
-    init = megatron_random.CheckpointWithoutOutput.__init__
-    yield mock.patch.object(
-        megatron_random.CheckpointWithoutOutput, "__init__", lambda self, **_: init(self, fp8=None)
-    )
-    # the router asks for a name that only Transformer Engine defines
-    yield mock.patch.object(moe_utils, "te_general_gemm", None, create=True)
-
-
 def _as_one_kernel(function: Callable[..., Any], kernel: KernelScope) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with kernel(f"compiled:{function.__name__}"):
+        with kernel():
             return function(*args, **kwargs)
 
     return run
@@ -119,10 +91,10 @@ def _stream(*_: Any) -> _Stream:
 def _stream_patches() -> Iterator[Any]:
     """Streams beside which token dispatchers and shared experts work."""
     for name in ("Stream", "current_stream", "stream"):
-        yield mock.patch.object(torch.cuda, name, _stream)
+        yield patched(torch.cuda, name, _stream)
     alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
-    yield mock.patch.object(alltoall, "cuda_dtoh_stream", _Stream(), create=True)  # not in 0.13
-    yield mock.patch.object(shared_experts.SharedExpertMLP, "stream", _Stream())
+    yield patched(alltoall, "cuda_dtoh_stream", _Stream(), may_lack=True)  # not in 0.13
+    yield patched(shared_experts.SharedExpertMLP, "stream", _Stream())
 
 
 def _cpu() -> torch.device:
@@ -142,11 +114,11 @@ def _get_rng_state(*_: Any, **__: Any) -> torch.Tensor:
 
 def _rng_patches() -> Iterator[Any]:
     """The CPU's generator in place of the GPU's; that the tracker moves it is no mishap here."""
-    yield mock.patch.object(torch.cuda, "get_rng_state", _get_rng_state)
-    yield mock.patch.object(torch.cuda, "manual_seed", torch.manual_seed)
-    yield mock.patch.object(megatron_random, "_get_cuda_rng_state", _get_rng_state)
-    yield mock.patch.object(megatron_random, "_set_cuda_rng_state", _set_rng_state)
-    yield mock.patch.object(logging.getLogger(megatron_random.__name__), "disabled", True)
+    yield patched(torch.cuda, "get_rng_state", _get_rng_state)
+    yield patched(torch.cuda, "manual_seed", torch.manual_seed)
+    yield patched(megatron_random, "_get_cuda_rng_state", _get_rng_state)
+    yield patched(megatron_random, "_set_cuda_rng_state", _set_rng_state)
+    yield patched(logging.getLogger(megatron_random.__name__), "disabled", True)
 
 
 def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
@@ -154,27 +126,23 @@ def _sizes(sizes: torch.Tensor, as_numpy: bool = False, **_: Any) -> Any:
     return sizes.numpy() if as_numpy and isinstance(sizes, torch.Tensor) else sizes
 
 
-def _no_scope(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def patches(kernel: KernelScope = _no_scope) -> Iterator[Any]:
-    """What real and fake tensors need alike; `kernel(name)` surrounds each compiled function."""
-    yield mock.patch.object(torch.cuda, "current_device", _cpu)
-    yield mock.patch.object(torch.cuda, "synchronize", _nothing)
+def patches(kernel: KernelScope = nullcontext) -> Iterator[Any]:
+    """What real and fake tensors need alike; `kernel()` surrounds each compiled function."""
+    yield patched(torch.cuda, "current_device", _cpu)
+    yield patched(torch.cuda, "synchronize", _nothing)
     yield from local_patches()
     yield from _stream_patches()
     kernels: dict[Callable[..., Any], Callable[..., Any]] = {}  # Megatron compares functions
     for module, attribute, function in _compiled_functions():
         one = kernels.setdefault(function, _as_one_kernel(function, kernel))
-        yield mock.patch.object(module, attribute, one)
+        yield patched(module, attribute, one)
 
 
 @contextmanager
 def megatron_on_cpu() -> Iterator[None]:
     """Inside, Megatron computes on the CPU with real tensors; nothing is compiled."""
     with ExitStack() as stack:
-        sizes = mock.patch.object(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
+        sizes = patched(token_dispatcher, "maybe_move_tensor_to_cpu", _sizes)
         stack.enter_context(sizes)
         for patch in (*patches(), *_rng_patches()):
             stack.enter_context(patch)

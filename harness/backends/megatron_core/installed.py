@@ -7,11 +7,12 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
 
-from advisor.base.errors import UserError
-from advisor.frameworks.megatron.revisions import MEGATRON_CORE, resolve_revision
-from advisor.job.job import Framework, Job
+from advisor.base.errors import UserError, install_hint, missing_package
+from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
-_EXTRA: Final = "pip install 'recompute-advisor[megatron]'"
+_EXTRA: Final = "harness,megatron"
 _OLDEST: Final = (0, 13)
 _NEEDED: Final = {"torch": "torch", "megatron": "megatron-core"}
 
@@ -26,10 +27,10 @@ def require_megatron() -> None:
     Megatron is older than the oldest release that was tried."""
     lacking = missing()
     if lacking:
-        raise UserError("backend megatron_core", lacking, "is not installed", _EXTRA)
+        raise missing_package("backend megatron_core", lacking, _EXTRA)
     release = version("megatron-core")
     if _number(release) < _OLDEST:
-        raise UserError("megatron-core", release, "is older than 0.13", _EXTRA)
+        raise UserError("megatron-core", release, "is older than 0.13", install_hint(_EXTRA))
 
 
 def under_installed(job: Job) -> tuple[Job, str]:
@@ -39,11 +40,20 @@ def under_installed(job: Job) -> tuple[Job, str]:
         return job, ""
     release = version("megatron-core")
     asked = resolve_revision(job.config.framework, job.config.framework_version)
-    here = [one for one in MEGATRON_CORE if one.number <= _number(release)][-1].core
+    here = installed_revision().core
     config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
     said = f"rules and prediction are those of megatron-core {release}, which is installed"
     told = "" if asked.core == here else f"; the job asks for {asked.label}"
     return replace(job, config=config), said + told
+
+
+def installed_revision() -> Revision:
+    """The release of megatron-core that is installed, or the newest known before it; the newest
+    where none is."""
+    if missing():
+        return resolve_revision(Framework.MEGATRON_LM)
+    number = _number(version("megatron-core"))
+    return [one for one in MEGATRON_CORE if one.number <= number][-1]
 
 
 def _number(release: str) -> tuple[int, ...]:

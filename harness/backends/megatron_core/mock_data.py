@@ -5,8 +5,7 @@ from megatron.core import parallel_state
 
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import Batch
-
-_SEED_STRIDE = 1_000_003
+from harness.backends.training_rank import random_tokens
 
 
 class Microbatches:
@@ -29,7 +28,10 @@ class Microbatches:
     def _make(self, number: int) -> Batch:
         case, size = self._case, self._case.micro_batch_size
         first = (self._data_rank * case.num_microbatches + number) * size
-        rows = torch.stack([self._sequence(first + row) for row in range(size)])
+        numbers = range(first, first + size)
+        rows = torch.stack(
+            [random_tokens(self._seed, i, self._vocab_size, case.seq_length) for i in numbers]
+        )
         rows = rows.to(self.device)
         start = parallel_state.get_context_parallel_rank() * case.local_seq_length
         window = slice(start, start + case.local_seq_length)
@@ -40,8 +42,3 @@ class Microbatches:
     @property
     def _data_rank(self) -> int:
         return int(parallel_state.get_data_parallel_rank())
-
-    def _sequence(self, index: int) -> torch.Tensor:
-        """[seq_length + 1] tokens."""
-        generator = torch.Generator().manual_seed(self._seed * _SEED_STRIDE + index)
-        return torch.randint(self._vocab_size, (self._case.seq_length + 1,), generator=generator)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 import torch
 from megatron.core import parallel_state
@@ -18,7 +18,11 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch.nn import functional
 
-from harness.backends.megatron_core.case import Activation, CoreAttention, MegatronCase
+from advisor.models.options import Activation
+from harness.backends.megatron_core.case import CoreAttention, MegatronCase
+from harness.backends.megatron_core.objects import keywords
+
+_AUTO: Final = AttnBackend.auto
 
 
 def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
@@ -32,37 +36,23 @@ def _activation_function(case: MegatronCase) -> Callable[..., torch.Tensor]:
     return functional.silu if activation is Activation.SWIGLU else functional.gelu
 
 
-def shared_fields(case: MegatronCase, cls: type) -> dict[str, Any]:
-    """Fields of the case that one of Megatron's configuration classes has under the same name."""
-    known = {field.name for field in fields(cls)}
-    return {field.name: getattr(case, field.name) for field in fields(case) if field.name in known}
-
-
-def _attention_backend(case: MegatronCase) -> AttnBackend:
-    """Which of Transformer Engine's kernels: Megatron sets its NVTE_ variables."""
-    engine = case.transformer_impl == "transformer_engine"
-    return AttnBackend[case.attention_backend] if engine else AttnBackend.auto
-
-
 def transformer_config(case: MegatronCase, **changes: Any) -> Any:
     """The case as Megatron's own (validating) configuration object."""
-    overlap = case.interleaved if case.overlap_p2p_comm is None else case.overlap_p2p_comm
-    modules = None if case.recompute_modules is None else list(case.recompute_modules)
+    # Which of Transformer Engine's kernels: Megatron sets its NVTE_ variables.
+    kernels = {} if case.transformer_impl == "transformer_engine" else {"attention_backend": _AUTO}
     cls = MLATransformerConfig if case.multi_latent_attention else TransformerConfig
     values = {
-        **shared_fields(case, cls),
+        **keywords(case, cls),
+        **kernels,
         "gated_linear_unit": Activation(case.activation).gated,
         "activation_func": _activation_function(case),
-        "recompute_modules": modules,
-        "offload_modules": list(case.offload_modules),
-        "overlap_p2p_comm": overlap,
-        "batch_p2p_comm": not overlap,
+        # as Megatron-LM's arguments have it: on with virtual stages, off without
+        "overlap_p2p_comm": case.interleaved,
+        "batch_p2p_comm": not case.interleaved,
         "bf16": True,
         "params_dtype": torch.bfloat16,
         "pipeline_dtype": torch.bfloat16,
-        "attention_backend": _attention_backend(case),
         "mtp_loss_scaling_factor": 0.1,  # Megatron-LM's; None in releases before 0.16
-        **(case.experts.arguments() if case.experts else {}),
         **changes,
     }
     known = {field.name for field in fields(cls)}
@@ -101,7 +91,7 @@ def _chunk_spec(
     case: MegatronCase, config: Any, core_attention: type[torch.nn.Module], vp_stage: int | None
 ) -> Any:
     """The layers of a chunk: one spec for all, or one for each where some have experts."""
-    if case.experts is None:
+    if not case.has_experts:
         return _layer_spec(case, core_attention)
     engine = case.transformer_impl == "transformer_engine"
     block = get_gpt_decoder_block_spec(config, engine, case.normalization, vp_stage=vp_stage)

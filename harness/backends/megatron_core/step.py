@@ -7,16 +7,14 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from advisor.base.errors import UserError
-from advisor.plan.flops import model_flops
-from harness.backends.megatron_core.cpu import local_patches, megatron_on_cpu
-from harness.backends.megatron_core.fused_gradient import without_apex
-from harness.backends.megatron_core.local_attention import SdpaAttention
+from harness.backends.megatron_core.cpu import megatron_on_cpu
+from harness.backends.megatron_core.local_layers import SdpaAttention, local_patches, without_apex
 from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining, announced_phases
 from harness.backends.megatron_core.translate import megatron_case
-from harness.backends.megatron_core.world import real_world, torch_device
+from harness.backends.megatron_core.world import real_world
+from harness.backends.training_rank import check_processes, job_flops, torch_device
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, Workload
@@ -30,12 +28,7 @@ def build_step(workload: Workload, seed: int) -> "MegatronStep":
         where = torch_device(workload.device)
         stack.enter_context(device_patches(workload.device))
         stack.enter_context(real_world(case, workload.device))
-        if dist.get_world_size() != workload.layout.world_size:
-            raise UserError(
-                "layout TP x CP x PP x DP",
-                workload.layout.world_size,
-                f"must be the number of processes, WORLD_SIZE = {dist.get_world_size()}",
-            )
+        check_processes(workload.layout, dist.get_world_size())
         _seed(seed)
         training = MegatronTraining(case, transformer_config(case), SdpaAttention)
         batches = Microbatches(case, workload.model.vocab_size, seed, where)
@@ -100,9 +93,7 @@ class MegatronStep:
 
     def flops(self) -> Flops:
         """Megatron's model FLOPs of one step, all ranks; replays are not counted here."""
-        workload = self.workload
-        vocab = workload.model.padded_vocab_size(workload.layout.tensor_model_parallel_size)
-        model = model_flops(workload.model, workload.seq_length, workload.global_batch_size, vocab)
+        model = job_flops(self.workload)
         return Flops(model=model, hardware=model)
 
     @property

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
-from unittest import mock
+from typing import Any
 
 import megatron.core.optimizer as megatron_optimizer
 import torch
@@ -17,10 +16,12 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import schedules
 
 from harness.backends.megatron_core.case import MegatronCase
-from harness.backends.megatron_core.model import Batch, build_chunks, shared_fields
+from harness.backends.megatron_core.model import Batch, build_chunks
+from harness.backends.megatron_core.objects import keywords
+from harness.backends.training_rank import LEARNING_RATE
+from harness.base.patching import patched
 from harness.trial.result import Phase
 
-LEARNING_RATE: Final = 1e-3
 NextBatch = Callable[[int], Batch]
 """The batch of a microbatch by its number."""
 
@@ -55,7 +56,7 @@ class MegatronTraining:
         sharded = self.case.use_distributed_optimizer
         overlaps = self.case.overlap_grad_reduce
         values = {
-            **shared_fields(self.case, DistributedDataParallelConfig),
+            **keywords(self.case, DistributedDataParallelConfig),
             "overlap_param_gather": self.case.overlap_param_gather and sharded and overlaps,
         }
         ddp = DistributedDataParallelConfig(**values)
@@ -66,11 +67,13 @@ class MegatronTraining:
 
     def _optimizer(self) -> Any:
         options = OptimizerConfig(
-            optimizer="adam",
-            lr=LEARNING_RATE,
-            bf16=True,
-            params_dtype=torch.bfloat16,
-            use_distributed_optimizer=self.case.use_distributed_optimizer,
+            **{
+                **keywords(self.case, OptimizerConfig),
+                "optimizer": "adam",
+                "lr": LEARNING_RATE,
+                "bf16": True,
+                "params_dtype": torch.bfloat16,
+            }
         )
         with _adam():
             return get_megatron_optimizer(options, self.model, use_gloo_process_groups=False)
@@ -134,7 +137,7 @@ def _adam() -> Iterator[None]:
     if not getattr(megatron_optimizer, "USING_PYTORCH_OPTIMIZER", False):
         yield
         return
-    with mock.patch.object(torch.optim, "AdamW", FusedAdam):
+    with patched(torch.optim, "AdamW", FusedAdam):
         yield
 
 
@@ -161,7 +164,7 @@ def announced_phases(announce: Callable[[Phase, str], None]) -> Iterator[None]:
 
     step_forward, step_backward = schedules.forward_step, schedules.backward_step
     with (
-        mock.patch.object(schedules, "forward_step", forward),
-        mock.patch.object(schedules, "backward_step", backward),
+        patched(schedules, "forward_step", forward),
+        patched(schedules, "backward_step", backward),
     ):
         yield

@@ -8,7 +8,8 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
+
+from harness.base.patching import patched
 
 
 def _as_it_is(function: Callable[..., Any] | None = None, **_: Any) -> Callable[..., Any]:
@@ -29,5 +30,5 @@ def nothing_compiled() -> Iterator[None]:
     """Modules of Megatron that are imported inside are not compiled, now or later."""
     import torch
 
-    with mock.patch.object(torch, "compile", _as_it_is):
+    with patched(torch, "compile", _as_it_is):
         yield

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import p2p_communication
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.training_rank import COLLECTIVES
 from harness.trial.trial import Device
 
 P2P: Final[Any] = getattr(p2p_communication, "P2PCommunicator", p2p_communication)
@@ -35,11 +35,10 @@ def real_world(case: MegatronCase, device: Device) -> Iterator[None]:
         with _model_parallel(case):
             yield
         return
-    backend = "nccl" if device is Device.CUDA else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(COLLECTIVES[device])
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        dist.init_process_group(COLLECTIVES[device], store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     with _left_at_end(), _model_parallel(case):
         yield
 
@@ -55,26 +54,17 @@ def _left_at_end() -> Iterator[None]:
 @contextmanager
 def _model_parallel(case: MegatronCase) -> Iterator[None]:
     """Megatron's groups over the process group."""
-    experts = case.experts
+    experts = case.has_experts
     try:
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=case.tensor_model_parallel_size,
             pipeline_model_parallel_size=case.pipeline_model_parallel_size,
             virtual_pipeline_model_parallel_size=case.virtual_pipeline_model_parallel_size,
             context_parallel_size=case.context_parallel_size,
-            expert_model_parallel_size=experts.expert_model_parallel_size if experts else 1,
-            expert_tensor_parallel_size=experts.expert_tensor_parallel_size if experts else None,
+            expert_model_parallel_size=case.expert_model_parallel_size if experts else 1,
+            expert_tensor_parallel_size=case.expert_tensor_parallel_size if experts else None,
             create_gloo_process_groups=False,  # for checkpoints alone; none on a FakeStore
         )
         yield
     finally:
         parallel_state.destroy_model_parallel()
-
-
-def torch_device(device: Device) -> torch.device:
-    """The device of this rank, made the current one."""
-    if device is not Device.CUDA:
-        return torch.device("cpu")
-    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(where)
-    return where

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from harness.backends.native.process_groups import Groups
+from harness.backends.training_rank import LEARNING_RATE
 
 _BUCKET_ELEMENTS: Final = 2**28
-_LEARNING_RATE: Final = 1e-3
 
 
 class _Bucket:
@@ -27,7 +27,7 @@ class _Bucket:
         self.masters: list[Tensor] = list(parameters)
         if not wide:
             self.masters = [parameter.detach().float() for parameter in parameters]
-        self._adam = torch.optim.AdamW(self.masters, lr=_LEARNING_RATE, fused=True)
+        self._adam = torch.optim.AdamW(self.masters, lr=LEARNING_RATE, fused=True)
 
     def update(self) -> None:
         """One step of AdamW; gradients are zero or gone afterwards."""

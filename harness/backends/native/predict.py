@@ -5,7 +5,6 @@ Everything comes from advisor.layers and advisor.plan.recompute_plan; torch is n
 
 from dataclasses import replace
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Final
 
 from advisor.base.dtypes import DType
@@ -15,39 +14,31 @@ from advisor.layers.operators import Module, Operator, Tensor, total_bytes
 from advisor.layers.parameters import count_parameters
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.expert_options import TokenDispatcher
-from advisor.models.spec import (
+from advisor.models.options import (
     AttentionBackend,
     CrossEntropyFusion,
-    ModelSpec,
+    TokenDispatcher,
     TransformerImpl,
 )
+from advisor.models.spec import ModelSpec
 from advisor.plan.flops import replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
 from advisor.time.step_time import optimizer_traffic
 from harness.backends.native.limits import check, is_fully_sharded
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
-from harness.trial.trial import Device, Workload
-
-
-def runs_transformer_engine(workload: Workload) -> bool:
-    """Whether the layers are Transformer Engine's: asked for, on a GPU, and installed here."""
-    wanted = workload.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
-    return wanted and workload.device is Device.CUDA and find_spec("transformer_engine") is not None
+from harness.trial.trial import Workload
 
 
 def native_model(workload: Workload) -> ModelSpec:
     """The workload's model with the options that this backend runs it with.
 
-    Megatron's local layers with flash attention and fused activation, or Transformer Engine's;
-    rotary tables, bias and dropout as single operators; logits kept as an fp32 softmax; weight
-    gradients as tensors of their own. Experts are one grouped MLP on the device that their tokens
-    are on.
+    Megatron's local layers with flash attention and fused activation; rotary tables, bias and
+    dropout as single operators; logits kept as an fp32 softmax; weight gradients as tensors of
+    their own. Experts are one grouped MLP on the device that their tokens are on.
     """
-    engine = runs_transformer_engine(workload)
     return replace(
         _with_native_experts(workload.model),
-        transformer_impl=TransformerImpl.TRANSFORMER_ENGINE if engine else TransformerImpl.LOCAL,
+        transformer_impl=TransformerImpl.LOCAL,
         attention_backend=AttentionBackend.FLASH,
         bias_activation_fusion=True,
         bias_dropout_fusion=False,
@@ -115,7 +106,7 @@ def predict_replayed_flops_per_layer(workload: Workload) -> int:
 
 @lru_cache(maxsize=256)
 def _predict(workload: Workload) -> tuple[int, int]:
-    check(workload, transformer_engine=runs_transformer_engine(workload))
+    check(workload)
     setting = parse_native_setting(workload.recompute)
     shape = native_shape(workload)
     if setting.policy is not None:
@@ -150,7 +141,7 @@ _AVERAGING_BYTES: Final = 4  # of a gradient that DP ranks have summed: read, di
 def optimizer_bytes(workload: Workload) -> int:
     """Memory traffic of one step on one rank around this backend's optimizer, beyond what the
     advisor has for Megatron's; below zero where it is less. UserError for what is not run."""
-    check(workload, transformer_engine=runs_transformer_engine(workload))
+    check(workload)
     layout = workload.layout
     ranks = layout.tensor_model_parallel_size * layout.pipeline_model_parallel_size
     elements, dp = count_parameters(native_model(workload)) // ranks, layout.data_parallel_size
@@ -165,10 +156,7 @@ def unfused_bytes(workload: Workload) -> int:
     """Memory traffic of one step on one rank that plain modules have and the fused kernels of
     native_model, as the advisor times them, have not: gated activations, forward again in a replay,
     and the sums of gradients. UserError for what this backend does not run."""
-    engine = runs_transformer_engine(workload)
-    check(workload, transformer_engine=engine)
-    if engine:
-        return 0
+    check(workload)
     shape = native_shape(workload)
     plan = native_plan(workload, parse_native_setting(workload.recompute))
     traffic = sum(

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.backends.native.modules.attention import ATTENTION_BACKWARD, ATTENTION_FORWARD
 from harness.backends.native.regions import Watchers
+from harness.measure.memory import storage_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,8 @@ class SavedMeter:
         return holder
 
     def _count(self) -> int:
-        alive = (holder for holder in (seen() for seen in self._seen) if holder is not None)
-        storages = (holder.tensor.untyped_storage() for holder in alive)
-        return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+        holders = (seen() for seen in self._seen)
+        return storage_bytes(holder.tensor for holder in holders if holder is not None)
 
 
 def _tensor_of(holder: _Holder) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
+from harness.backends.training_rank import COLLECTIVES, check_processes, torch_device
 from harness.trial.trial import Device
 
 
@@ -39,18 +39,13 @@ class Groups:
 def make_groups(layout: ParallelLayout, device: Device) -> Groups:
     """Groups from RANK, WORLD_SIZE and LOCAL_RANK; UserError where the layout does not fit them."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if layout.world_size != world_size:
-        raise UserError(
-            "layout TP x CP x PP x DP",
-            layout.world_size,
-            f"must be the number of processes, WORLD_SIZE = {world_size}",
-        )
-    where = _torch_device(device)
+    check_processes(layout, world_size)
+    where = torch_device(device)
     if world_size == 1:
         return Groups(device=where)
     owns_world = not dist.is_initialized()
     if owns_world:
-        dist.init_process_group("nccl" if device is Device.CUDA else "gloo")
+        dist.init_process_group(COLLECTIVES[device])
     sizes = (
         layout.pipeline_model_parallel_size,
         layout.data_parallel_size,
@@ -74,11 +69,3 @@ def make_groups(layout: ParallelLayout, device: Device) -> Groups:
 
 
 _NAMES = ("pp", "dp", "tp")
-
-
-def _torch_device(device: Device) -> torch.device:
-    if device is Device.CPU:
-        return torch.device("cpu")
-    where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(where)
-    return where

@@ -6,11 +6,12 @@ and a replay runs its whole region (no early stop), as the advisor's plan says.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -21,7 +22,6 @@ from torch.utils.checkpoint import (
 
 from advisor.layers.operators import Module
 from advisor.plan.recompute_plan import ReplayRun
-from harness.backends.native.host_memory import HostOffload
 from harness.backends.native.modules.attention import ATTENTION_FORWARD
 from harness.backends.native.setting import OpPolicy
 
@@ -129,27 +129,67 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
 
-class Regions:
-    """The regions of one layer under its runs; `offloaded` modules send their saved tensors away.
+class HostOffload(saved_tensors_hooks):
+    """Inside, what autograd saves is copied to (pinned) host memory; parameters stay.
 
-    `replay` makes a checkpoint; Transformer Engine brings its own.
+    On a GPU the copy runs on a stream of its own, and the compute stream waits for it only before
+    the tensor is fetched back.
     """
+
+    def __init__(self) -> None:
+        super().__init__(_to_host, _from_host)
+
+
+@lru_cache(maxsize=16)
+def _host_stream(device: torch.device) -> Any:
+    make: Any = torch.cuda.Stream
+    return make(device)
+
+
+def _to_host(tensor: Tensor) -> Any:
+    owner = tensor if tensor._base is None else tensor._base
+    if isinstance(owner, nn.Parameter):
+        return tensor
+    if not tensor.is_cuda:
+        return tensor.clone(), tensor.device, None
+    stream = _host_stream(tensor.device)
+    stream.wait_stream(torch.cuda.current_stream(tensor.device))
+    with torch.cuda.stream(stream):
+        host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+    tensor.record_stream(stream)
+    return host, tensor.device, stream
+
+
+def _from_host(packed: Any) -> Tensor:
+    if isinstance(packed, Tensor):
+        return packed
+    host, device, stream = packed
+    if stream is None:
+        kept: Tensor = host
+        return kept
+    torch.cuda.current_stream(device).wait_stream(stream)
+    fetched: Tensor = host.to(device, non_blocking=True)
+    return fetched
+
+
+class Regions:
+    """The regions of one layer under its runs; `offloaded` modules send what they save away."""
 
     def __init__(
         self,
         runs: tuple[ReplayRun, ...] = (),
         offloaded: frozenset[Module] = frozenset(),
-        replay: Callable[..., Any] = replay_later,
     ) -> None:
         self._checkpoints = {run.modules for run in runs if not run.discards_output}
         self._dropped = {run.modules for run in runs if run.discards_output}
-        self._offloaded, self._replay = offloaded, replay
+        self._offloaded = offloaded
 
     def run(self, modules: frozenset[Module], function: Function, *inputs: Tensor) -> Any:
         """function(*inputs), which is the code of `modules`, under their part of the plan."""
         with self._offload(modules):
             if modules in self._checkpoints:
-                return self._replay(function, *inputs)
+                return replay_later(function, *inputs)
             return function(*inputs)
 
     def droppable(self, module: Module, layer: nn.Module, *inputs: Tensor) -> tuple[Any, "Dropped"]:

@@ -1,11 +1,13 @@
 """The settings that the native backend runs: the advisor's, and policies over single operators."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.offload import REGIONS
 from advisor.frameworks.megatron.setting import NONE, Granularity, RecomputeSetting, parse_setting
 from advisor.layers.operators import Module
 
@@ -36,16 +38,6 @@ class OpPolicy(StrEnum):
         return self is OpPolicy.SAVE_MATMUL
 
 
-OFFLOADABLE: Final = {
-    "attn_norm": Module.INPUT_LAYERNORM,
-    "qkv_linear": Module.LINEAR_QKV,
-    "core_attn": Module.CORE_ATTENTION,
-    "attn_proj": Module.LINEAR_PROJ,
-    "mlp_norm": Module.PRE_MLP_LAYERNORM,
-}
-"""Megatron's names of what `+offload=` can send to host memory here."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeSetting:
     """A setting as the backend runs it: Megatron's words, or a policy over operators."""
@@ -56,57 +48,40 @@ class NativeSetting:
     @property
     def offloaded(self) -> frozenset[Module]:
         """Modules whose saved tensors go to host memory."""
-        return frozenset(OFFLOADABLE[name] for name in self.megatron.offload_modules)
+        return frozenset(REGIONS[name] for name in self.megatron.offload_modules)
 
 
 def parse_native_setting(text: str) -> NativeSetting:
     """Read a Workload's `recompute`; UserError on what no layer of this backend can do."""
     if not text.startswith(_POLICY):
-        setting = NativeSetting(megatron=parse_setting(text))
-    else:
-        name = text.removeprefix(_POLICY)
-        if name not in list(OpPolicy):
-            raise UserError(
-                "--recompute",
-                text,
-                f"no operator policy is called {name}",
-                nearest_names(name, list(OpPolicy)),
-            )
-        setting = NativeSetting(megatron=NONE, policy=OpPolicy(name))
-    _check_offload(text, setting.megatron)
-    return setting
+        setting = parse_setting(text)
+        for relation, nearest in _refusals(setting):
+            raise UserError("--recompute", text, relation, nearest)
+        return NativeSetting(megatron=setting)
+    name = text.removeprefix(_POLICY)
+    if name not in list(OpPolicy):
+        relation = f"no operator policy is called {name}"
+        raise UserError("--recompute", text, relation, nearest_names(name, list(OpPolicy)))
+    return NativeSetting(megatron=NONE, policy=OpPolicy(name))
 
 
-def _check_offload(text: str, setting: RecomputeSetting) -> None:
+def _refusals(setting: RecomputeSetting) -> Iterator[tuple[str, str]]:
+    """What is wrong with offload or sharding in `setting`, and what would be right."""
+    offloaded, replayed = set(setting.offload_modules), set(setting.effective_modules)
     for name in setting.offload_modules:
-        if name not in OFFLOADABLE:
-            raise UserError(
-                "--recompute",
-                text,
-                f"the native backend does not offload {name}",
-                nearest_names(name, OFFLOADABLE),
-            )
-    if setting.offload_modules and setting.granularity is Granularity.FULL:
-        raise UserError(
-            "--recompute",
-            text,
+        if name not in REGIONS:
+            nearest = nearest_names(name, REGIONS)
+            yield f"the native backend does not offload {name}", nearest
+    if offloaded and setting.granularity is Granularity.FULL:
+        yield (
             "replayed layers keep nothing that could be offloaded",
             "use it with none or selective",
         )
-    both = set(setting.offload_modules) & set(setting.effective_modules)
-    if "layernorm" in setting.effective_modules:
-        both |= {"attn_norm", "mlp_norm"} & set(setting.offload_modules)
+    if "layernorm" in replayed:
+        replayed |= {"attn_norm", "mlp_norm"}
+    both = ", ".join(sorted(offloaded & replayed))
     if both:
-        raise UserError(
-            "--recompute",
-            text,
-            f"{', '.join(sorted(both))}: replayed and offloaded",
-            "do one of the two",
-        )
+        yield f"{both}: replayed and offloaded", "do one of the two"
     if setting.distribute_saved_activations:
-        raise UserError(
-            "--recompute",
-            text,
-            "the native backend keeps checkpoint inputs whole",
-            "drop +distribute_saved_activations",
-        )
+        whole = "the native backend keeps checkpoint inputs whole"
+        yield whole, "drop +distribute_saved_activations"

@@ -8,27 +8,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from advisor.plan.flops import model_flops
 from harness.backends.native import probe
 from harness.backends.native.limits import check, is_fully_sharded
-from harness.backends.native.modules.layer import TransformerLayer
 from harness.backends.native.modules.linear import TensorParallel
-from harness.backends.native.modules.model import GptModel, LayerMaker, initialise
+from harness.backends.native.modules.model import GptModel, initialise
 from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.optimizer import Optimizer
 from harness.backends.native.pipelining import Pipeline
-from harness.backends.native.predict import (
-    native_model,
-    native_plan,
-    runs_transformer_engine,
-)
+from harness.backends.native.predict import native_model, native_plan
 from harness.backends.native.process_groups import Groups, make_groups
 from harness.backends.native.setting import parse_native_setting
+from harness.backends.training_rank import SEED_STRIDE, job_flops, random_tokens
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase
 from harness.trial.trial import Device, Workload
-
-_SEED_STRIDE = 1_000_003  # between the random states of two data-parallel ranks
 
 
 def build_step(
@@ -38,12 +31,11 @@ def build_step(
 
     `dtype` fp32 is for tests of exactness: predictions are of 16-bit training.
     """
-    engine = runs_transformer_engine(workload)
-    check(workload, transformer_engine=engine)
-    if workload.device is Device.CUDA and not engine:
+    check(workload)
+    if workload.device is Device.CUDA:
         print("native: the layers are plain torch modules", file=sys.stderr)
     groups = make_groups(workload.layout, workload.device)
-    torch.manual_seed(seed + _SEED_STRIDE * groups.data_rank)
+    torch.manual_seed(seed + SEED_STRIDE * groups.data_rank)
     model = _make_model(workload, groups, dtype, seed)
     return NativeStep(workload, model, groups, dtype, seed)
 
@@ -71,20 +63,11 @@ def _make_model(workload: Workload, groups: Groups, dtype: torch.dtype, seed: in
         native_plan(workload, setting),
         stage=groups.stage,
         num_stages=layout.pipeline_model_parallel_size,
-        make_layer=_layer_maker(workload),
     )
     initialise(model, seed)
     if sharded:
         _fully_shard(model, groups, dtype)
     return model
-
-
-def _layer_maker(workload: Workload) -> LayerMaker:
-    if not runs_transformer_engine(workload):
-        return TransformerLayer
-    from harness.backends.native.modules.transformer_engine import engine_layers
-
-    return engine_layers(workload.precision)
 
 
 def _fully_shard(model: GptModel, groups: Groups, dtype: torch.dtype) -> None:
@@ -163,23 +146,14 @@ class NativeStep:
         return self._counted.saved_bytes // len(self.model.decoder.layers)
 
     def flops(self) -> Flops:
-        """FLOPs of one step, all ranks; replays as torch counted them on this rank's stage.
-
-        Replays of Transformer Engine's kernels are not counted: those come from nowhere here.
-        """
-        workload, layout = self.workload, self.workload.layout
-        model = model_flops(
-            workload.model,
-            workload.seq_length,
-            workload.global_batch_size,
-            workload.model.padded_vocab_size(layout.tensor_model_parallel_size),
-        )
-        if runs_transformer_engine(workload) or self._counted is None:
+        """FLOPs of one step, all ranks; replays as torch counted them on this rank's stage."""
+        model = job_flops(self.workload)
+        if self._counted is None:
             return Flops(model=model, hardware=model, replayed_per_layer=None)
         replayed = self._counted.replayed_flops
         return Flops(
             model=model,
-            hardware=model + replayed * self.microbatches * layout.world_size,
+            hardware=model + replayed * self.microbatches * self.workload.layout.world_size,
             replayed_per_layer=replayed // len(self.model.decoder.layers),
         )
 
@@ -226,9 +200,7 @@ def _tokens(workload: Workload, groups: Groups, seed: int) -> Tensor:
 
     Sequence i of the global batch depends on the seed and on i alone.
     """
-    ranks, mine = workload.layout.data_parallel_size, []
-    for index in range(groups.data_rank, workload.global_batch_size, ranks):
-        generator = torch.Generator().manual_seed(seed * _SEED_STRIDE + index)
-        size = (workload.seq_length + 1,)
-        mine.append(torch.randint(workload.model.vocab_size, size, generator=generator))
-    return torch.stack(mine).to(groups.device)
+    ranks, vocab_size = workload.layout.data_parallel_size, workload.model.vocab_size
+    mine = range(groups.data_rank, workload.global_batch_size, ranks)
+    sequences = [random_tokens(seed, index, vocab_size, workload.seq_length) for index in mine]
+    return torch.stack(sequences).to(groups.device)

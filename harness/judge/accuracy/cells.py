@@ -12,11 +12,11 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from advisor.answer.advice import LIKELY
+from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_dataclass
+from harness.base.values import grouped
 from harness.judge.predicted import Pair
-from harness.run.progress import reason
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial
 
 NONE = "none"
@@ -76,11 +76,11 @@ def rows(results: Iterable[TrialResult]) -> tuple[Row, ...]:
     """
     results = tuple(results)
     elsewhere = next((one.environment for one in results if one.environment), {})
-    together: dict[tuple[Cell, str], list[tuple[Trial, TrialResult]]] = {}
-    for result in results:
-        trial = read_dataclass(Trial, result.trial, f"{result.name}: trial")
-        key = cell_of(trial, result.environment or elsewhere), trial.workload.recompute
-        together.setdefault(key, []).append((trial, result))
+    trials = [read_dataclass(Trial, one.trial, f"{one.name}: trial") for one in results]
+    together = grouped(
+        ((cell_of(trial, one.environment or elsewhere), trial.workload.recompute), (trial, one))
+        for trial, one in zip(trials, results, strict=True)
+    )
     found = [_row(cell, setting, tried) for (cell, setting), tried in together.items()]
     base = {row.cell: row.step for row in found if row.setting == NONE}
     return tuple(
@@ -138,11 +138,9 @@ def _row(cell: Cell, setting: str, tried: Sequence[tuple[Trial, TrialResult]]) -
         processes=len(good),
         kept=Pair(
             predicted=prediction.saved_bytes_per_layer,
-            measured=_most(sized, "saved_bytes_per_layer"),
+            measured=_of(sized, "saved_bytes_per_layer"),
         ),
-        allocated=Pair(
-            predicted=prediction.peak_allocated_bytes, measured=_most(sized, "allocated")
-        ),
+        allocated=Pair(predicted=prediction.peak_allocated_bytes, measured=_of(sized, "allocated")),
         reserved=Pair(predicted=prediction.peak_reserved_bytes, measured=_taken(sized)),
         step=Pair(
             predicted=prediction.step_time_seconds, measured=median(steps) if steps else None
@@ -170,12 +168,11 @@ _NOTHING = Prediction(
 def _taken(sized: Sequence[TrialResult]) -> int | None:
     """What the card gave, CUDA context and all, as is predicted; of older results what the
     allocator took."""
-    return _most(sized, "nvml_used") or _most(sized, "reserved")
+    return _of(sized, "nvml_used") or _of(sized, "reserved")
 
 
-def _most(sized: Sequence[TrialResult], which: str) -> int | None:
-    found = [getattr(rank, which) for result in sized for rank in result.memory]
-    return max((value for value in found if value is not None), default=None)
+def _of(sized: Sequence[TrialResult], which: str) -> int | None:
+    return most((rank for result in sized for rank in result.memory), which)
 
 
 def _ran(statuses: Sequence[TrialStatus]) -> bool | None:
@@ -189,7 +186,7 @@ def _ran(statuses: Sequence[TrialStatus]) -> bool | None:
 def _why(result: TrialResult) -> str:
     if result.evidence is not None:
         return f"{result.status}: {reason(result.evidence)}"
-    fatal = [f"{one.name} {one.seen}" for one in result.concerns if one.fatal]
+    fatal = [f"{one.name} {one.seen}" for one in result.fatal]
     return f"{result.status}: {', '.join(fatal)}" if fatal else str(result.status)
 
 

@@ -1,10 +1,11 @@
 """How good the predictions of many rows are: errors, order, what following them costs, verdicts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from harness.judge.accuracy.cells import Cell, Row
+from harness.base.values import grouped, known
+from harness.judge.accuracy.cells import NONE, Cell, Row
 from harness.judge.predicted import Pair, kendall
 
 
@@ -55,22 +56,18 @@ class Judgement:
 def judge(name: str, rows: Sequence[Row]) -> Judgement:
     """The judgement of `rows`; means of nothing are None."""
     cells = by_cell(rows)
-    taus = [
-        tau
-        for tau in (kendall([row.step for row in own]) for own in cells.values())
-        if tau is not None
-    ]
-    regrets = [lost for lost in map(regret, cells.values()) if lost is not None]
+    taus = known(kendall([row.step for row in own]) for own in cells.values())
+    regrets = known(map(regret, cells.values()))
     finite = [lost for lost in regrets if lost != float("inf")]
     return Judgement(
         name=name,
         cells=len(cells),
         rows=len(rows),
-        kept=_errors(pair.error for pair in _pairs(rows, lambda row: row.kept)),
-        allocated=_errors(pair.error for pair in _pairs(rows, lambda row: row.allocated)),
-        reserved=_errors(pair.error for pair in _pairs(rows, lambda row: row.reserved)),
-        step=_errors(pair.error for pair in _pairs(rows, lambda row: row.step)),
-        overhead=_errors(map(difference, (row.overhead for row in rows if row.setting != "none"))),
+        kept=_errors(row.kept.error for row in rows),
+        allocated=_errors(row.allocated.error for row in rows),
+        reserved=_errors(row.reserved.error for row in rows),
+        step=_errors(row.step.error for row in rows),
+        overhead=_errors(difference(row.overhead) for row in rows if row.setting != NONE),
         tau=mean(taus) if taus else None,
         regret=mean(finite) if finite else None,
         worst_regret=max(regrets, default=None),
@@ -80,16 +77,13 @@ def judge(name: str, rows: Sequence[Row]) -> Judgement:
 
 def by_cell(rows: Iterable[Row]) -> dict[Cell, list[Row]]:
     """Rows of each cell, in the order in which they come."""
-    found: dict[Cell, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.cell, []).append(row)
-    return found
+    return grouped((row.cell, row) for row in rows)
 
 
 def first_choice(rows: Sequence[Row]) -> Row | None:
     """The setting of a cell that the advisor would take: the fastest that it says fits."""
-    known = [row for row in rows if row.predicted_fits and row.step.predicted is not None]
-    return min(known, key=lambda row: row.step.predicted or 0.0, default=None)
+    fitting = [row for row in rows if row.predicted_fits and row.step.predicted is not None]
+    return min(fitting, key=lambda row: row.step.predicted or 0.0, default=None)
 
 
 def regret(rows: Sequence[Row]) -> float | None:
@@ -100,7 +94,7 @@ def regret(rows: Sequence[Row]) -> float | None:
         return None
     if choice.measured_fits is False:
         return float("inf")
-    times = [row.step.measured for row in rows if row.step.measured is not None]
+    times = known(row.step.measured for row in rows)
     if choice.step.measured is None or len(times) < 2:
         return None
     return choice.step.measured / min(times) - 1
@@ -108,20 +102,14 @@ def regret(rows: Sequence[Row]) -> float | None:
 
 def difference(pair: Pair) -> float | None:
     """Predicted minus measured."""
-    if pair.predicted is None or pair.measured is None:
-        return None
-    return pair.predicted - pair.measured
-
-
-def _pairs(rows: Sequence[Row], of: Callable[[Row], Pair]) -> list[Pair]:
-    return [of(row) for row in rows]
+    return None if pair.both is None else pair.both[0] - pair.both[1]
 
 
 def _errors(errors: Iterable[float | None]) -> Errors | None:
-    known = [error for error in errors if error is not None]
-    if not known:
+    found = known(errors)
+    if not found:
         return None
-    return Errors(count=len(known), mean=mean(map(abs, known)), worst=max(known, key=abs))
+    return Errors(count=len(found), mean=mean(map(abs, found)), worst=max(found, key=abs))
 
 
 def _verdicts(rows: Sequence[Row]) -> Verdicts:

@@ -21,7 +21,7 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
     backends than the native one, CPUs, unknown GPUs, settings that the advisor does not know."""
     trial = read_dataclass(Trial, result.trial, f"{result.name}: trial")
     workload = trial.workload
-    names = [str(gpu.get("torch_name")) for gpu in result.environment.get("gpus") or ()]
+    names = result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
         return None
     try:

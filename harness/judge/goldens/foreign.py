@@ -11,10 +11,16 @@ from enum import StrEnum
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from harness.judge.goldens.golden_json import check_seconds, series_from, series_values, step_of
+from advisor.base.units import significant
+from harness.judge.goldens.golden_json import (
+    check_seconds,
+    series_from,
+    series_values,
+    step_of,
+)
 from harness.judge.goldens.series import Process, Series
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS
-from harness.plausible import read_number
+from harness.trial.plausible import read_number
 
 _MILLI: Final = 1e-3
 _GB: Final = 10**9
@@ -128,7 +134,7 @@ def _write_bridge(series: Mapping[str, Series]) -> dict[str, Any]:
     for name, (ours, scale) in _BRIDGE_STEPS.items():
         one = series.get(ours, Series(steps=(), values=()))
         for step, value in zip(one.steps, one.values, strict=True):
-            shown = float(f"{value / scale:.12g}")  # undoes the binary error of the scale
+            shown = significant(value / scale, 12)  # undoes the binary error of the scale
             rows.setdefault(str(step - 1), {})[name] = shown if shown == shown else "nan"
     for name, ours in _BRIDGE_SCALARS.items():
         if ours in series:

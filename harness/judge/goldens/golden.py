@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from harness.base.values import Scalar, flatten
 from harness.judge.goldens.series import Process, metric_names, samples
-from harness.judge.identity import Place, Scalar, flatten, gpu_type, same_workload, workload_key
+from harness.judge.identity import Place, gpu_type, same_workload, workload_key
 from harness.judge.stats import Summary, summarise
 from harness.trial.result import TrialStatus
 

@@ -27,11 +27,12 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.limits import LARGEST
 from advisor.base.numbers import whole
+from advisor.base.units import significant
+from harness.base.values import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.goldens.series import Process, Series
-from harness.judge.identity import Scalar, flatten
 from harness.judge.metrics import STEP_TIME
-from harness.plausible import read_number
+from harness.trial.plausible import read_number
 from harness.trial.result import TrialStatus
 
 SCHEMA_VERSION: Final = 1
@@ -176,6 +177,6 @@ def _order(key: object) -> tuple[int, str]:
 def _rounded(summary: dict[str, Scalar]) -> dict[str, Scalar]:
     """Enough digits for bytes, not for the noise of binary fractions."""
     return {
-        key: float(f"{value:.{_SUMMARY_DIGITS}g}") if isinstance(value, float) else value
+        key: significant(value, _SUMMARY_DIGITS) if isinstance(value, float) else value
         for key, value in summary.items()
     }

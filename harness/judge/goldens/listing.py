@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from advisor.report.text import Column, table_lines
+from harness.base.values import Scalar
 from harness.judge.goldens.golden import Golden
-from harness.judge.identity import Scalar
+from harness.judge.identity import shown
 from harness.judge.metrics import LOSS, METRICS, find_metric
 from harness.judge.stats import Summary
 
@@ -28,9 +30,7 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         )
     if not rows:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)).rstrip() for r in rows)
-    return "\n".join(lines) + "\n"
+    return "\n".join(table_lines([Column(title="", left=True)] * 6, rows, indent=0)[1:]) + "\n"
 
 
 def golden_page(golden: Golden) -> str:
@@ -51,12 +51,8 @@ def change_page(path: Path, new: Golden, diff: Mapping[str, tuple[Scalar, Scalar
     (`diff`) what becomes different, value by value."""
     if diff is None:
         return "\n".join([f"new  {path}", f"  {new.meta.reason}", *_numbers(new)]) + "\n"
-    lines = [f"  {key}: {_shown(old)} -> {_shown(value)}" for key, (old, value) in diff.items()]
+    lines = [f"  {key}: {shown(old)} -> {shown(value)}" for key, (old, value) in diff.items()]
     return "\n".join([f"changed  {path}" if lines else f"as it was  {path}", *lines]) + "\n"
-
-
-def _shown(value: Scalar) -> str:
-    return "(none)" if value is None else str(value)
 
 
 def _numbers(golden: Golden) -> list[str]:

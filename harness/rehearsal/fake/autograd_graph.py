@@ -31,49 +31,37 @@ def saved_tensors(node: Any) -> list[torch.Tensor]:
 
 
 class ModulePaths:
-    """Module path of running code, in the forward pass, its replay and the backward pass.
+    """Module path that a node of the graph comes from, in the forward pass and its replay.
 
-    In the backward pass no module runs: autograd numbers its nodes as they are created, and the
-    number at which each module was entered or left says where a node came from.
+    Autograd numbers its nodes as they are created: the number at which each module was entered or
+    left says where a node came from.
     """
 
     def __init__(self) -> None:
         self._stack: list[str] = []
         self._numbers: list[int] = []
         self._names: list[str] = []
-        self._parameters: dict[int, str] = {}
 
-    def attach(self, model: torch.nn.Module, prefix: str = "") -> None:
+    def attach(self, model: torch.nn.Module) -> None:
         """Follow the calls of every submodule of `model`."""
         for name, module in model.named_modules():
-            path = f"{prefix}{name}" or "model"
-            module.register_forward_pre_hook(lambda *_, path=path: self.enter(path))
-            module.register_forward_hook(lambda *_: self.leave())
-        for name, parameter in model.named_parameters():
-            self._parameters[id(parameter)] = f"{prefix}{name}"
+            path = name or "model"
+            module.register_forward_pre_hook(lambda *_, path=path: self._enter(path))
+            module.register_forward_hook(lambda *_: self._leave())
 
-    def enter(self, path: str) -> None:
-        """A module, or a named scope outside modules, starts."""
+    def _enter(self, path: str) -> None:
         self._stack.append(path)
         self._mark()
 
-    def leave(self) -> None:
-        """The innermost module or scope ends."""
+    def _leave(self) -> None:
         self._stack.pop()
         self._mark()
 
     def _mark(self) -> None:
         self._numbers.append(torch._C._autograd._get_sequence_nr())
-        self._names.append(self.running)
-
-    @property
-    def running(self) -> str:
-        """Innermost module or scope that runs now; empty outside."""
-        return self._stack[-1] if self._stack else ""
+        self._names.append(self._stack[-1] if self._stack else "")
 
     def of_node(self, node: Any) -> str:
-        """Module that created the node; the parameter's name for a gradient accumulation."""
-        if hasattr(node, "variable"):
-            return self._parameters.get(id(node.variable), "")
+        """Module that created the node; empty outside of modules."""
         place = bisect_right(self._numbers, node._sequence_nr()) - 1
         return self._names[place] if place >= 0 else ""

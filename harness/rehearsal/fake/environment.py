@@ -10,9 +10,8 @@ functions Megatron hands to torch.compile are one kernel on a GPU, so that only 
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.distributed import param_and_grad_buffer
@@ -31,6 +30,7 @@ from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.cpu import CudaToCpu, KernelScope
 from harness.backends.megatron_core.model import build_chunks, transformer_config
 from harness.backends.megatron_core.world import fake_world
+from harness.base.patching import patched
 from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention, dropout, layer_norm, rms_norm
 from harness.rehearsal.fake.routing import routing_patches
 
@@ -120,39 +120,36 @@ def _no_rng_fork(*_: Any, **__: Any) -> Iterator[None]:
 
 def _patches(kernel: KernelScope) -> Iterator[Any]:
     yield from cpu.patches(kernel)
-    yield mock.patch.object(torch.cuda, "current_device", _meta)
+    yield patched(torch.cuda, "current_device", _meta)
     optimizers = sys.modules["torch.optim.optimizer"]  # hidden behind a name of torch.optim's
-    yield mock.patch.object(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
+    yield patched(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
     # fake storages have no contents to copy
-    yield mock.patch.object(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
-    yield mock.patch.object(megatron_random, "_get_all_rng_states", _no_rng_states)
-    yield mock.patch.object(megatron_random, "_set_all_rng_states", _nothing)
-    yield mock.patch.object(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
-    yield mock.patch.object(torch.distributed, "all_gather_object", _gather_own_object)
-    yield mock.patch.object(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
-    yield mock.patch.object(clip_grads, "l2_norm_impl", _norm_kernel)
+    yield patched(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
+    yield patched(megatron_random, "_get_all_rng_states", _no_rng_states)
+    yield patched(megatron_random, "_set_all_rng_states", _nothing)
+    yield patched(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)
+    yield patched(torch.distributed, "all_gather_object", _gather_own_object)
+    yield patched(param_and_grad_buffer, "_coalescing_manager", _one_by_one)
+    yield patched(clip_grads, "l2_norm_impl", _norm_kernel)
     capable = {"fake": ["cpu", META.type]}  # devices of the fake process group
-    yield mock.patch.dict(torch.distributed.Backend.backend_capability, capable)
+    backends = torch.distributed.Backend
+    yield patched(backends, "backend_capability", backends.backend_capability | capable)
     for module in (clip_grads, megatron_optimizer):
-        yield mock.patch.object(module, "multi_tensor_scale_impl", _scale_kernel)
+        yield patched(module, "multi_tensor_scale_impl", _scale_kernel)
     for name, value in (
         ("_grad_accum_fusion_available", True),
         ("fused_weight_gradient_mlp_cuda", _NoWgradKernels),
     ):
-        yield mock.patch.object(tensor_parallel_layers, name, value, create=True)
-
-
-def _no_scope(name: str) -> AbstractContextManager[None]:
-    return nullcontext()
+        yield patched(tensor_parallel_layers, name, value, may_lack=True)
 
 
 @contextmanager
 def megatron_without_gpu(
-    case: MegatronCase, pp_rank: int = 0, kernel: KernelScope = _no_scope
+    case: MegatronCase, pp_rank: int = 0, kernel: KernelScope = nullcontext
 ) -> Iterator[None]:
     """Inside, Megatron is the first rank of stage `pp_rank` of the case, on fake tensors.
 
-    `kernel(name)` surrounds each function that a GPU would run as one compiled kernel.
+    `kernel()` surrounds each function that a GPU would run as one compiled kernel.
     """
     with ExitStack() as stack:
         for patch in _patches(kernel):
@@ -162,7 +159,7 @@ def megatron_without_gpu(
         for rotary in (RotaryEmbedding, YarnRotaryEmbedding):
             stack.callback(rotary.forward.cache_clear)  # holds tensors of this run
         stack.enter_context(CudaSemantics())
-        for patch in routing_patches(case.experts) if case.experts else ():
+        for patch in routing_patches(case) if case.has_experts else ():
             stack.enter_context(patch)
         yield
 

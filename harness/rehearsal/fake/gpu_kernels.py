@@ -9,43 +9,29 @@ from typing import Any
 import torch
 
 
-class RmsNormLikeCuda(torch.autograd.Function):
-    """CUDA's fused RMSNorm: keeps its input and one fp32 `rstd` a row (torch rms_norm)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """What a kernel keeps for the backward."""
-        rstd = torch.empty((*x.shape[:-1], 1), dtype=torch.float32, device=x.device)
-        ctx.save_for_backward(x, weight, rstd)
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Gradients of the shapes that the kernel gives."""
-        x, weight, _ = ctx.saved_tensors
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device), torch.empty_like(weight)
-
-
-class LayerNormLikeCuda(torch.autograd.Function):
-    """CUDA's LayerNorm: keeps its input and fp32 `mean` and `rstd` (bf16 on fake CPU tensors)."""
+class NormLikeCuda(torch.autograd.Function):
+    """CUDA's fused norms: RMSNorm keeps its input and one fp32 `rstd` a row (torch rms_norm),
+    LayerNorm, which has a bias, `mean` too (bf16 on fake CPU tensors)."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         """What a kernel keeps for the backward."""
         rows = (*x.shape[:-1], 1)
-        mean = torch.empty(rows, dtype=torch.float32, device=x.device)
-        rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
-        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        statistics = (
+            torch.empty(rows, dtype=torch.float32, device=x.device)
+            for _ in range(1 if bias is None else 2)
+        )
+        ctx.save_for_backward(x, weight, bias, *statistics)
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the shapes that the kernel gives."""
-        x, weight, bias, _, _ = ctx.saved_tensors
+        x, weight, bias, *_ = ctx.saved_tensors
         grad = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        return grad, torch.empty_like(weight), torch.empty_like(bias)
+        return grad, torch.empty_like(weight), None if bias is None else torch.empty_like(bias)
 
 
 class FlashLikeFunction(torch.autograd.Function):
@@ -104,14 +90,14 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Any:
     """In place of torch.nn.functional.layer_norm."""
-    return LayerNormLikeCuda.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return NormLikeCuda.apply(x, weight, bias)  # type: ignore[no-untyped-call]
 
 
 def rms_norm(
     x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor, eps: float = 1e-5
 ) -> Any:
     """In place of torch.nn.functional.rms_norm."""
-    return RmsNormLikeCuda.apply(x, weight)  # type: ignore[no-untyped-call]
+    return NormLikeCuda.apply(x, weight, None)  # type: ignore[no-untyped-call]
 
 
 def dropout(

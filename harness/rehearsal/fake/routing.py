@@ -7,13 +7,13 @@ where Megatron reads values: masked_select, the sizes of all-to-alls, chunks and
 
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
-from harness.backends.megatron_core.expert_case import Experts
+from harness.backends.megatron_core.case import MegatronCase
+from harness.base.patching import patched
 
 
 class _Sizes(list[int]):
@@ -43,14 +43,11 @@ class _MaskedSelect(torch.autograd.Function):
         return torch.empty_like(tensor), None, None
 
 
-def routing_patches(experts: Experts) -> Iterator[Any]:
+def routing_patches(case: MegatronCase) -> Iterator[Any]:
     """Patches under which a MoE layer runs on fake tensors, routing balanced."""
-    per_token = experts.moe_router_topk / experts.num_moe_experts
-    keep = min(1.0, experts.moe_expert_capacity_factor or 1.0)
-    sort = moe_utils.sort_chunks_by_idxs
+    keep = min(1.0, case.moe_expert_capacity_factor or 1.0)
+    per_token = case.moe_router_topk / (case.num_moe_experts or 1)
     sequential = megatron_experts.SequentialMLP.forward
-    alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
-    preprocess, to_cpu = alltoall.preprocess, token_dispatcher.maybe_move_tensor_to_cpu
 
     def masked_select(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         count = int(mask.numel() * per_token * keep)
@@ -59,36 +56,42 @@ def routing_patches(experts: Experts) -> Iterator[Any]:
         out: torch.Tensor = _MaskedSelect.apply(tensor, mask, count)  # type: ignore[no-untyped-call]
         return out
 
+    def one_by_one(module: Any, tokens: Any, _: Any, probs: Any) -> Any:
+        return sequential(module, tokens, _even(tokens.shape[0], module.num_local_experts), probs)
+
+    yield patched(torch.Tensor, "masked_select", masked_select)
+    yield from _dispatcher_patches(case, keep)
+    yield patched(megatron_experts.SequentialMLP, "forward", one_by_one)
+    yield patched(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
+    yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    yield patched(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+
+
+def _dispatcher_patches(case: MegatronCase, keep: float) -> Iterator[Any]:
+    """What an all-to-all sends and receives, of the part `keep` of the tokens."""
+    alltoall, sort = token_dispatcher.MoEAlltoAllTokenDispatcher, moe_utils.sort_chunks_by_idxs
+    preprocess, to_cpu = alltoall.preprocess, token_dispatcher.maybe_move_tensor_to_cpu
+
     def balanced(dispatcher: Any, routing_map: torch.Tensor) -> Any:
         tokens = preprocess(dispatcher, routing_map)
         if dispatcher.drop_and_pad:
             return tokens
-        routed = int(routing_map.size(0) * experts.moe_router_topk * keep)
+        routed = int(routing_map.size(0) * case.moe_router_topk * keep)
         dispatcher.num_out_tokens = routed
-        if experts.ranks > 1:
-            dispatcher.input_splits = _even(routed, experts.expert_model_parallel_size)
-            dispatcher.output_splits = _even(routed, experts.expert_model_parallel_size)
-            tp = experts.expert_tensor_parallel_size
+        if case.expert_ranks > 1:
+            dispatcher.input_splits = _even(routed, case.expert_model_parallel_size)
+            dispatcher.output_splits = _even(routed, case.expert_model_parallel_size)
+            tp = case.expert_tensor_parallel_size
             dispatcher.output_splits_tp = _even(routed * tp, tp)
         return tokens
 
     def sort_chunks(tensor: Any, split_sizes: Any, sorted_idxs: Any, **more: Any) -> Any:
         chunks = split_sizes.numel()
-        sizes = _even(tensor.shape[0], chunks)
-        return sort(tensor, sizes, _Sizes(range(chunks)), **more)
-
-    def one_by_one(module: Any, tokens: Any, _: Any, probs: Any) -> Any:
-        return sequential(module, tokens, _even(tokens.shape[0], module.num_local_experts), probs)
+        return sort(tensor, _even(tensor.shape[0], chunks), _Sizes(range(chunks)), **more)
 
     def on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
         return tensor if isinstance(tensor, _Sizes | int) else to_cpu(tensor)
 
-    patch = mock.patch.object
-    yield patch(torch.Tensor, "masked_select", masked_select)
-    yield patch(alltoall, "preprocess", balanced)
-    yield patch(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
-    yield patch(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)
-    yield patch(megatron_experts.SequentialMLP, "forward", one_by_one)
-    yield patch(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
-    yield patch(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
-    yield patch(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
+    yield patched(alltoall, "preprocess", balanced)
+    yield patched(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
+    yield patched(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)

@@ -57,11 +57,6 @@ def saved_rows(case: MegatronCase) -> list[SavedRow]:
         return _rows(output, paths, [*model.parameters(), *model.buffers(), *batch.tensors()])
 
 
-def saved_bytes(case: MegatronCase) -> int:
-    """Bytes that one forward pass of the whole model saves, its ends included."""
-    return sum(row.nbytes for row in saved_rows(case))
-
-
 def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     """Saved bytes of one layer = total of 3 layers - total of 2, and the rows of that difference.
 

@@ -11,25 +11,25 @@ from types import ModuleType
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
 from advisor.cli import arguments, help, subcommands
 from advisor.cli import main as cli
 from advisor.cli.arguments import OutputFormat, parse
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.request.request import Request, SearchScope
 
 JOB = ["--model", "llama3_70b", "--gpus", "32xH100"]
 HEAVY = ("torch", "numpy", "pandas", "hydra", "omegaconf", "optuna", "matplotlib", "scipy")
 
-Answer = Callable[[Advice], list[Request]]
+Asked = Callable[[Answer], list[Request]]
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Answer:
-    """Lets `advise` answer with a given Advice; the requests it gets are collected."""
+def answer(monkeypatch: pytest.MonkeyPatch, explained: tuple) -> Asked:
+    """Lets `advise` answer with a given Answer; the requests it gets are collected."""
 
-    def install(advice: Advice) -> list[Request]:
+    def install(advice: Answer) -> list[Request]:
         requests: list[Request] = []
         module = ModuleType("advisor.search.advise")
         module.advise = lambda request: requests.append(request) or advice  # type: ignore[attr-defined]
@@ -223,7 +223,7 @@ def test_an_error_of_several_lines_is_printed_as_one(
 ) -> None:
     from advisor.base.errors import UserError
 
-    def refuse(request: Request) -> Advice:
+    def refuse(request: Request) -> Answer:
         raise UserError("model", "a\nb", "is not\nvalid YAML")
 
     module = ModuleType("advisor.search.advise")
@@ -235,7 +235,7 @@ def test_an_error_of_several_lines_is_printed_as_one(
 def test_a_file_that_cannot_be_read_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(request: Request) -> Advice:
+    def refuse(request: Request) -> Answer:
         raise PermissionError(13, "Permission denied", "model.yaml")
 
     module = ModuleType("advisor.search.advise")
@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_read_is_one_line(
 
 
 def test_explain_beyond_the_last_row(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
 ) -> None:
     answer(tight)
     line = error_line(capsys, *JOB, "--explain", "6")
@@ -256,7 +256,7 @@ def test_explain_beyond_the_last_row(
 
 
 def test_exit_code_says_whether_something_fits(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, hopeless: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, hopeless: Answer
 ) -> None:
     requests = answer(tight)
     assert cli.main(JOB) == 0
@@ -267,7 +267,7 @@ def test_exit_code_says_whether_something_fits(
 
 
 def test_explain_follows_the_page(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer
 ) -> None:
     answer(tight)
     assert cli.main([*JOB, "--explain"]) == 0
@@ -276,7 +276,7 @@ def test_explain_follows_the_page(
     assert "total: the reserved peak" in explanation
 
 
-def test_formats(capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice) -> None:
+def test_formats(capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer) -> None:
     answer(tight)
     assert cli.main([*JOB, "--format", "json", "--top", "2", "--explain", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -291,7 +291,7 @@ def test_formats(capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advi
 
 
 def test_flags_of_what_does_not_fit_come_with_a_warning(
-    capsys: pytest.CaptureFixture[str], answer: Answer, hopeless: Advice
+    capsys: pytest.CaptureFixture[str], answer: Asked, hopeless: Answer
 ) -> None:
     answer(hopeless)
     assert cli.main([*JOB, "--format", "flags"]) == 1
@@ -301,7 +301,7 @@ def test_flags_of_what_does_not_fit_come_with_a_warning(
 
 
 def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
-    capsys: pytest.CaptureFixture[str], answer: Answer, make_advice: Callable, make_evaluation
+    capsys: pytest.CaptureFixture[str], answer: Asked, make_advice: Callable, make_evaluation
 ) -> None:
     chosen = make_advice(make_evaluation("none", 10), assumptions=())
     answer(chosen)
@@ -321,7 +321,7 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
 
 
 def test_plot_writes_the_file_and_tells_stderr(
-    capsys: pytest.CaptureFixture[str], answer: Answer, tight: Advice, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     answer(tight)
@@ -337,7 +337,10 @@ def test_plot_without_matplotlib_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
-    assert line == '--plot = out.png: needs matplotlib; pip install "recompute-advisor[report]"'
+    assert line == (
+        "--plot out.png = matplotlib: is not installed; "
+        "in the checkout run: pip install -e '.[report]'"
+    )
 
 
 # Help and the rest of the process
@@ -448,7 +451,7 @@ def test_wrong_subcommand_arguments(capsys: pytest.CaptureFixture[str], args: li
 def test_interrupt_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(request: Request) -> Advice:
+    def interrupt(request: Request) -> Answer:
         raise KeyboardInterrupt
 
     module = ModuleType("advisor.search.advise")
@@ -503,7 +506,7 @@ def test_a_terminal_without_utf8_is_no_error() -> None:
     assert "H100" in out
 
 
-MACHINE = "advisor.report.json_report, advisor.report.csv_report, advisor.report.setting_flags"
+MACHINE = "advisor.report.plain_advice, advisor.report.csv_report, advisor.report.setting_flags"
 
 
 def top_level(code: str) -> set[str]:

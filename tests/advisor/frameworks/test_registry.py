@@ -2,19 +2,19 @@
 
 import pytest
 
-from advisor.frameworks.registry import stack_of
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of, label_of
 from advisor.plan.recompute_plan import recomputes
-from advisor.report.setting_flags import LABELS, all_flags, flags_report
+from advisor.report.setting_flags import all_flags, flags_report
 from advisor.request.request import Request
 from advisor.search.advise import advise
 
 
 @pytest.mark.parametrize("framework", Framework)
 def test_every_framework_has_a_stack(framework: Framework) -> None:
-    stack = stack_of(framework)
+    stack = adapter_of(framework)
     assert framework in stack.family
-    assert framework in LABELS
+    assert label_of(framework)
     assert not recomputes(stack.none)
     assert stack.parse("none") == stack.none
     assert stack.version("") == stack.version(stack.version(""))
@@ -34,7 +34,7 @@ def test_flags_are_one_line_in_the_family(framework: Framework) -> None:
     report = flags_report(advice, with_layout=True)
     assert report.endswith("\n")
     assert report.count("\n") == 1
-    family = stack_of(framework).family
+    family = adapter_of(framework).family
     for candidate in advice.candidates:
         assert tuple(all_flags(candidate.evaluation)) == family
 

@@ -4,7 +4,8 @@ import pytest
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
-from advisor.job.job import JobConfig
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import JobConfig, Optimizer
 
 
 def config(**fields: object) -> JobConfig:
@@ -47,7 +48,6 @@ def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: in
         ({"exp_avg_dtype": DType.BF16}, "set job.use_precision_aware_optimizer=true"),
         ({"main_params_dtype": DType.BF16, "use_precision_aware_optimizer": True}, "must be"),
         ({"fp8_param_gather": True}, "needs FP8"),
-        ({"optimizer_cpu_offload": True}, "set job.use_precision_aware_optimizer=true"),
         ({"optimizer_offload_fraction": 1.5}, "must be in"),
     ],
 )
@@ -61,3 +61,20 @@ def test_the_part_of_the_optimizer_on_the_host() -> None:
     assert config().offloaded_fraction == 0.0
     assert config(**aware).offloaded_fraction == 1.0
     assert config(**aware, optimizer_offload_fraction=0.25).offloaded_fraction == 0.25
+
+
+@pytest.mark.parametrize(
+    ("framework", "fields", "words"),
+    [
+        ("megatron_lm", {"optimizer_cpu_offload": True}, "use_precision_aware_optimizer=true"),
+        ("nemo", {"optimizer": Optimizer.MUON}, "is Megatron's, and not modelled for nemo"),
+        ("fsdp2", {"optimizer_cpu_offload": True}, "is not modelled for fsdp2"),
+        ("torchtitan", {"sync_each_batch": True}, "is an option of Accelerate"),
+        ("megatron_bridge", {"param_cpu_offload": True}, "is DeepSpeed's offload_param"),
+    ],
+)
+def test_options_that_a_framework_has_not(
+    framework: str, fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        adapter_of(framework).check_options(config(framework=framework, **fields))

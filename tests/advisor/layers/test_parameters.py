@@ -8,8 +8,9 @@ from advisor.layers.parameters import (
     count_parameters,
     parameter_count,
 )
+from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.presets import load_model, load_preset, model_names
-from advisor.models.spec import Activation, ModelSpec, Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 
 # Counted from the same shapes by an independent script, every norm and bias included.
 EXACT = {

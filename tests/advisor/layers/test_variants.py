@@ -10,8 +10,8 @@ from advisor.layers.transformer import transformer_layer
 from advisor.layers.transformers.core_attention import mask_bytes
 from advisor.models.layer_kind import DENSE, LayerKind, Mixer
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import AttentionBackend, TransformerImpl
-from advisor.models.variants import NormPlacement, of_providers
+from advisor.models.options import AttentionBackend, NormPlacement, TransformerImpl
+from advisor.models.variants import of_providers
 from advisor.plan.flops import replayed_flops
 from tests.advisor.toys import KEY, LLAMA, LSE, QUERY, RSTD, SHARD, saved_bytes, toy_shape
 

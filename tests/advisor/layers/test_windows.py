@@ -7,9 +7,9 @@ import pytest
 from advisor.base.errors import UserError
 from advisor.layers.megatron.core_attention import attended_keys
 from advisor.layers.transformer import transformer_layer
-from advisor.models.attention_kinds import SoftmaxType
 from advisor.models.layer_kind import DENSE, Mixer
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import SoftmaxType
 from advisor.plan.flops import model_flops
 from tests.advisor.toys import LLAMA, saved_bytes, toy_shape
 

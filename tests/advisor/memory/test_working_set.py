@@ -10,7 +10,8 @@ from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
 from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
 from advisor.models.layer_kind import DENSE
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 
 TOY = ModelSpec(

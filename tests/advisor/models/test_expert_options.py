@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.models.expert_options import LoadBalancing, ScoreFunction, TokenDispatcher
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.layer_pattern import LayerPattern
+from advisor.models.options import LoadBalancing, ScoreFunction, TokenDispatcher
 from advisor.models.spec import ModelSpec
 from tests.advisor.toys import LLAMA
 

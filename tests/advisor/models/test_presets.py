@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
+from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.presets import load_model, load_preset, model_names
-from advisor.models.spec import Activation, ModelSpec, Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 
 TINY = """\
 num_layers: 2

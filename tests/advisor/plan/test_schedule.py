@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from advisor.plan.schedule import (
     chunk_order,
     held_tensors,
-    moments,
     num_warmup_passes,
     passes,
+    schedule_points,
 )
 
 Load = tuple[int, ...]
@@ -47,7 +47,7 @@ def test_every_microbatch_goes_forward_and_back_once_through_every_chunk(
 @pytest.mark.parametrize("microbatches", [1, 2, 3, 4, 7, 20])
 @pytest.mark.parametrize("stage", range(4))
 def test_1f1b_holds_pp_minus_stage_microbatches(stage: int, microbatches: int) -> None:
-    peak = max(moment.in_flight[0] for moment in moments(4, 1, microbatches, stage, (0,)))
+    peak = max(moment.in_flight[0] for moment in schedule_points(4, 1, microbatches, stage, (0,)))
     assert peak == min(4 - stage, microbatches)
 
 
@@ -57,14 +57,16 @@ def test_the_interleaved_schedule_holds_its_warmup_and_one(pp: int, vpp: int) ->
     for stage in range(pp):
         warmup = 2 * (pp - stage - 1) + (vpp - 1) * pp
         assert num_warmup_passes(pp, vpp, 3 * pp, stage) == warmup
-        peak = max(sum(moment.in_flight) for moment in moments(pp, vpp, 3 * pp, stage, (0,) * vpp))
+        peak = max(
+            sum(moment.in_flight) for moment in schedule_points(pp, vpp, 3 * pp, stage, (0,) * vpp)
+        )
         assert peak == warmup + 1
         assert num_warmup_passes(pp, vpp, pp, stage) == min(warmup, pp * vpp)
 
 
 def test_without_pipeline_one_microbatch_is_in_flight() -> None:
-    assert {moment.in_flight for moment in moments(1, 1, 5, 0, (0,))} == {(1,)}
-    assert {moment.held for moment in moments(1, 1, 5, 0, (0,))} == {0}
+    assert {moment.in_flight for moment in schedule_points(1, 1, 5, 0, (0,))} == {(1,)}
+    assert {moment.held for moment in schedule_points(1, 1, 5, 0, (0,))} == {0}
 
 
 def test_groups_of_pp_microbatches_go_through_chunk_after_chunk() -> None:
@@ -128,7 +130,7 @@ def test_moments_are_the_maxima_of_the_whole_step(pp: int, vpp: int, rounds: int
     """Also where the step is longer than the rounds that are walked."""
     for stage, classes in itertools.product(range(pp), classes_of(vpp)):
         found: dict[tuple[bool, int], set[Load]] = {}
-        for moment in moments(pp, vpp, rounds * pp, stage, classes):
+        for moment in schedule_points(pp, vpp, rounds * pp, stage, classes):
             kind = moment.backward, classes[moment.chunk]
             found.setdefault(kind, set()).add((*moment.by_class, moment.held))
         every = brute_force(pp, vpp, rounds * pp, stage, classes)
@@ -154,7 +156,7 @@ def test_moments_of_any_step_cover_every_pass(
 ) -> None:
     pp, vpp, microbatches, stage = schedule
     classes = data.draw(st.sampled_from(classes_of(vpp)))
-    found = list(moments(pp, vpp, microbatches, stage, classes))
+    found = list(schedule_points(pp, vpp, microbatches, stage, classes))
     for kind, loads in brute_force(pp, vpp, microbatches, stage, classes).items():
         same = [(*m.by_class, m.held) for m in found if (m.backward, classes[m.chunk]) == kind]
         for load in loads:

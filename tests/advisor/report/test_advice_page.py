@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
-from advisor.answer.advice import Advice, Provenance
+from advisor.answer.answer import Answer
 from advisor.frameworks.megatron.setting import parse_setting
+from advisor.hardware.calibration import Provenance
 from advisor.job.layout import ParallelLayout
 from advisor.report.advice_page import page
 from advisor.report.header import layout_words
@@ -17,7 +18,7 @@ from advisor.report.text import plain_lines, printed
 FIXTURES = ("tight", "roomy", "hopeless", "layouts")
 
 
-def plain(advice: Advice, width: int = 100, **options: object) -> str:
+def plain(advice: Answer, width: int = 100, **options: object) -> str:
     """The page as a file gets it."""
     return "\n".join(plain_lines(page(advice, **options), width)) + "\n"  # type: ignore[arg-type]
 
@@ -30,15 +31,15 @@ def form(text: str) -> str:
 
 
 @pytest.fixture(params=FIXTURES)
-def any_advice(request: pytest.FixtureRequest) -> Advice:
-    advice: Advice = request.getfixturevalue(request.param)
+def any_advice(request: pytest.FixtureRequest) -> Answer:
+    advice: Answer = request.getfixturevalue(request.param)
     return advice
 
 
 @pytest.mark.parametrize("show_rejected", [False, True])
 @pytest.mark.parametrize("with_layout_flags", [False, True])
 def test_a_page_fits_100_columns(
-    any_advice: Advice, show_rejected: bool, with_layout_flags: bool
+    any_advice: Answer, show_rejected: bool, with_layout_flags: bool
 ) -> None:
     text = plain(any_advice, show_rejected=show_rejected, with_layout_flags=with_layout_flags)
     assert max(map(len, text.splitlines())) <= 100
@@ -49,7 +50,7 @@ def test_a_page_fits_100_columns(
 
 @pytest.mark.parametrize("width", [60, 70, 80, 90, 120])
 def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
-    any_advice: Advice, width: int
+    any_advice: Answer, width: int
 ) -> None:
     text = plain(any_advice, width)
     table, _, answer = text.partition("\n\n")[2].partition("\n\n")
@@ -59,7 +60,7 @@ def test_a_page_fits_a_terminal_but_for_words_that_must_stay_whole(
     assert max(map(len, others)) <= width
 
 
-def test_a_narrow_page_leaves_out_what_matters_least(tight: Advice) -> None:
+def test_a_narrow_page_leaves_out_what_matters_least(tight: Answer) -> None:
     heads = [plain(tight, width).split("\n\n")[1].splitlines()[0] for width in (100, 70, 60)]
     assert [("TFLOP/s" in head, "overhead" in head, "fits" in head) for head in heads] == [
         (True, True, True),
@@ -74,7 +75,7 @@ def test_environment_is_never_cut(make_advice, make_evaluation) -> None:
     assert "NVTE_CPU_OFFLOAD_V1=1" in text
 
 
-def test_long_names_and_large_numbers_still_fit(layouts: Advice) -> None:
+def test_long_names_and_large_numbers_still_fit(layouts: Answer) -> None:
     job = layouts.job
     model = replace(job.model, name="a_model_with_a_name_of_great_length_" * 2)
     wide = ParallelLayout(
@@ -93,7 +94,7 @@ def test_long_names_and_large_numbers_still_fit(layouts: Advice) -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_form_of_the_page(tight: Advice) -> None:
+def test_form_of_the_page(tight: Answer) -> None:
     assert form(plain(tight)) == (
         "llama0_0b · 0 B parameters · 0 x H0-SXM0GB · bf0 · sequence 0 · micro batch 0 ·\n"
         "global batch 0\n"
@@ -125,7 +126,7 @@ def test_form_of_the_page(tight: Advice) -> None:
     )
 
 
-def test_rows_show_the_figures(tight: Advice) -> None:
+def test_rows_show_the_figures(tight: Answer) -> None:
     rows = plain(tight).splitlines()
     assert "\n 1  selective:mlp        66.0 (0) █████████████▋       9.30" in "\n".join(rows)
     none = next(row for row in rows if re.match(r" 4  none", row))
@@ -145,13 +146,13 @@ def test_rows_show_the_figures(tight: Advice) -> None:
     assert uniform.endswith("308   +30.0 %  >99 %")
 
 
-def test_no_recompute_needed_is_the_plain_answer(roomy: Advice) -> None:
+def test_no_recompute_needed_is_the_plain_answer(roomy: Answer) -> None:
     text = plain(roomy)
     assert "No recompute needed: row 1 (none) fits (65.0 of 77.0 GiB, 97 % likely).\n" in text
     assert "Megatron-LM      (no flag: recompute is off unless a flag asks for it)" in text
 
 
-def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Advice) -> None:
+def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Answer) -> None:
     text = plain(hopeless)
     assert (
         "Nothing fits in 77.0 GiB. Nearest: row 1 (full:uniform:1) is 2.0 GiB over; row 2 (none) is"
@@ -166,14 +167,14 @@ def test_nothing_fits_says_by_how_much_and_what_else_helps(hopeless: Advice) -> 
     assert "Faster still" not in text
 
 
-def test_the_answer_stands_right_below_the_table(any_advice: Advice) -> None:
+def test_the_answer_stands_right_below_the_table(any_advice: Answer) -> None:
     lines = plain(any_advice).splitlines()
     table = next(i for i, line in enumerate(lines) if "overhead" in line)
     end = next(i for i, line in enumerate(lines) if i > table and not line)
     assert re.match("No recompute needed|Row 1 is the choice|Nothing fits", lines[end + 1])
 
 
-def test_rejected_settings_are_listed_on_demand(tight: Advice) -> None:
+def test_rejected_settings_are_listed_on_demand(tight: Answer) -> None:
     assert "moe_act_needs_experts" not in plain(tight)
     assert (
         "Rejected settings: 1\n"
@@ -186,14 +187,14 @@ def test_rejected_settings_are_listed_on_demand(tight: Advice) -> None:
     assert "Rejected settings: none" in plain(nothing, show_rejected=True)
 
 
-def test_an_answer_without_candidates_shows_the_rejections(tight: Advice) -> None:
+def test_an_answer_without_candidates_shows_the_rejections(tight: Answer) -> None:
     text = plain(replace(tight, candidates=(), remedies=()))
     assert "No setting could be evaluated" in text
     assert "moe_act_needs_experts" in text
     assert "recompute   " not in text
 
 
-def test_top_limits_the_rows_and_says_so(tight: Advice) -> None:
+def test_top_limits_the_rows_and_says_so(tight: Answer) -> None:
     text = plain(tight, top=2)
     assert "2 of 5 rows: --top N" in text
     assert " 3  full:uniform:1" not in text
@@ -211,13 +212,13 @@ def test_equal_notes_share_a_line(make_advice, make_evaluation) -> None:
     assert "\nrows 1-6       of all\n" in text
 
 
-def test_layout_columns_appear_where_layouts_are_ranked(tight: Advice, layouts: Advice) -> None:
+def test_layout_columns_appear_where_layouts_are_ranked(tight: Answer, layouts: Answer) -> None:
     assert " TP CP PP VPP DP mbs " in plain(layouts)
     assert " TP " not in plain(tight).split("recompute  ")[1].split("row")[0]
     assert " TP PP VPP DP mbs " in plain(tight, search_layout=True)
 
 
-def test_layout_flags_stand_before_the_settings(tight: Advice) -> None:
+def test_layout_flags_stand_before_the_settings(tight: Answer) -> None:
     text = plain(tight, with_layout_flags=True)
     assert "Megatron-LM      --tensor-model-parallel-size 4 --sequence-parallel" in text
     joined = text.replace(" \\\n" + " " * 17, " ")
@@ -235,14 +236,14 @@ def coloured(content: RenderableType) -> str:
     return printed(content, Console(width=100, force_terminal=True, color_system="standard"))
 
 
-def test_colour_changes_no_letter(any_advice: Advice) -> None:
+def test_colour_changes_no_letter(any_advice: Answer) -> None:
     text = coloured(page(any_advice))
     bare = re.sub("\033\\[[0-9;]+m", "", text).splitlines()
     assert [line.rstrip() for line in bare] == plain(any_advice).splitlines()
     assert "\033[1m" in text
 
 
-def test_a_row_has_the_style_of_its_standing(tight: Advice) -> None:
+def test_a_row_has_the_style_of_its_standing(tight: Answer) -> None:
     rows = coloured(page(tight)).splitlines()
     first = {row.split("m")[0] for row in rows if "selective:mlp\033" in row}
     assert first == {"\033[1"}
@@ -250,7 +251,7 @@ def test_a_row_has_the_style_of_its_standing(tight: Advice) -> None:
     assert [row.split("m")[0] for row in rows if "none\033" in row] == ["\033[33"]
 
 
-def test_an_uncalibrated_gpu_says_so(tight: Advice) -> None:
+def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:
     note = replace(tight.calibration, name="none", provenance=Provenance.DATASHEET, summary="")
     text = plain(replace(tight, calibration=note))
     assert "calibration  none (nothing measured on this type of machine)\n" in text
@@ -289,7 +290,7 @@ def test_bars_have_eighths_and_run_over_visibly(share: float, drawn: str) -> Non
     assert plain_lines(Gauge("1.0 (0)", share, 4)) == [f"1.0 (0) {drawn}".rstrip()]
 
 
-def test_a_searched_layout_is_that_of_row_1(layouts: Advice) -> None:
+def test_a_searched_layout_is_that_of_row_1(layouts: Answer) -> None:
     text = plain(layouts, search_layout=True)
     assert "layout       row 1: TP 4 +SP" in text
     assert "assumed      preset llama3_70b_32xh100 ·" in text

@@ -4,19 +4,20 @@ import csv
 import io
 from dataclasses import replace
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.units import GIB
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.report.csv_report import csv_report
 from advisor.report.header import framework_words
+from advisor.report.plain_advice import plain_advice
 from advisor.report.setting_flags import all_flags, flags_report, framework_layout_flags
 
 
-def rows(advice: Advice, top: int | None = None) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(csv_report(advice, top=top))))
+def rows(advice: Answer, top: int | None = None) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(csv_report(plain_advice(advice, top=top)))))
 
 
-def test_one_row_a_candidate_with_raw_numbers(tight: Advice) -> None:
+def test_one_row_a_candidate_with_raw_numbers(tight: Answer) -> None:
     table = rows(tight)
     assert [row["recompute"] for row in table] == [
         "selective:mlp",
@@ -33,17 +34,17 @@ def test_one_row_a_candidate_with_raw_numbers(tight: Advice) -> None:
     assert len(rows(tight, top=2)) == 2
 
 
-def test_parts_sum_to_totals(tight: Advice) -> None:
+def test_parts_sum_to_totals(tight: Answer) -> None:
     parts = ("weights", "gradients", "optimizer", "activations", "transient", "overhead")
     for row in rows(tight):
         assert sum(int(row[f"{part}_bytes"]) for part in parts) == int(row["peak_reserved_bytes"])
 
 
-def test_no_candidates_give_no_rows(tight: Advice) -> None:
-    assert csv_report(replace(tight, candidates=())) == ""
+def test_no_candidates_give_no_rows(tight: Answer) -> None:
+    assert csv_report(plain_advice(replace(tight, candidates=()))) == ""
 
 
-def test_flags_are_those_of_the_jobs_framework(tight: Advice) -> None:
+def test_flags_are_those_of_the_jobs_framework(tight: Answer) -> None:
     assert flags_report(tight) == "--recompute-granularity selective --recompute-modules mlp\n"
     config = replace(tight.job.config, framework=Framework.MEGATRON_BRIDGE)
     bridge = replace(tight, job=replace(tight.job, config=config))
@@ -51,13 +52,13 @@ def test_flags_are_those_of_the_jobs_framework(tight: Advice) -> None:
     assert flags_report(replace(tight, candidates=())) == ""
 
 
-def test_layout_flags_come_first(tight: Advice) -> None:
+def test_layout_flags_come_first(tight: Answer) -> None:
     flags = flags_report(tight, with_layout=True)
     assert flags.startswith("--tensor-model-parallel-size 4 ")
     assert flags.endswith(" --recompute-granularity selective --recompute-modules mlp\n")
 
 
-def test_every_framework_spells_every_setting(tight: Advice) -> None:
+def test_every_framework_spells_every_setting(tight: Answer) -> None:
     for candidate in tight.candidates:
         family = all_flags(candidate.evaluation)
         assert set(family) == {
@@ -69,7 +70,7 @@ def test_every_framework_spells_every_setting(tight: Advice) -> None:
             assert "\n" not in framework_layout_flags(candidate.evaluation, framework)
 
 
-def test_framework_words(tight: Advice) -> None:
+def test_framework_words(tight: Answer) -> None:
     config = replace(tight.job.config, framework_version="0.16")
     job = replace(tight.job, config=config)
     assert framework_words(job) == "Megatron Core 0.16 with Transformer Engine"

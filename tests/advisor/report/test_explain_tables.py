@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.report.explain_page import explanation, memory_table, stage_table, time_table
 from advisor.report.text import plain_lines
 
 
-def test_the_whole_explanation_fits_100_columns(tight: Advice, explained: tuple) -> None:
+def test_the_whole_explanation_fits_100_columns(tight: Answer, explained: tuple) -> None:
     _, memory, time = explained
     long = replace(
         memory[0],

@@ -9,20 +9,20 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.figure import Figure
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.report.explain_page import COMPONENTS
 from advisor.report.figures import draw_components, draw_pareto, write_figure
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
-def test_a_picture_is_written(layouts: Advice, tmp_path: Path, suffix: str) -> None:
+def test_a_picture_is_written(layouts: Answer, tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"out.{suffix}"
     write_figure(layouts, path)
     assert path.stat().st_size > 10_000
 
 
-def test_the_same_answer_gives_the_same_svg(tight: Advice, tmp_path: Path) -> None:
+def test_the_same_answer_gives_the_same_svg(tight: Answer, tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         write_figure(tight, tmp_path / name, top=3)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
@@ -32,7 +32,7 @@ def test_the_same_answer_gives_the_same_svg(tight: Advice, tmp_path: Path) -> No
     assert "selective:core_attn" not in text
 
 
-def test_scatter_has_units_ranks_and_the_budget(tight: Advice) -> None:
+def test_scatter_has_units_ranks_and_the_budget(tight: Answer) -> None:
     axes = Figure().subplots()
     draw_pareto(axes, tight.candidates)
     assert "(GiB)" in axes.get_xlabel()
@@ -42,14 +42,14 @@ def test_scatter_has_units_ranks_and_the_budget(tight: Advice) -> None:
     assert legend == ["not beaten in both", "fits", "does not fit", "budget 77.0 GiB"]
 
 
-def test_equal_points_share_a_label(tight: Advice) -> None:
+def test_equal_points_share_a_label(tight: Answer) -> None:
     first = tight.candidates[0]
     axes = Figure().subplots()
     draw_pareto(axes, (first, replace(first, rank=2)))
     assert [text.get_text() for text in axes.texts] == ["1, 2"]
 
 
-def test_bars_sum_to_the_reserved_peak(tight: Advice) -> None:
+def test_bars_sum_to_the_reserved_peak(tight: Answer) -> None:
     axes = Figure().subplots()
     labels = [candidate.evaluation.setting.spec for candidate in tight.candidates]
     draw_components(axes, tight.candidates, labels, tight.candidates[0])
@@ -59,6 +59,6 @@ def test_bars_sum_to_the_reserved_peak(tight: Advice) -> None:
     assert "(GiB)" in axes.get_xlabel()
 
 
-def test_nothing_to_draw_is_a_user_error(tight: Advice, tmp_path: Path) -> None:
+def test_nothing_to_draw_is_a_user_error(tight: Answer, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to draw"):
         write_figure(replace(tight, candidates=()), tmp_path / "out.png")

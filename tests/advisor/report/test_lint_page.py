@@ -1,4 +1,4 @@
-from advisor.frameworks.megatron.lint import lint_target
+from advisor.lint.target import lint_target
 from advisor.report.lint_page import lint_page
 from advisor.report.text import plain_lines
 
@@ -17,7 +17,7 @@ def test_errors_come_first_and_a_block_has_level_rule_reason_fix_and_source() ->
         "WARNING",
         "NOTE",
     ]
-    assert lines[1].split() == ["ERROR", "recompute_modules"]
+    assert lines[1].split(maxsplit=2) == ["ERROR", "recompute_modules", "command line:1:55"]
     assert lines[2].strip() == "recompute_modules bogus: not accepted by megatron-core 0.19"
     fix = " ".join(" ".join(lines[3:6]).split())
     assert fix.startswith("fix one of core_attn")

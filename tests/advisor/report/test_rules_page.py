@@ -8,6 +8,7 @@ from advisor.base.errors import UserError
 from advisor.cli import main as cli
 from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, Revision
 from advisor.frameworks.megatron.rules import RULES
+from advisor.frameworks.megatron.rules_overview import overview
 from advisor.report.rules_page import rules_page
 from advisor.report.text import plain_lines
 
@@ -25,7 +26,7 @@ RELEASES = (
 
 
 def page(revision: Revision, word: str = "") -> str:
-    lines = plain_lines(rules_page(revision, word))
+    lines = plain_lines(rules_page(overview(revision), word))
     assert max(map(len, lines)) <= 100
     return "\n".join(lines)
 
@@ -86,4 +87,4 @@ def test_a_word_filters() -> None:
     assert "recompute modules" not in text
     assert int(re.findall(r": (\d+) rules", text)[0]) < len(RULES)
     with pytest.raises(UserError, match=r"xyz: is in no rule of megatron-core 0.19"):
-        rules_page(CORE["0.19"], "xyz")
+        rules_page(overview(CORE["0.19"]), "xyz")

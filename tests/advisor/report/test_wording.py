@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Advice, Remedy
-from advisor.base.units import GIB
+from advisor.answer.answer import Answer, Remedy
+from advisor.base.units import GIB, percent
 from advisor.report.wording import (
     chosen,
     missing_bytes,
-    percent,
     ranges,
     remedy_line,
     seconds,
@@ -41,7 +40,7 @@ def test_seconds_keep_three_digits_below_one() -> None:
     ]
 
 
-def test_the_choice_is_the_best_that_fits(make_advice, make_evaluation, hopeless: Advice) -> None:
+def test_the_choice_is_the_best_that_fits(make_advice, make_evaluation, hopeless: Answer) -> None:
     advice = make_advice(
         make_evaluation("none", 80, probability=0.1), make_evaluation("selective:mlp", 10)
     )
@@ -117,7 +116,7 @@ def test_weights_that_do_not_fit_by_themselves_are_named(make_advice, make_evalu
     )
 
 
-def test_the_way_out(make_advice, make_evaluation, tight: Advice) -> None:
+def test_the_way_out(make_advice, make_evaluation, tight: Answer) -> None:
     over = make_evaluation("none", 40, probability=0.0)
     alone = make_advice(over)
     assert way_out(alone) == (

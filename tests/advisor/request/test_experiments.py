@@ -10,10 +10,11 @@ from advisor.base.units import parse_gpus
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.models.options import AttentionBackend, CrossEntropyFusion
 from advisor.models.presets import load_model
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion
 from advisor.request.experiments import (
     Experiment,
+    Wanted,
     experiment_names,
     find_experiment,
     load_experiment,
@@ -38,8 +39,23 @@ def test_every_preset_is_a_legal_job_that_is_found(name: str) -> None:
     assert job_of(experiment).num_microbatches >= 1
     count, kind = parse_gpus(experiment.gpus)
     precision = experiment.config.precision
-    assert find_experiment(experiment.model, count, kind, precision) == experiment
-    assert find_experiment(experiment.model, count, resolve_gpu(kind), precision) == experiment
+    assert (
+        find_experiment(
+            Wanted(model=experiment.model, num_gpus=count, gpu_type=kind, precision=precision)
+        )
+        == experiment
+    )
+    assert (
+        find_experiment(
+            Wanted(
+                model=experiment.model,
+                num_gpus=count,
+                gpu_type=resolve_gpu(kind),
+                precision=precision,
+            )
+        )
+        == experiment
+    )
 
 
 @pytest.mark.parametrize("name", experiment_names())
@@ -50,7 +66,7 @@ def test_names_say_what_is_inside(name: str) -> None:
 
 
 def test_the_seventy_billion_case() -> None:
-    experiment = find_experiment("llama3_70b", 32, "H100")
+    experiment = find_experiment(Wanted(model="llama3_70b", num_gpus=32, gpu_type="H100"))
     assert experiment is not None
     assert experiment.name == "llama3_70b_32xh100"
     assert experiment.layout == ParallelLayout(
@@ -83,7 +99,7 @@ def test_the_seventy_billion_case() -> None:
 def test_the_jobs_of_the_paper(
     name: str, gpus: int, tp: int, pp: int, vpp: int, mbs: int, gbs: int
 ) -> None:
-    experiment = find_experiment(name, gpus, "A100-SXM-80GB")
+    experiment = find_experiment(Wanted(model=name, num_gpus=gpus, gpu_type="A100-SXM-80GB"))
     assert experiment is not None
     layout, config = experiment.layout, experiment.config
     assert layout.tensor_model_parallel_size == tp
@@ -109,13 +125,17 @@ def test_the_jobs_of_the_paper(
     ],
 )
 def test_no_preset_is_no_error(model: str, count: int, gpu: str) -> None:
-    assert find_experiment(model, count, gpu) is None
+    assert find_experiment(Wanted(model=model, num_gpus=count, gpu_type=gpu)) is None
 
 
 def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
-    plain = find_experiment("llama3_8b", 8, "B200")
-    eight = find_experiment("llama3_8b", 8, "B200", Precision.MXFP8)
-    other = find_experiment("llama3_8b", 8, "B200", Precision.FP8_DELAYED)
+    plain = find_experiment(Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200"))
+    eight = find_experiment(
+        Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200", precision=Precision.MXFP8)
+    )
+    other = find_experiment(
+        Wanted(model="llama3_8b", num_gpus=8, gpu_type="B200", precision=Precision.FP8_DELAYED)
+    )
     assert plain is not None
     assert eight is not None
     assert (plain.name, eight.name) == ("llama3_8b_8xb200", "llama3_8b_8xb200_mxfp8")
@@ -123,8 +143,10 @@ def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
 
 
 def test_a_preset_for_one_precision_is_not_taken_for_another() -> None:
-    assert find_experiment("llama3_70b", 64, "GB200") is None
-    found = find_experiment("llama3_70b", 64, "GB200", Precision.MXFP8)
+    assert find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="GB200")) is None
+    found = find_experiment(
+        Wanted(model="llama3_70b", num_gpus=64, gpu_type="GB200", precision=Precision.MXFP8)
+    )
     assert found is not None
 
 
@@ -147,7 +169,9 @@ def own(folder: Path, text: str, name: str = "llama3_8b_16xh100") -> Path:
 
 def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
     own(tmp_path, OWN)
-    experiment = find_experiment("llama3_8b", 16, "H100", config_dir=tmp_path)
+    experiment = find_experiment(
+        Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", config_dir=tmp_path)
+    )
     assert experiment is not None
     assert experiment.layout.data_parallel_size == 8
     assert experiment.config.main_grads_dtype is DType.FP32
@@ -157,7 +181,12 @@ def test_a_preset_of_the_user_s_own(tmp_path: Path) -> None:
 
 def test_a_preset_for_a_gpu_nobody_describes_is_passed_over(tmp_path: Path) -> None:
     own(tmp_path, OWN, "llama3_8b_16xtpu")
-    assert find_experiment("llama3_8b", 16, "H100", config_dir=tmp_path) is None
+    assert (
+        find_experiment(
+            Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", config_dir=tmp_path)
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,20 @@ import pytest
 from advisor.base.configuration import Group, packaged_configs
 from advisor.base.errors import UserError
 from advisor.base.fields import field_types, parse
-from advisor.frameworks.megatron.lowering import FP8_RECIPES
+from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, first_refusal
 from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.names import Framework
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Framework, Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
 from advisor.models.spec import ModelSpec
 from advisor.request.experiments import (
     Experiment,
+    Wanted,
     experiment_names,
     find_experiment,
     load_experiment,
@@ -80,8 +82,8 @@ def test_every_row_can_be_read_and_fills_its_gpus(recipe: Recipe) -> None:
     preset = preset_of(recipe)
     assert preset.layout.world_size == recipe.num_gpus
     assert recipe.runs_on(recipe.num_gpus)
-    assert preset.shipped is not None
-    assert parse_setting(recipe.shipped_recompute) == preset.shipped
+    assert recipe.shipped_recompute == preset.shipped
+    assert parse_setting(preset.shipped)
 
 
 def leaves_something_out(recipe: Recipe) -> bool:
@@ -126,8 +128,9 @@ def test_every_recipe_of_a_known_model_is_a_legal_job_with_a_legal_setting(recip
     job = job_of(recipe)
     assert job.num_microbatches >= 1
     shipped = preset_of(recipe).shipped
-    assert shipped is not None
-    rules = [found.rule for found in check(shipped, job, REVISIONS[recipe.framework])]
+    rules = [
+        found.rule for found in check(parse_setting(shipped), job, REVISIONS[recipe.framework])
+    ]
     assert rules == (["bridge_local_graphs"] if recipe.name in REFUSED else [])
 
 
@@ -142,7 +145,7 @@ def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
     experiment = load_experiment(name)
     recipe = cited(experiment)
     if recipe is None or "cut to one GPU" in experiment.source:
-        assert experiment.shipped is not None or "cut to one GPU" in experiment.source
+        assert experiment.shipped or "cut to one GPU" in experiment.source
         return
     published = preset_of(recipe)
     assert experiment.layout == published.layout
@@ -153,16 +156,19 @@ def test_a_preset_file_agrees_with_the_recipe_that_it_cites(name: str) -> None:
 
 
 def test_the_exact_number_comes_first_then_the_nearest_that_divides() -> None:
-    exact = find_experiment("llama3.1_405b", 1024, "H100")
+    exact = find_experiment(Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="H100"))
     assert exact is not None
     assert exact.gpus == "1024xH100"
-    assert find_experiment("llama3.1_405b", 2048, "H100") is None
-    near = nearest_experiment("llama3.1_405b", 2048, "H100")
+    assert find_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100")) is None
+    near = nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=2048, gpu_type="H100"))
     assert near is not None
     assert near.layout.data_parallel_size == 2 * exact.layout.data_parallel_size
     assert near.config.global_batch_size == 2 * exact.config.global_batch_size
-    assert nearest_experiment("llama3.1_405b", 17, "H100") is None
-    assert nearest_experiment("llama3.1_405b", 1024, "A100-40GB") is None
+    assert nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=17, gpu_type="H100")) is None
+    assert (
+        nearest_experiment(Wanted(model="llama3.1_405b", num_gpus=1024, gpu_type="A100-40GB"))
+        is None
+    )
 
 
 def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
@@ -176,20 +182,24 @@ def test_recipes_whose_split_no_table_has_are_split_evenly() -> None:
 
 
 def test_a_recipe_is_used_as_soon_as_its_split_is_known() -> None:
-    found = find_experiment("glm4.5_air", 32, "H100", complete=True)
+    found = find_experiment(Wanted(model="glm4.5_air", num_gpus=32, gpu_type="H100"), complete=True)
     assert found is not None
     assert found.layout.pipeline_model_parallel_layout == "Et*12|(t*12|)*2t*10mL"
     assert not found.splits_as_published
-    published = find_experiment("deepseek_v3", 1024, "H100", complete=True)
+    published = find_experiment(
+        Wanted(model="deepseek_v3", num_gpus=1024, gpu_type="H100"), complete=True
+    )
     assert published is not None
     assert published.splits_as_published
 
 
 def test_recipes_for_long_context_wait_until_they_are_asked_for() -> None:
-    long = find_experiment("llama3_8b", 16, "H100", seq_length=16384)
+    long = find_experiment(
+        Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100", seq_length=16384)
+    )
     assert long is not None
     assert long.config.seq_length == 16384
-    assert find_experiment("llama3_8b", 16, "H100") is None
+    assert find_experiment(Wanted(model="llama3_8b", num_gpus=16, gpu_type="H100")) is None
 
 
 TABLE = """\
@@ -210,7 +220,7 @@ def test_a_table_of_the_user_s_own_comes_first(tmp_path: Path) -> None:
     preset = preset_of(recipe, 16, "H100")
     assert preset.layout == ParallelLayout(pipeline_model_parallel_size=2, data_parallel_size=8)
     assert preset.config.global_batch_size == 32
-    assert preset.shipped is None
+    assert preset.shipped == ""
     assert "llama3_8b" in recipe_models(folder)
 
 

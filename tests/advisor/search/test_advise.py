@@ -4,23 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
 from advisor.report.setting_flags import shown_frameworks
-from advisor.request.experiments import find_experiment
+from advisor.request.experiments import Wanted, find_experiment
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 
 
-def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Advice:
+def ask(model: str = "llama3_70b", gpus: str = "32xH100", **fields: object) -> Answer:
     return advise(Request(model=model, gpus=gpus, **fields))  # type: ignore[arg-type]
 
 
-def specs(advice: Advice) -> list[str]:
+def specs(advice: Answer) -> list[str]:
     return [candidate.evaluation.setting.spec for candidate in advice.candidates]
 
 
@@ -108,7 +108,7 @@ def test_without_a_preset_the_layout_is_chosen() -> None:
 
 def test_a_recipe_for_another_number_of_gpus_lends_its_layout_and_scales_its_batch() -> None:
     advice = ask(gpus="128xH100")
-    published = find_experiment("llama3_70b", 64, "H100")
+    published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
     assert published is not None
     layout, config = advice.job.layout, advice.job.config
     replicas = 2 * published.layout.data_parallel_size
@@ -124,7 +124,7 @@ def test_a_borrowed_layout_that_is_too_large_gives_way_to_a_search() -> None:
 
 
 def test_what_is_given_stays_and_the_nearest_recipe_says_the_rest() -> None:
-    published = find_experiment("llama3_70b", 64, "H100")
+    published = find_experiment(Wanted(model="llama3_70b", num_gpus=64, gpu_type="H100"))
     assert published is not None
     advice = ask(gpus="128xH100", tensor_model_parallel_size=8)
     assert advice.job.layout == replace(
@@ -336,12 +336,12 @@ def test_the_framework_is_one_that_builds_the_model(
     resolution = resolve(Request(model=model, gpus=gpus))
     assert resolution.config.framework is framework
     named = f"framework {framework}" in resolution.assumptions
-    assert named is (framework is not Framework.MEGATRON_LM)
+    assert named is (framework != Framework.MEGATRON_LM)
     job = resolution.job(
         resolution.layout or ParallelLayout(data_parallel_size=parse_gpus(gpus)[0])
     )
     builds = Framework.MEGATRON_LM in shown_frameworks(job)
-    assert builds is (framework is Framework.MEGATRON_LM)
+    assert builds is (framework == Framework.MEGATRON_LM)
 
 
 def test_keys_that_need_each_other_may_stand_in_any_order() -> None:

@@ -11,8 +11,8 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE
+from advisor.models.options import AttentionBackend, TransformerImpl
 from advisor.models.presets import load_model
-from advisor.models.spec import AttentionBackend, TransformerImpl
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator, evaluate, rank_shape
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from advisor.answer.advice import Evaluation, TimeBreakdown
+from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import order, pareto_front, rank, tier

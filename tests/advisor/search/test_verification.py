@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.advice import Advice, Verification
+from advisor.answer.answer import Answer, Verification
 from advisor.base.errors import UserError
 from advisor.report.advice_page import page
-from advisor.report.json_report import report_object
+from advisor.report.plain_advice import plain_advice
 from advisor.report.text import plain_lines
 from advisor.request.request import Request
 from advisor.search import verification as module
@@ -20,7 +20,7 @@ from advisor.search.verification import verify
 
 
 @pytest.fixture(scope="module")
-def advice() -> Advice:
+def advice() -> Answer:
     return advise(Request(model="llama3_8b", gpus="8xH100", recompute=("none", "full:uniform:1")))
 
 
@@ -50,7 +50,7 @@ SEEN = {
 REFUSED = "a reason that is told whole: " + " ".join(["words"] * 20)
 
 
-def test_the_best_are_asked_about_on_their_worst_stage(advice: Advice, answers: Any) -> None:
+def test_the_best_are_asked_about_on_their_worst_stage(advice: Answer, answers: Any) -> None:
     answers({"candidates": [SEEN]})
     verified = verify(advice, 1)
     assert verified.candidates[0].verification == Verification(**SEEN)
@@ -64,7 +64,7 @@ def test_the_best_are_asked_about_on_their_worst_stage(advice: Advice, answers: 
     assert question["num_gpus"] == 8
 
 
-def test_both_figures_stand_on_the_page_and_in_json(advice: Advice, answers: Any) -> None:
+def test_both_figures_stand_on_the_page_and_in_json(advice: Answer, answers: Any) -> None:
     answers({"candidates": [SEEN, {"stage": 0, "refused": REFUSED}]})
     verified = verify(advice, 2)
     lines = plain_lines(page(verified))
@@ -77,13 +77,13 @@ def test_both_figures_stand_on_the_page_and_in_json(advice: Advice, answers: Any
     assert "run otherwise" in lines
     assert any("predicted is of the job as rehearsed" in line for line in lines)
     assert not any("Rehearsed" in line for line in plain_lines(page(advice)))
-    first, second = report_object(verified)["candidates"]
-    assert first["verification"]["rehearsed_bytes"] == 2 * 2**30
-    assert second["verification"]["refused"] == REFUSED
-    assert report_object(advice)["candidates"][0]["verification"] is None
+    first, second = plain_advice(verified).candidates
+    assert first.verification.rehearsed_bytes == 2 * 2**30
+    assert second.verification.refused == REFUSED
+    assert plain_advice(advice).candidates[0].verification is None
 
 
-def test_what_is_missing_is_one_error(advice: Advice, answers: Any) -> None:
+def test_what_is_missing_is_one_error(advice: Answer, answers: Any) -> None:
     answers({"candidates": None, "refused": ["megatron-core", "is not installed", "pip it"]})
     with pytest.raises(UserError) as caught:
         verify(advice, 1)
@@ -92,7 +92,7 @@ def test_what_is_missing_is_one_error(advice: Advice, answers: Any) -> None:
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "print('no JSON')", "print('[]')"])
 def test_a_program_that_does_not_answer(
-    code: str, advice: Advice, monkeypatch: pytest.MonkeyPatch
+    code: str, advice: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PROGRAM", (sys.executable, "-c", code))
     with pytest.raises(UserError, match="gave no answer"):

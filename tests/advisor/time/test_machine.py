@@ -10,7 +10,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Collective, CollectiveKind, Group
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import CpCommType
 from advisor.time.groups import network
 from advisor.time.machine import data_parallel_link, group_span, link, machine
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.campaign.execution import Executor
-from harness.campaign.item_trials import RETRY, Trials, trials_of
+from harness.campaign.execution import RETRY, Executor, Trials, trials_of
 from harness.campaign.items import Campaign, Item
 from harness.campaign.journal import Outcome
 from harness.cli.campaign import exit_code, page
-from harness.run.execute import begin, not_run
+from harness.execution.execute import begin, not_run
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from advisor.base.errors import UserError
-from harness.calibrate import measurement as measured
+from harness.calibration import measurement as measured
 from harness.cli.calibrate import Options, duration, main, parse
 from harness.cli.main import main as harness
-from harness.run.signals import Stop
+from harness.execution.signals import Stop
 from harness.trial.trial import Device
 
 
@@ -79,7 +79,7 @@ def test_a_run_prints_what_it_fitted(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_stop_is_an_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With nothing to conclude from; see tests/harness/calibrate/test_measurement.py for the rest."""
+    """With nothing to conclude from; the rest is in tests/harness/calibration."""
 
     def stopped(*_: object) -> None:
         raise Stop(signal.SIGTERM)

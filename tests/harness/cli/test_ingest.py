@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("hydra")
 
+from harness.api.ingesting import find_sources
 from harness.cli import ingest
 from harness.cli import main as cli
-from harness.cli.ingest import find_sources, parse
+from harness.cli.ingest import parse
 from harness.judge.results import load_results
 from harness.logs.records import LogFramework
 from harness.trial.store import RunFolder
@@ -176,11 +177,13 @@ def test_a_folder_is_one_run_and_a_pattern_many() -> None:
 
 def test_the_command_line() -> None:
     Path("a=b.log").write_text("")
-    options = parse(["a=b.log", "framework=nemo", "--one-run", "gpus=8xH100", "--config-dir", "c"])
-    assert options.logs == ("a=b.log",)
-    assert options.overrides == ("gpus=8xH100",)
-    assert (options.framework, options.one_run) == (LogFramework.NEMO, True)
-    assert parse(["x", "framework=auto"]).framework is None
+    words = ["a=b.log", "framework=nemo", "--one-run", "gpus=8xH100", "--config-dir", "c"]
+    asked, dry_run = parse(words)
+    assert asked.logs == ("a=b.log",)
+    assert asked.overrides == ("gpus=8xH100",)
+    assert (asked.framework, asked.one_run, dry_run) == (LogFramework.NEMO, True, False)
+    asked, dry_run = parse(["x", "framework=auto", "--dry-run"])
+    assert (asked.framework, dry_run) == (None, True)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.api import running
 from harness.cli import main as cli
-from harness.cli import rehearse
 
 ROOT = Path(__file__).parents[3]
 TINY = (
@@ -54,7 +54,7 @@ def test_a_dry_run_needs_no_torch_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rehearse, "require_megatron", lambda: pytest.fail("asked for"))
+    monkeypatch.setattr(running, "require_megatron", lambda: pytest.fail("asked for"))
     assert cli.main(["rehearse", "--dry-run", *TINY]) == 0
     assert "none  stage 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
@@ -92,4 +92,4 @@ def test_without_megatron_the_extra_is_named(
 ) -> None:
     monkeypatch.setattr("harness.backends.megatron_core.installed.find_spec", lambda name: None)
     assert cli.main(["rehearse", *TINY]) == 2
-    assert "pip install 'recompute-advisor[megatron]'" in capsys.readouterr().err
+    assert "pip install -e '.[harness,megatron]'" in capsys.readouterr().err

@@ -12,7 +12,7 @@ pytest.importorskip("hydra")
 
 from harness.cli import main as cli
 from harness.cli import run
-from harness.run.runner import UNMEASURED
+from harness.execution.runner import UNMEASURED
 
 ROOT = Path(__file__).parents[3]
 DRIVE = str(Path(__file__).parents[1] / "drive.py")
@@ -103,7 +103,7 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = harness(tmp_path, "name=x", PYTHONPATH=path)
     assert done.returncode == 0
-    (note,) = [line for line in done.stderr.splitlines() if "recompute-advisor[report]" in line]
+    (note,) = [line for line in done.stderr.splitlines() if "pip install -e '.[report]'" in line]
     assert note.startswith("harness run: no figures, report.html, trials.csv, ")
     assert (tmp_path / "runs/x/report/report.md").exists()
 

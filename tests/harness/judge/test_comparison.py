@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.judge.comparison import Comparison, compare, render
+from harness.judge.comparison import Comparison, compare
 from harness.judge.goldens.golden import Golden
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
+from harness.judge.render import render
 from harness.judge.results import load_results
 from harness.judge.rows import Row
 from harness.judge.trial_rows import Options

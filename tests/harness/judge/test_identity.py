@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
+from harness.base.values import flatten
 from harness.judge.identity import (
     Place,
     compared,
     differences,
-    flatten,
     gpu_type,
     place_of,
     same_workload,
     unrecorded,
     workload_key,
     workload_label,
-    world_size,
 )
 from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.trial import world_size
 
 WORKLOAD = {
     "model": {"name": "toy"},

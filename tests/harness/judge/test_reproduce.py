@@ -6,7 +6,7 @@ from dataclasses import replace
 from advisor.base.dtypes import Precision
 from advisor.models.presets import load_model
 from advisor.request.experiments import load_experiment
-from harness.judge.reproduce import again, quoted_setting
+from harness.judge.reproduce import quoted_setting, reproduction_command
 from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
 
 
@@ -28,7 +28,7 @@ def preset_trial() -> Trial:
 
 def test_a_preset_needs_its_name_and_the_setting() -> None:
     trial = preset_trial()
-    words = shlex.split(again("llama3_70b_32xh100", trial))
+    words = shlex.split(reproduction_command("llama3_70b_32xh100", trial))
     assert words == [
         "harness",
         "run",
@@ -42,7 +42,9 @@ def test_a_preset_needs_its_name_and_the_setting() -> None:
 
 def test_the_environment_comes_first() -> None:
     allocator = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    command = again("llama3_70b_32xh100", replace(preset_trial(), variables=(allocator, "X=a b")))
+    command = reproduction_command(
+        "llama3_70b_32xh100", replace(preset_trial(), variables=(allocator, "X=a b"))
+    )
     assert command.startswith(f"{allocator} X='a b' harness run experiment=")
 
 
@@ -57,7 +59,9 @@ def test_what_differs_is_overridden() -> None:
         precision=Precision.FP8_CURRENT,
         recompute="none",
     )
-    words = shlex.split(again("llama3_70b_32xh100", replace(trial, workload=changed)))
+    words = shlex.split(
+        reproduction_command("llama3_70b_32xh100", replace(trial, workload=changed))
+    )
     wanted = {
         "model.num_layers=40",
         "layout.tp_comm_overlap=false",
@@ -71,7 +75,7 @@ def test_what_differs_is_overridden() -> None:
 
 
 def test_an_experiment_that_is_no_file_here_is_taken_as_it_stands() -> None:
-    assert "model." not in again("somewhere_else", preset_trial())
+    assert "model." not in reproduction_command("somewhere_else", preset_trial())
 
 
 def test_settings_with_commas_are_quoted_for_hydra() -> None:

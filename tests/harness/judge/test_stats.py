@@ -2,28 +2,53 @@
 
 import math
 import random
+import sys
 from statistics import median
 
 import pytest
 
-from harness.judge.resample import Side, iqr, pooled_noise, quantile, step_noise
+from advisor.base.errors import UserError
+from harness.judge.resample import Side, iqr, pooled_noise, quartiles, step_noise
 from harness.judge.stats import (
     Interval,
     Repeats,
     Shift,
     half_width,
+    multiplier,
     relative_shift,
     repeats_to_settle,
     summarise,
 )
 
 pytest.importorskip("numpy")
+pytest.importorskip("scipy")
 
 
 def test_quantiles_interpolate() -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], 0.25) == 1.75
+    assert quartiles([4.0, 1.0, 3.0, 2.0]) == (1.75, 3.25)
     assert iqr([1.0, 2.0, 3.0, 4.0]) == 1.5
-    assert quantile([7.0], 0.9) == 7.0
+    assert quartiles([7.0]) == (7.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("level", "freedom", "textbook"),
+    [(0.95, 0, 1.959964), (0.95, 1, 12.706205), (0.95, 8, 2.306004), (0.99, 4, 4.604095)],
+)
+def test_the_multiplier_is_the_textbooks(level: float, freedom: int, textbook: float) -> None:
+    """Tables of the normal and of Student's t distribution, six decimals."""
+    assert multiplier(level, freedom) == pytest.approx(textbook, abs=5e-7)
+
+
+def test_without_scipy_the_command_that_installs_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(UserError) as caught:
+        relative_shift([[1.0], [1.1]], [[1.0], [1.1]], 0.01)
+    assert str(caught.value) == (
+        "harness compare = scipy: is not installed; "
+        "in the checkout run: pip install -e '.[harness]'"
+    )
 
 
 def test_a_summary_counts_processes_and_steps() -> None:

@@ -201,7 +201,11 @@ def test_a_backend_s_own_settings_are_run_and_not_ranked() -> None:
         (["experiment=llama3_8b_8xh100"], H200, "gpus = 8: there is 1 GPU here; e.g. gpus=1xH200"),
         (["experiment=llama3_70b_64xh100"], EIGHT, "gpus = 64: there are 8 GPUs here"),
         (["experiment=gpt3_175b_64xa100"], CPU, "experiment=tiny_cpu runs anywhere"),
-        (["experiment=llama3_8b_8xh100", "gpus=1xH100"], EIGHT, "must divide 1 GPUs; nearest: 1"),
+        (
+            ["experiment=llama3_8b_8xh100", "gpus=1xH100"],
+            EIGHT,
+            "must divide the number of GPUs = 1; nearest: 1",
+        ),
         (["recompute.settings=[partial]"], CPU, "is no recompute setting"),
         (["recompute.settings=['selective:bogus']"], CPU, "bogus: not accepted by megatron-core"),
         (["job.seq_length=0"], CPU, "job.seq_length = 0: must be at least 1"),
@@ -221,3 +225,15 @@ def test_what_cannot_run_is_one_line(overrides: list[str], machine: Machine, say
 def test_the_layout_s_data_parallelism_follows_gpus() -> None:
     made = plan("gpus=4xH100", "job.global_batch_size=8", "recompute=none", machine=EIGHT)
     assert made.settings[0].trial.workload.layout.data_parallel_size == 4
+
+
+def test_a_published_recipe_is_a_job_as_an_experiment_is() -> None:
+    """A row of configs/recipe, laid out as the source says, here with fewer layers."""
+    machine = Machine(device=Device.CUDA, gpu_names=("NVIDIA H100 80GB HBM3",) * 4)
+    made = plan("recipe=qwen3_8b_pretrain_4gpu_h100_bf16", "model.num_layers=8", machine=machine)
+    workload = made.settings[0].trial.workload
+    assert made.experiment == "qwen3_8b_pretrain_4gpu_h100_bf16"
+    assert (workload.model.name, workload.model.num_layers) == ("qwen3_8b", 8)
+    assert workload.layout.tensor_model_parallel_size == 4
+    with pytest.raises(UserError, match=r"recipe = qwen3_8b_pretrain: unknown recipe"):
+        plan("recipe=qwen3_8b_pretrain")

@@ -8,7 +8,7 @@ pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
-from harness.rehearsal.storage_differences import suspects  # noqa: E402
+from harness.rehearsal.storage_differences import storage_differences  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import LLAMA  # noqa: E402
 from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
 
@@ -17,15 +17,15 @@ CASE = megatron_case(WORKLOAD)
 
 
 def test_a_layer_that_is_predicted_right_is_not_suspected() -> None:
-    assert suspects(WORKLOAD, CASE) == "a layer keeps the same in both"
+    assert storage_differences(WORKLOAD, CASE) == "a layer keeps the same in both"
     whole = replace(WORKLOAD, recompute="full:uniform:1")
-    assert suspects(whole, megatron_case(whole)) == ""
+    assert storage_differences(whole, megatron_case(whole)) == ""
 
 
 def test_the_tensors_that_only_one_side_keeps_are_named_with_their_bytes() -> None:
     """Unfused SwiGLU keeps silu(gate) and a copy of the other half."""
     unfused = replace(WORKLOAD, model=replace(LLAMA, bias_activation_fusion=False))
-    assert "predicted alone: glu_gate (" in suspects(unfused, CASE)
-    told = suspects(WORKLOAD, megatron_case(unfused))
+    assert "predicted alone: glu_gate (" in storage_differences(unfused, CASE)
+    told = storage_differences(WORKLOAD, megatron_case(unfused))
     assert "rehearsed alone: bfloat16" in told
     assert "mlp" in told

@@ -61,7 +61,7 @@ def test_without_megatron_nothing_is_rehearsed(
     found = told(monkeypatch, capsys, candidate())
     assert found["candidates"] is None
     assert found["refused"][0] == "megatron-core"
-    assert "recompute-advisor[megatron]" in found["refused"][2]
+    assert "pip install -e '.[megatron]'" in found["refused"][2]
 
 
 def test_jobs_travel_whole() -> None:

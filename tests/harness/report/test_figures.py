@@ -10,7 +10,7 @@ import pytest
 
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
-from harness.report.scatter import Point, front, panels, points
+from harness.report.scatter import Point, best_of, panels, points
 from harness.report.setting_figures import steps, waterfall
 from harness.report.style import INK, embedded
 from harness.trial.result import Phase
@@ -82,9 +82,9 @@ def test_a_run_that_measured_nothing_has_the_prediction_alone(gpu_facts: Facts) 
 def test_the_front_is_what_nothing_beats_in_both() -> None:
     one, two, three = point(1, 10, 1.0), point(2, 5, 2.0), point(3, 10, 2.0)
     twin = point(4, 10, 1.0)
-    assert front([one, two, three]) == [two, one]
-    assert front([one, twin]) == [one, twin], "equals do not beat each other"
-    assert front([three]) == [three]
+    assert best_of([one, two, three]) == [two, one]
+    assert best_of([one, twin]) == [one, twin], "equals do not beat each other"
+    assert best_of([three]) == [three]
 
 
 def test_points_are_numbered_by_their_place_in_the_plan(gpu_facts: Facts) -> None:

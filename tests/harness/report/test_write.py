@@ -63,7 +63,7 @@ def test_without_packages_the_rest_is_written(
     (note,) = written.notes
     assert note == (
         "no figures, report.html, trials.csv, trials.parquet without jinja2, matplotlib, pandas: "
-        "pip install 'recompute-advisor[report]'"
+        "in the checkout run: pip install -e '.[report]'"
     )
     assert "figures/" not in (tmp_path / "report.md").read_text()
 

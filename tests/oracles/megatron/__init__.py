@@ -1,17 +1,19 @@
 """Memory oracle: the installed Megatron Core, run on fake tensors without a GPU."""
 
-from harness.backends.megatron_core.case import Activation, CoreAttention
+from advisor.models.options import Activation
+from harness.backends.megatron_core.case import CoreAttention
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
-from harness.rehearsal.fake import peak, saved
-from harness.rehearsal.fake.saved import saved_bytes_per_layer
+from harness.rehearsal.fake.saved import saved_bytes_per_layer, saved_rows
 
 from ..recorded import measured
+from . import peak
 
 __all__ = [
     "Activation",
     "CoreAttention",
     "OracleCase",
     "activation_peak",
+    "peak",
     "rows_of",
     "saved_bytes",
     "saved_bytes_of_a_layer",
@@ -20,7 +22,7 @@ __all__ = [
 
 
 def activation_peak(case: OracleCase, stage: int) -> int:
-    """Of harness.rehearsal.fake.peak, or as it was recorded."""
+    """Of peak.py, or as it was recorded."""
     (found,) = measured(
         "activation_peak", case, stage, by=lambda: (peak.activation_peak(case, stage),)
     )
@@ -28,8 +30,10 @@ def activation_peak(case: OracleCase, stage: int) -> int:
 
 
 def saved_bytes(case: OracleCase) -> int:
-    """Of harness.rehearsal.fake.saved, or as it was recorded."""
-    (found,) = measured("saved_bytes", case, by=lambda: (saved.saved_bytes(case),))
+    """Bytes that one forward pass of the whole model saves, or as they were recorded."""
+    (found,) = measured(
+        "saved_bytes", case, by=lambda: (sum(row.nbytes for row in saved_rows(case)),)
+    )
     return found
 
 

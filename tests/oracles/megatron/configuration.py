@@ -3,17 +3,17 @@
 Transformer Engine is reported as present, as the rules assume; nothing else is replaced.
 """
 
-import ast
 import warnings
 from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import first_refusal
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
 BASE: dict[str, Any] = {
@@ -23,29 +23,6 @@ BASE: dict[str, Any] = {
     "add_bias_linear": False,
     "moe_token_dispatcher_type": "alltoall",
 }
-_DEFAULTS = {field.name: field.default for field in fields(RawSettings)}
-_LISTS = ("recompute_modules", "offload_modules", "cuda_graph_modules")
-# Options of the command line and of the environment, which TransformerConfig never sees.
-_ELSEWHERE = frozenset(
-    {
-        "recompute_activations",
-        "checkpoint_activations",
-        "expandable_segments",
-        "use_transformer_engine_op_fuser",
-        "mcore_gpt",
-        "num_micro_batches_with_partial_activation_checkpoints",
-        "activations_checkpoint_layers_per_pipeline",
-        "hierarchical_context_parallel_sizes",
-        "packed_sequences",
-        "transformer_engine_version",
-        "optimizer",
-        "use_distributed_optimizer",
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-        "use_precision_aware_optimizer",
-        "fp16",
-    }
-)
 # A gated delta net is described by more fields than any rule on recompute reads.
 _GATED_DELTA_NET = {
     "linear_attention_freq": 2,
@@ -70,15 +47,17 @@ def real_outcome(raw: RawSettings) -> str:
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     known = {field.name for field in fields(TransformerConfig)}
-    values = _as_constructed(raw)
     unknown = [
-        name
-        for name, value in values.items()
-        if name not in known and value != _DEFAULTS.get(name) and name != "cuda_graph_scope"
+        row.name
+        for row in SETTINGS.values()
+        if row.since is not None
+        and row.name_in(REVISION) not in known
+        and raw.given.get(row.name, row.default) != row.default
+        and row.name != "use_transformer_engine_op_fuser"  # Bridge's before it was Megatron's
     ]
     if unknown:
         return f"TypeError: no such field: {unknown[0]}"
-    values = {name: value for name, value in values.items() if name in known}
+    values = _as_constructed(raw)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -97,23 +76,16 @@ def real_outcome(raw: RawSettings) -> str:
 
 def _as_constructed(raw: RawSettings) -> dict[str, Any]:
     """The settings under the names and in the types of TransformerConfig 0.16.1."""
-    values = {f.name: getattr(raw, f.name) for f in fields(RawSettings)}
-    for name in _LISTS:
-        values[name] = None if values[name] is None else list(values[name])
-    if len(raw.cp_comm_type) < 2:  # as core_transformer_config_from_args hands it on
-        values["cp_comm_type"] = raw.cp_comm_type[0] if raw.cp_comm_type else None
-    else:
-        values["cp_comm_type"] = list(raw.cp_comm_type)
-    values["cuda_graph_scope"] = values.pop("cuda_graph_modules")
-    # TransformerConfig takes the enum or the default; the backend has no rule with recompute.
-    del values["attention_backend"]
-    values["add_bias_linear"] = bool(values["add_bias_linear"])
-    values["moe_layer_freq"] = ast.literal_eval(values["moe_layer_freq"])
-    if values["fp8_recipe"] is None:
-        del values["fp8_recipe"]
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    from harness.backends.megatron_core.objects import keywords
+
+    # The backend has no rule with recompute; biases are off where nothing is said of them.
+    values = {"add_bias_linear": False, **keywords(raw, TransformerConfig)}
+    values.pop("attention_backend", None)
     if raw.experimental_attention_variant == "gated_delta_net":
         values |= _GATED_DELTA_NET
-    return {name: value for name, value in values.items() if name not in _ELSEWHERE}
+    return values
 
 
 def claimed_outcome(raw: RawSettings) -> str:

@@ -8,7 +8,8 @@ from torch import nn
 
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import Mixer
-from advisor.models.spec import ModelSpec, Normalization, TransformerImpl
+from advisor.models.options import Normalization, TransformerImpl
+from advisor.models.spec import ModelSpec
 
 from .expert_blocks import titan_block, transformers_block
 from .titan import import_titan

@@ -4,16 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import ScoreFunction
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
-    ModelSpec,
     Normalization,
+    NormPlacement,
     PositionEmbedding,
+    ScoreFunction,
     TransformerImpl,
 )
-from advisor.models.variants import NormPlacement
+from advisor.models.spec import ModelSpec
 
 LLAMA3_8B = ModelSpec(
     name="llama3_8b",

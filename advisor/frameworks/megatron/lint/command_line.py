@@ -1,142 +1,169 @@
-"""Reads Megatron-LM options and Megatron Bridge overrides out of flags or a shell script."""
+"""Reads Megatron-LM options and Megatron Bridge overrides out of the words of a command."""
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
 from typing import Final
 
-from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
+from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.performance import is_performance_script, put_script_option
+from advisor.frameworks.megatron.lint.settings import Fault, ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (
     MIXED_PRECISION,
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.shell import Command
+from advisor.reading.words import Word
 
 _PER_STAGE: Final = "--num-layers-per-virtual-pipeline-stage"
-_COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
 _OVERRIDE: Final = re.compile(
-    r"\+{0,2}(?:recipe\.|training\.)?"
+    r"\+{0,2}(?:recipe\.|training\.|cfg\.|config\.)?"
     r"(model\.config|model|trainer\.strategy|mixed_precision)(?:\.(\w+))?=(.*)",
     re.DOTALL,
 )
 _OF_NEMO_2: Final = ("model.config", "trainer.strategy")
 _SHORTHAND: Final = "--recompute-activations"
-_PUNCTUATION: Final = frozenset("();|&<>")
+_OF_MEGATRON: Final = re.compile(r"(pretrain|train|finetune|post_?train)\w*\.py")
+_FORK: Final = ("--deepspeed", "--deepspeed-activation-checkpointing", "--zero-stage")
+_WITH_HYPHEN: Final = re.compile(r"--[a-z0-9]+-")
+_RECOMPUTE: Final = re.compile(r"--(?:recompute|offload|checkpoint-act)")
+_OTHERS: Final = (
+    "--recompute-modules-list",
+    "--offload-optimizer-states",
+    "--recompute-mtp-num-layers",
+)
+"""Options that begin like those of recompute and are none."""
 
 
-def read_command_line(text: str) -> Given:
-    """Options of a command line or shell script: comments, continuations, arrays and variables
-    that the script itself sets are understood; options of no interest are skipped."""
-    return read_tokens(tokens(text))
-
-
-def tokens(text: str) -> list[str]:
-    """Words of a shell text after quotes, comments, assignments and known variables.
-
-    >>> tokens("N=4\\nrun.py --recompute-num-layers $N  # four")
-    ['run.py', '--recompute-num-layers', '4']
-    """
-    variables: dict[str, str] = {}
-    return list(_expand(text, variables, depth=0))
-
-
-def _expand(text: str, variables: dict[str, str], depth: int) -> Iterator[str]:
-    joined = _COMMENT.sub("", text).replace("\\\r\n", " ").replace("\\\n", " ")
-    for word in _split(joined):
-        if set(word) <= _PUNCTUATION:
-            continue
-        value = _VARIABLE.sub(lambda match: _value(match, variables), word)
-        assignment = _ASSIGNMENT.fullmatch(value)
-        if assignment and not value.startswith("-"):
-            variables[assignment.group(1)] = assignment.group(2)
-            value = assignment.group(2) if " " in assignment.group(2).strip() else value
-        # A quoted list of options, OPTIONS="--a 1 --b 2", is one word to the shell's lexer.
-        if depth < 3 and len(value.split()) > 1 and "-" in value:
-            yield from _expand(value, variables, depth + 1)
-        elif not assignment or "." in value.partition("=")[0] or value.startswith("mixed_"):
-            yield value
-
-
-def _split(text: str) -> list[str]:
-    lexer = shlex.shlex(text, posix=True, punctuation_chars="();|&<>")
-    lexer.whitespace_split = True
-    lexer.commenters = ""
-    try:
-        return list(lexer)
-    except ValueError:  # an unbalanced quote: take the words as they stand
-        return [word.strip("\"'") for word in text.split()]
-
-
-def _value(match: re.Match[str], variables: dict[str, str]) -> str:
-    name = match.group(1) or match.group(2)
-    known = variables.get(name, match.group(3))
-    return match.group(0) if known is None else known
-
-
-def read_tokens(words: Sequence[str]) -> Given:
-    """Options among already split words."""
-    given = Given()
-    script = is_performance_script(words)
-    position = 0
-    while position < len(words):
-        option, equals, inline = words[position].partition("=")
-        position += 1
-        override = _OVERRIDE.fullmatch(words[position - 1])
+def read_command(command: Command) -> ReadSettings | None:
+    """The settings of a command; None where it is none of Megatron's."""
+    texts = command.texts
+    read = ReadSettings(place=command.place)
+    read.environment = {name: (w.text, w.place) for name, w in command.environment.items()}
+    if any(text in _FORK for text in texts):  # DeepSpeed's fork has options of its own
+        return None
+    if is_performance_script(texts):
+        for option in options(command.words):
+            put_script_option(read, option)
+    else:
+        for option in options(command.words):
+            _put(read, option)
+    for option in options(command.words):
+        value: object = option.text if option.values else True
+        read.put_loose(option.name, value, option.name, option.place)
+    for word in command.words:
+        path, equals, value = word.text.partition("=")
+        if equals and "." in path:
+            read.put_loose(path.rpartition(".")[2], value, path, word.place)
+        override = _OVERRIDE.fullmatch(word.text)
         if override:
-            _put_override(given, override)
-            continue
-        if not equals and not option.startswith("-"):
-            continue
-        following = [inline] if equals else list(_arguments(words, position))
-        if script:
-            put_script_option(given, option, following)
-            continue
-        if option == _PER_STAGE and following and following[0].isdigit():
-            given.layers_per_virtual_stage = int(following[0])
-        name = field_of(option)
-        if name:
-            given.spellings.add(option)
-            _put_option(given, name, option, following)
-    return given
+            _put_override(read, override, word)
+    if not (read and _is_megatrons(command, read)):
+        return None
+    if read.given.framework != Framework.MEGATRON_LM:
+        read.texts = texts
+        read.partial = any(text.endswith(".py") for text in texts)
+    _check_spellings(command, read)
+    _put_unknown(command, read)
+    return read
 
 
-def _arguments(words: Sequence[str], start: int) -> Iterator[str]:
-    for position in range(start, len(words)):
-        word = words[position]
-        if word.startswith("-") and not word.lstrip("-").isdigit():
-            return
-        yield word
+def _is_megatrons(command: Command, read: ReadSettings) -> bool:
+    """Names as `--bf16` or `--optimizer` alone are anybody's."""
+    if read.given.framework != Framework.MEGATRON_LM:
+        return True
+    named = any(_OF_MEGATRON.search(text) for text in command.texts)
+    own = [text for text in read.given.spellings if _WITH_HYPHEN.match(text)]
+    bare = command.words[0].text.startswith("-")
+    return bool(own) or named or bare
 
 
-def _put_option(given: Given, name: str, option: str, following: list[str]) -> None:
+def _put(read: ReadSettings, option: Option) -> None:
+    if option.name == _PER_STAGE and option.text.isdigit():
+        read.given.layers_per_virtual_stage = int(option.text)
+        read.given.spellings.add(option.name)
+        read.places["layers_per_virtual_stage"] = option.place
+    name = field_of(option.name)
+    if name is None:
+        return
+    read.given.spellings.add(option.name)
     kind = KINDS[name]
+    texts = [word.text for word in option.values]
     if kind is Kind.SWITCH:
-        given.put(name, True, option)
-        if following and option.startswith(_SHORTHAND):  # the words a reader may put behind it
-            given.stray.append(f"{option} {following[0]}")
+        read.put(name, True, option.name, option.place)
+        if option.values and option.name.startswith(_SHORTHAND) and not option.values[0].unknown:
+            _stray(read, option)
     elif kind is Kind.LIST:
-        given.put(name, " ".join(following) if "$" in "".join(following) else following, option)
-    elif following:
-        given.put(name, following[0], option)
+        unknown = any(word.unknown for word in option.values)
+        value: object = " ".join(texts) if unknown else texts
+        read.put(name, value, option.name, option.place)
+        read.item_places |= {(name, word.text): word.place for word in option.values}
+    elif texts:
+        read.put(name, texts[0], option.name, option.place)
 
 
-def _put_override(given: Given, override: re.Match[str]) -> None:
+def _stray(read: ReadSettings, option: Option) -> None:
+    """A word behind the shorthand, which the program takes for an unknown argument."""
+    reason = f"{option.name} {option.text}: the option takes no value"
+    read.faults.append(
+        Fault("stray_word", reason, "drop the word behind it", "argparse", option.values[0].place)
+    )
+
+
+def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> None:
     """``model.FIELD=VALUE`` or ``mixed_precision=NAME`` of Megatron Bridge, ``model.config.FIELD``
     of NeMo 2, ``model.activations_checkpoint_…`` of NeMo 1."""
     section, name, value = override.groups()
+    given = read.given
     if section in _OF_NEMO_2:
         given.framework, given.version = Framework.NEMO, "2"
     elif (name or "").startswith(NEMO_KEYS):
         given.framework, given.version = Framework.NEMO, "1"
-    elif given.framework is not Framework.NEMO:
+    elif given.framework != Framework.NEMO:
         given.framework = Framework.MEGATRON_BRIDGE
     if section == MIXED_PRECISION and name is None:
-        put_mixed_precision(given, value)
+        read.put_loose(section, value, section, word.place)
+        put_mixed_precision(read, value, word.place)
         return
     name = RENAMED.get(name or "", name or "")
     if section != MIXED_PRECISION and name in KINDS:
-        given.put(name, value, f"{section}.{name}")
+        read.put(name, value, f"{section}.{name}", word.place)
+
+
+def _check_spellings(command: Command, read: ReadSettings) -> None:
+    """An option of recompute that argparse does not know: it takes no underscore for a hyphen, and
+    only an unambiguous beginning for the whole."""
+    performance = read.given.framework != Framework.MEGATRON_LM
+    if performance:
+        return
+    known = [f"--{name.replace('_', '-')}" for name in KINDS if name.startswith(_OURS)]
+    for option in options(command.words):
+        if not _RECOMPUTE.match(option.name) or option.name in (*known, *_OTHERS):
+            continue
+        if sum(name.startswith(option.name) for name in known) == 1:
+            continue
+        read.faults.append(
+            Fault(
+                "unknown_option",
+                f"{option.name}: Megatron-LM has no such option",
+                nearest_names(option.name.replace("_", "-"), known),
+                "argparse",
+                option.place,
+            )
+        )
+
+
+_OURS: Final = ("recompute_", "offload_", "checkpoint_activations")
+
+
+def _put_unknown(command: Command, read: ReadSettings) -> None:
+    """Words that nobody knows and that are not the value of an option."""
+    words = command.words
+    for number, word in enumerate(words):
+        if number <= program_at(words) or not word.unknown or word.text[:1] != "$":
+            continue
+        if word.text in ("$@", "$*", "${@}") or words[number - 1].text.startswith("-"):
+            continue
+        read.unknown.append((word.text, word.place))

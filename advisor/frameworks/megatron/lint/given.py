@@ -1,46 +1,25 @@
 """What a configuration gives: values by field of RawSettings, converted by the field's type."""
 
-from dataclasses import dataclass, field, fields
-from enum import Enum
-from typing import Any, Final, get_args
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from advisor.base.errors import UserError
+from advisor.frameworks.megatron.options.option import Kind, Status
+from advisor.frameworks.megatron.options.table import (
+    SETTINGS,
+    option_of_flag,
+    other_names,
+    switches_off,
+)
 from advisor.frameworks.megatron.raw import RawSettings
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
-
-class Kind(Enum):
-    """Type of a field, as a command line or YAML gives it."""
-
-    SWITCH = bool
-    NUMBER = int
-    FRACTION = float
-    TEXT = str
-    LIST = tuple
-
-
-def _kind(annotation: object) -> Kind:
-    types = {getattr(t, "__origin__", t) for t in get_args(annotation) or (annotation,)}
-    if str(annotation).startswith("tuple"):
-        return Kind.LIST
-    return next(kind for kind in Kind if kind.value in types)
-
-
-KINDS: Final = {f.name: _kind(f.type) for f in fields(RawSettings)}
-"""Kind of every field of RawSettings."""
-
-RENAMED: Final = {
-    "fp8_format": "fp8",
-    "fp4_format": "fp4",
-    "fp8_param_gather": "fp8_param",
-    "num_experts": "num_moe_experts",
-    "cuda_graph_scope": "cuda_graph_modules",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "hybrid_override_pattern": "hybrid_layer_pattern",
+KINDS: Final = {
+    row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS
 }
+"""Kind of every field of RawSettings that is of interest."""
+
+RENAMED: Final = {name: row.name for name, row in other_names().items() if row.name in KINDS}
 """Options and fields of other releases whose name is not the field's."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
@@ -64,6 +43,9 @@ _OF_RECIPES: Final[dict[str, object]] = {
     "attention_dropout": 0.0,
     "moe_token_dispatcher_type": "alltoall",
 }
+
+
+__all__ = ["KINDS", "RENAMED", "Given", "Kind", "convert", "field_of"]
 
 
 @dataclass(slots=True)
@@ -92,12 +74,14 @@ class Given:
             self.values[name] = _LEGAL.get(name)
             return
         self.values[name] = convert(name, value, where)
+        if value is True and switches_off(where):
+            self.values[name] = False
 
     def settings(self) -> RawSettings:
         """The raw settings, with defaults for what is not given."""
         values = {name: value for name, value in self.values.items() if value is not None}
         values.setdefault("cpu_offloading", values.get("cpu_offloading_num_layers", 0) > 0)
-        if self.framework is not Framework.MEGATRON_LM:
+        if self.framework != Framework.MEGATRON_LM:
             # A recipe sets them; only a resolved configuration shows what to.
             values = {**_OF_RECIPES, **values}
         if values.get("recompute_activations"):
@@ -145,8 +129,5 @@ def field_of(option: str) -> str | None:
     >>> field_of("--fp8-format")
     'fp8'
     """
-    if not option.startswith("--") or "_" in option:
-        return None
-    name = option.removeprefix("--").replace("-", "_")
-    name = RENAMED.get(name, name)
-    return name if name in KINDS else None
+    row = option_of_flag(option)
+    return row.name if row is not None and row.name in KINDS else None

@@ -8,8 +8,9 @@ not known; version 0.2 sets the modules without the granularity, and so without 
 from collections.abc import Sequence
 from typing import Final
 
-from advisor.frameworks.megatron.lint.given import Given
-from advisor.job.job import Framework
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.names import Framework
+from advisor.reading.command_options import Option
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {
@@ -28,32 +29,35 @@ _OFFLOAD: Final = ("-ol", "--activation_offload_layers")
 
 
 def is_performance_script(words: Sequence[str]) -> bool:
-    """Whether a command runs one of the scripts, or has an option that only they have."""
-    return any(word.endswith(_SCRIPTS) or word == _MODULES for word in words)
+    """Whether a command runs one of the scripts; without a program, whether it has an option that
+    only they have."""
+    bare = not any(word.endswith(".py") for word in words)
+    return any(word.endswith(_SCRIPTS) or (bare and word == _MODULES) for word in words)
 
 
-def put_script_option(given: Given, option: str, following: Sequence[str]) -> None:
+def put_script_option(read: ReadSettings, option: Option) -> None:
     """Store one option; those of no interest are skipped.
 
     The modules win the granularity over the number of layers, whose method and number stay.
     """
-    given.framework = Framework.MEGATRON_BRIDGE
-    value = following[0] if following else ""
-    if option == _MODULES:
-        given.put("recompute_modules", value.split(","), option)
-        given.put("recompute_granularity", "selective", option)
-    elif option in _LAYERS:
-        given.values.setdefault("recompute_granularity", "full")
-        given.put("recompute_method", "block", option)
-        given.put("recompute_num_layers", value, option)
-    elif option in _OFFLOAD:
-        given.put("cpu_offloading", True, option)
-        given.put("cpu_offloading_num_layers", value, option)
-    elif option == "--cuda_graph_impl":
-        given.put("cuda_graph_impl", value, option)
-    elif option == "--cuda_graph_scope":
-        given.put("cuda_graph_modules", value.split(","), option)
-    elif option == "--moe_a2a_overlap":
-        given.put("overlap_moe_expert_parallel_comm", True, option)
-    elif option in _NUMBERS and value.isdigit():
-        given.put(_NUMBERS[option], value, option)
+    read.given.framework = Framework.MEGATRON_BRIDGE
+    name, value, place = option.name, option.text, option.place
+    if name == _MODULES:
+        read.put("recompute_modules", value.split(","), name, place)
+        read.put("recompute_granularity", "selective", name, place)
+    elif name in _LAYERS:
+        if "recompute_granularity" not in read.given.values:
+            read.put("recompute_granularity", "full", name, place)
+        read.put("recompute_method", "block", name, place)
+        read.put("recompute_num_layers", value, name, place)
+    elif name in _OFFLOAD:
+        read.put("cpu_offloading", True, name, place)
+        read.put("cpu_offloading_num_layers", value, name, place)
+    elif name == "--cuda_graph_impl":
+        read.put("cuda_graph_impl", value, name, place)
+    elif name == "--cuda_graph_scope":
+        read.put("cuda_graph_modules", value.split(","), name, place)
+    elif name == "--moe_a2a_overlap":
+        read.put("overlap_moe_expert_parallel_comm", True, name, place)
+    elif name in _NUMBERS and value.isdigit():
+        read.put(_NUMBERS[name], value, name, place)

@@ -1,12 +1,13 @@
-"""Reads YAML: Megatron-LM's MODEL_ARGS, Bridge's ConfigContainer, or plain fields."""
+"""Reads a tree: Megatron-LM's MODEL_ARGS, Bridge's ConfigContainer, NeMo's YAML, plain fields."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from advisor.base.documents import read_yaml
-from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Given, Kind, field_of
-from advisor.job.job import Framework
+from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.names import Framework
+from advisor.reading.document_tree import Tree
+from advisor.reading.words import Place
 
 MIXED_PRECISION: Final = "mixed_precision"
 NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")
@@ -19,75 +20,107 @@ _RECIPES: Final = (
 )
 _ATTENTION_BACKENDS: Final = ("", "flash", "fused", "unfused", "local", "auto")
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
+_OWN: Final = ("tensor_model_parallel_size", "recompute_granularity", "num_layers")
+"""A document without sections is Megatron's where it has one of these."""
 
 
-def read_settings(path: Path) -> Given:
-    """Fields of a YAML file; UserError where it is no YAML or holds no mapping.
+def read_tree(tree: Tree) -> ReadSettings | None:
+    """Fields of a document; None where it holds nothing of Megatron.
 
     MODEL_ARGS: options as keys (tests/functional_tests/.../model_config.yaml of Megatron-LM).
     model: a mapping of fields, as Bridge writes its resolved configuration; with
     activations_checkpoint_* it is NeMo 1's, with `config` inside NeMo 2's. Otherwise fields at
     the top, or under language_model (Megatron-LM's --yaml-cfg).
     """
-    tree = read_yaml(path, foreign=True)
+    if tree.format == "toml":
+        return None
+    read = ReadSettings(place=tree.place)
     if isinstance(tree.get("MODEL_ARGS"), Mapping):
-        return _model_args(tree["MODEL_ARGS"], tree.get("ENV_VARS"))
-    if isinstance(tree.get("model"), Mapping):
-        return _bridge(tree)
-    given = Given()
-    nested = tree.get("language_model")
-    _put_fields(given, {**tree, **nested} if isinstance(nested, Mapping) else tree)
-    return given
+        _model_args(read, tree)
+    elif isinstance(tree.get("model"), Mapping):
+        _bridge(read, tree)
+    else:
+        nested = ("language_model",) if isinstance(tree.get("language_model"), Mapping) else ()
+        _put_fields(read, tree)
+        if nested:
+            _put_fields(read, tree, *nested)
+        elif not any(name in read.given.values for name in _OWN):
+            return None
+    _put_loose(read, tree)
+    foreign = read.given.framework != Framework.MEGATRON_LM
+    read.partial = foreign and "num_layers" not in read.given.values
+    return read if read else None
 
 
-def _model_args(options: Mapping[str, Any], environment: object) -> Given:
-    given = Given()
-    for option, value in options.items():
-        name = field_of(str(option))
-        if str(option).lstrip("-").replace("-", "_") == _PER_STAGE and isinstance(value, int):
-            given.layers_per_virtual_stage = value
+def _put_loose(read: ReadSettings, tree: Tree, *path: str) -> None:
+    """Every leaf under its last name; what stands further up wins."""
+    for name, value in reversed(list(tree.items(*path))):
+        if isinstance(value, Mapping):
+            _put_loose(read, tree, *path, name)
+    for name, value in tree.items(*path):
+        if not isinstance(value, Mapping) and value is not None:
+            read.put_loose(name, value, name, tree.where(*path, name))
+
+
+def _model_args(read: ReadSettings, tree: Tree) -> None:
+    for option, value in tree.items("MODEL_ARGS"):
+        place = tree.where("MODEL_ARGS", option)
+        name = field_of(option)
+        if option.lstrip("-").replace("-", "_") == _PER_STAGE and isinstance(value, int):
+            read.given.layers_per_virtual_stage = value
         if name and value is not False:
-            given.spellings.add(str(option))
-            given.put(name, value, str(option))
-    _put_environment(given, environment)
-    return given
+            read.given.spellings.add(option)
+            read.put(name, value, option, place)
+    _put_environment(read, tree, "ENV_VARS")
 
 
-def _bridge(tree: Mapping[str, Any]) -> Given:
-    given = Given(framework=Framework.MEGATRON_BRIDGE)
-    model = tree["model"]
-    if any(str(key).startswith(NEMO_KEYS) for key in model):
+def _bridge(read: ReadSettings, tree: Tree) -> None:
+    given = read.given
+    given.framework = Framework.MEGATRON_BRIDGE
+    path: tuple[str, ...] = ("model",)
+    if any(name.startswith(NEMO_KEYS) for name, _ in tree.items("model")):
         given.framework, given.version = Framework.NEMO, "1"
-    elif isinstance(model.get("config"), Mapping):
-        given.framework, given.version, model = Framework.NEMO, "2", model["config"]
-    _put_fields(given, model)
+    elif isinstance(tree.get("model", "config"), Mapping):
+        given.framework, given.version, path = Framework.NEMO, "2", ("model", "config")
+    _put_fields(read, tree, *path)
+    if given.framework == Framework.NEMO:
+        _put_fields(read, tree, "trainer", "strategy")
     precision = tree.get(MIXED_PRECISION)
     if isinstance(precision, Mapping):
-        _put_fields(given, {k: precision[k] for k in ("fp8", "fp8_recipe") if k in precision})
+        _put_fields(read, tree, MIXED_PRECISION, only=("fp8", "fp8_recipe"))
     elif precision:
-        put_mixed_precision(given, str(precision))
-    _put_environment(given, tree.get("env_vars"))
-    return given
+        put_mixed_precision(read, str(precision), tree.where(MIXED_PRECISION))
+    _put_environment(read, tree, "env_vars")
 
 
-def put_mixed_precision(given: Given, name: str) -> None:
+def put_mixed_precision(read: ReadSettings, name: str, place: Place) -> None:
     """Bridge's named precision, which overwrites the model's own fp8 fields at validation."""
     for part, recipe in _RECIPES:
         if part in name:
-            given.put("fp8", "hybrid", MIXED_PRECISION)
-            given.put("fp8_recipe", recipe, MIXED_PRECISION)
+            read.put("fp8", "hybrid", MIXED_PRECISION, place)
+            read.put("fp8_recipe", recipe, MIXED_PRECISION, place)
 
 
-def _put_fields(given: Given, fields: Mapping[str, Any]) -> None:
-    for name, value in fields.items():
-        field = RENAMED.get(name, name)
-        plain = _plain(value)
-        # A resolved configuration lists both spellings; the unused one is null or empty.
-        if field not in KINDS or (name == "cuda_graph_scope" and not plain):
-            continue
-        if plain is not None and not (isinstance(plain, Mapping) or _misfits(field, plain)):
-            given.put(field, plain, name)
-            given.spellings.add(name)
+def _put_fields(
+    read: ReadSettings, tree: Tree, *path: str, only: tuple[str, ...] | None = None
+) -> None:
+    for name, value in tree.items(*path):
+        if only is None or name in only:
+            put_field(read, name, value, tree.where(*path, name))
+
+
+def put_field(read: ReadSettings, name: str, value: Any, place: Place) -> None:
+    """A field as configurations hold it; what is no field of interest is skipped."""
+    field = RENAMED.get(name, name)
+    plain = _plain(value)
+    # A resolved configuration lists both spellings; the unused one is null or empty.
+    if field not in KINDS or (name == "cuda_graph_scope" and not plain):
+        return
+    if plain is not None and not (isinstance(plain, Mapping) or _misfits(field, plain)):
+        read.put(field, plain, name, place)
+        read.given.spellings.add(name)
+        if isinstance(plain, list):
+            read.item_places |= {(field, str(item)): place for item in plain}
 
 
 def _misfits(field: str, value: object) -> bool:
@@ -106,7 +139,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _put_environment(given: Given, environment: object) -> None:
-    if isinstance(environment, Mapping):
-        options = str(environment.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-        given.put("expandable_segments", "expandable_segments:True" in options, "env_vars")
+def _put_environment(read: ReadSettings, tree: Tree, section: str) -> None:
+    for name, value in tree.items(section):
+        read.environment[name] = (str(value), tree.where(section, name))

@@ -6,9 +6,10 @@ from advisor.frameworks.megatron.rules.engine import (
     find,
     first_refusal,
     notes,
+    rules_in_force,
     without_effect,
 )
-from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
+from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
 
 __all__ = [
     "RULES",
@@ -20,5 +21,6 @@ __all__ = [
     "find",
     "first_refusal",
     "notes",
+    "rules_in_force",
     "without_effect",
 ]

@@ -1,69 +1,54 @@
 """Applies the rules: to raw settings for `advise lint`, to a setting of a job for the ranking."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.frameworks.megatron.lowering import JobFacts, job_facts, lower
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules import (
-    connections,
-    context_parallel,
-    experts,
+    cp_communication,
+    cuda_graphs,
+    expert_layers,
     fields,
-    graphs,
-    graphs_experts,
-    graphs_recompute,
-    hybrid,
-    inert,
-    labels,
     launchers,
     layout_precision,
-    nemo,
-    offload,
-    optimizers,
-    overlap,
-    recompute,
-    training,
+    offloading,
+    recompute_fields,
+    recompute_labels,
+    training_step,
+    unmodelled,
 )
-from advisor.frameworks.megatron.rules.finding import Authority, Finding, Rule, Verdict
-from advisor.frameworks.megatron.rules.sources import source_of, stated_in
+from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
 from advisor.frameworks.megatron.setting import RecomputeSetting
-from advisor.job.job import Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import Job
 
-RULES: Final[tuple[Rule, ...]] = (
-    *fields.RULES,
-    *layout_precision.RULES,
-    *experts.SHAPE_RULES,
-    *offload.LAYER_RULES,
-    *recompute.RULES,
-    *connections.RULES,
-    *offload.MODULE_RULES,
-    *experts.ROUTER_RULES,
-    *graphs.RULES,
-    *graphs_experts.RULES,
-    *graphs_recompute.RULES,
-    *overlap.RULES,
-    *context_parallel.RULES,
-    *launchers.RULES,
-    *optimizers.RULES,
-    *nemo.RULES,
-    *training.RULES,
-    *inert.RULES,
-    *hybrid.RULES,
-    *labels.RULES,
-)
-"""Every rule; TransformerConfig's come first and in its own order."""
-
-
-def in_force(rule: Rule, revision: Revision) -> bool:
-    """Whether `rule` can fire in `revision`: its framework asks it, and the release states it."""
-    if rule in connections.RULES:
-        return revision.at_least(0, 20)
-    return rule in _rules_of(revision.framework) and stated_in(rule.id, revision)
-
+RULES: Final[dict[str, Rule]] = {
+    **fields.RULES,
+    **layout_precision.RULES,
+    **expert_layers.SHAPE_RULES,
+    **offloading.LAYER_RULES,
+    **recompute_fields.CONFIG_RULES,
+    **recompute_labels.CONFIG_RULES,
+    **recompute_labels.MAIN_RULES,
+    **offloading.MODULE_RULES,
+    **expert_layers.ROUTER_RULES,
+    **cuda_graphs.RULES,
+    **expert_layers.OVERLAP_RULES,
+    **cp_communication.RULES,
+    **launchers.RULES,
+    **launchers.OPTIMIZER_RULES,
+    **launchers.NEMO_RULES,
+    **training_step.RULES,
+    **recompute_fields.UNREAD_RULES,
+    **training_step.HYBRID_RULES,
+    **recompute_labels.EFFECT_RULES,
+    **unmodelled.RULES,
+}
+"""Every rule by its id; TransformerConfig's come first and in its own order."""
 
 _OWN: Final = {
     Framework.MEGATRON_LM: Authority.LAUNCHER,
@@ -73,45 +58,49 @@ _OWN: Final = {
 """Whose rules a framework adds to those of TransformerConfig and of the training step."""
 
 
-@lru_cache(maxsize=8)
-def _rules_of(framework: Framework) -> tuple[Rule, ...]:
-    """All rules but those of other launchers."""
-    others = set(_OWN.values()) - {_OWN[framework]}
-    return tuple(rule for rule in RULES if rule.authority not in others)
+@lru_cache(maxsize=64)
+def rules_in_force(revision: Revision) -> Mapping[str, Rule]:
+    """The rules that can fire in `revision`: its framework asks them, and the release has them."""
+    others = set(_OWN.values()) - {_OWN[revision.framework]}
+    return {
+        name: rule
+        for name, rule in RULES.items()
+        if rule.authority not in others and rule.stated_in(revision)
+    }
 
 
 def find(raw: RawSettings, revision: Revision) -> tuple[Finding, ...]:
     """Every rule that fires on `raw`, in the order of RULES; other launchers' are left out."""
-    return tuple(_fired(_rules_of(revision.framework), raw, revision))
+    return tuple(_fired(rules_in_force(revision), raw, revision))
 
 
 def first_refusal(raw: RawSettings, revision: Revision) -> Finding | None:
     """What constructing TransformerConfig raises on `raw`; None where it accepts it."""
-    return next(_fired(_refusals_of_the_config(), raw, revision), None)
+    return next(_fired(_refusals_of_the_config(revision), raw, revision), None)
 
 
-@lru_cache(maxsize=1)
-def _refusals_of_the_config() -> tuple[Rule, ...]:
-    return tuple(
-        rule
-        for rule in RULES
+@lru_cache(maxsize=64)
+def _refusals_of_the_config(revision: Revision) -> Mapping[str, Rule]:
+    return {
+        name: rule
+        for name, rule in rules_in_force(revision).items()
         if rule.authority is Authority.CONFIG and rule.verdict is Verdict.REFUSED
-    )
+    }
 
 
-def _fired(rules: tuple[Rule, ...], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
-    for rule in rules:
-        problem = rule.check(raw, revision)
+def _fired(rules: Mapping[str, Rule], raw: RawSettings, revision: Revision) -> Iterator[Finding]:
+    for name, rule in rules.items():
+        problem = rule.problem(raw, revision)
         if problem is None:
             continue
         yield Finding(
-            rule=rule.id,
+            rule=name,
             verdict=rule.verdict,
             authority=rule.authority,
             reason=problem.reason,
             fix=problem.fix,
             raises=problem.raises,
-            source=rule.source or source_of(rule.id, revision),
+            source=rule.cited(revision),
         )
 
 

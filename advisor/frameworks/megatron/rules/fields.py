@@ -1,52 +1,45 @@
-"""Fields of TransformerConfig that a release does not have yet."""
+"""Options that a release does not have yet, or has no more."""
 
-from dataclasses import fields
 from typing import Final
 
+from advisor.frameworks.megatron.options.option import Option, Status
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function
 
-# First release with each field; read in transformer_config.py and model_parallel_config.py of the
-# wheels 0.11.0 to 0.19.2 and in main d98e8a6. What is not named here is in all of them.
-FIRST_RELEASE: Final[dict[str, tuple[int, int]]] = {
-    "recompute_modules": (0, 12),
-    "fp8_recipe": (0, 12),
-    "cuda_graph_modules": (0, 12),
-    "pipeline_model_parallel_layout": (0, 13),
-    "overlap_moe_expert_parallel_comm": (0, 14),
-    "fp4": (0, 15),
-    "cuda_graph_impl": (0, 15),
-    "fine_grained_activation_offloading": (0, 16),
-    "offload_modules": (0, 16),
-    "experimental_attention_variant": (0, 16),
-    "moe_router_padding_for_quantization": (0, 16),
-    "fp8_quantizer_factory": (0, 16),
-    "fine_grained_offloading_max_inflight_offloads": (0, 18),
-    "moe_paged_stash": (0, 18),
-    "fp8_output_proj": (0, 18),
-    "enable_mhc_connections": (0, 20),
-    "mhc_recompute_layer_num": (0, 20),
+_PASSING: Final = {
+    row.name: row
+    for row in sorted(SETTINGS.values(), key=lambda row: row.since or (0, 0))
+    if (row.since or row.until) and (row.strict or row.status is not Status.MODELLED)
 }
+"""Options that not every known release has, the oldest first."""
 _INSTEAD: Final = {
     "cuda_graph_impl": "use --enable-cuda-graph (local) or --external-cuda-graph "
     "(transformer_engine)",
 }
-_DEFAULTS: Final = {f.name: f.default for f in fields(RawSettings)}
 
 
-def unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
+def _unknown_field(raw: RawSettings, revision: Revision) -> Problem | None:
     """Every field that is set must exist in the release."""
-    for name, (major, minor) in FIRST_RELEASE.items():
-        if revision.at_least(major, minor) or getattr(raw, name) == _DEFAULTS[name]:
-            continue
-        release = "main" if (major, minor) == (0, 20) else f"{major}.{minor}"
-        return Problem(
-            f"{revision.label} has no {name}, which came with megatron-core {release}",
-            _INSTEAD.get(name, f"use megatron-core {release} or newer, or drop {name}"),
-            f"TypeError: no such field: {name}",
-        )
+    set_here = raw.given.keys() & _PASSING.keys()
+    absent = {name for name in set_here if not _PASSING[name].in_release(revision)}
+    for row in _PASSING.values() if absent else ():
+        if row.name in absent and getattr(raw, row.name) != row.default:
+            return _absence(row, revision)
     return None
 
 
-RULES: Final = (Rule("unknown_field", Verdict.REFUSED, Authority.CONFIG, unknown_field),)
+def _absence(row: Option, revision: Revision) -> Problem:
+    raises = f"TypeError: no such field: {row.name}"
+    if row.since is None or row.ended_before(revision):
+        return Problem(f"{revision.label} has no {row.name} any more", f"drop {row.name}", raises)
+    release = "main" if row.since == (0, 20) else "{}.{}".format(*row.since)
+    return Problem(
+        f"{revision.label} has no {row.name}, which came with megatron-core {release}",
+        _INSTEAD.get(row.name, f"use megatron-core {release} or newer, or drop {row.name}"),
+        raises,
+    )
+
+
+RULES: Final[dict[str, Rule]] = {"unknown_field": function(_unknown_field, config())}

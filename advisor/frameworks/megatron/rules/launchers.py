@@ -1,192 +1,301 @@
-"""What Megatron-LM's command line and Megatron Bridge refuse beyond TransformerConfig.
+"""What Megatron-LM's command line, Megatron Bridge and NeMo refuse beyond TransformerConfig.
 
 Sources: megatron-core wheels 0.17.1 to 0.19.2 training/arguments.py (validate_args); Megatron
-Bridge main 067f987 training/config.py.
+Bridge main 067f987 training/config.py; megatron-core 0.16.1 optimizer/muon.py and
+optimizer_config.py; NVIDIA/NeMo nemo/collections/nlp/modules/common/megatron/transformer.py and
+nlp/models/language_modeling/megatron_base_model.py of the 1.x releases (NeMo 2 adds nothing).
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
-
-_BRIDGE: Final = "Megatron Bridge main 067f987 training/config.py"
-
-
-def checkpoint_activations(raw: RawSettings, revision: Revision) -> Problem | None:
-    """--checkpoint-activations is gone: the program prints a hint and exits."""
-    if not raw.checkpoint_activations:
-        return None
-    return Problem(
-        "--checkpoint-activations is no longer valid",
-        "use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    )
-
-
-def distribute_needs_tp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """--distribute-saved-activations needs tensor parallelism."""
-    if not raw.distribute_saved_activations or raw.tensor_model_parallel_size > 1:
-        return None
-    return Problem(
-        "distribute_saved_activations with tensor_model_parallel_size = "
-        f"{raw.tensor_model_parallel_size}",
-        "drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
-        "AssertionError: can distribute recomputed activations only across tensor model parallel",
-    )
-
-
-def distribute_needs_full(raw: RawSettings, revision: Revision) -> Problem | None:
-    """--distribute-saved-activations needs full recompute."""
-    if not raw.distribute_saved_activations or raw.full:
-        return None
-    return Problem(
-        "distribute_saved_activations with recompute_granularity = "
-        f"{raw.recompute_granularity or 'none'}",
-        "drop distribute_saved_activations, or use full recompute",
-        "AssertionError: distributed recompute activations is only application to full recompute",
-    )
-
-
-def selective_with_method(raw: RawSettings, revision: Revision) -> Problem | None:
-    """--recompute-method does not go with selective recompute."""
-    if not raw.selective or raw.recompute_method is None:
-        return None
-    return Problem(
-        f"recompute_method = {raw.recompute_method} with recompute_granularity = selective",
-        "drop recompute_method",
-        "AssertionError: recompute method is not yet supported for selective recomputing",
-    )
-
-
-def recompute_modules_empty(raw: RawSettings, revision: Revision) -> Problem | None:
-    """--recompute-modules takes at least one module (from 0.16 on, nargs="+")."""
-    if not raw.selective or raw.recompute_modules != () or not revision.at_least(0, 16):
-        return None
-    return Problem(
-        "selective recompute with an empty list of modules, which the command line cannot express",
-        "drop recompute_granularity: an empty list recomputes nothing",
-        "SystemExit: argument --recompute-modules: expected at least one argument",
-    )
-
-
-def offload_needs_te_impl(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Offload of modules needs transformer_impl transformer_engine."""
-    if not raw.fine_grained_activation_offloading or raw.transformer_impl == "transformer_engine":
-        return None
-    return Problem(
-        f"fine_grained_activation_offloading with transformer_impl = {raw.transformer_impl}",
-        "use transformer_impl transformer_engine, or drop the offload",
-        "AssertionError: Fine-grained activation offloading is only supported with",
-    )
-
-
-def graphs_with_expandable_segments(raw: RawSettings, revision: Revision) -> Problem | None:
-    """0.14 and 0.15 refuse CUDA graphs with expandable_segments:True."""
-    graphs = graphs_of(raw, revision)
-    concerned = revision.number in ((0, 14), (0, 15))
-    if not raw.expandable_segments or not graphs.on or not concerned:
-        return None
-    return Problem(
-        f"CUDA graphs ({graphs.impl}) with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "drop expandable_segments, or use megatron-core 0.16 with NCCL_GRAPH_REGISTER=0",
-        "AssertionError: expandable_segments:True may not be safe when using CUDA Graphs with",
-    )
-
-
-def graph_register_environment(raw: RawSettings, revision: Revision) -> Problem | None:
-    """From 0.16 on TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0."""
-    graphs = graphs_of(raw, revision)
-    te = graphs.impl == "transformer_engine" and revision.at_least(0, 16)
-    if not te or not raw.expandable_segments:
-        return None
-    return Problem(
-        "cuda_graph_impl = transformer_engine with expandable_segments:True is refused unless "
-        "NCCL_GRAPH_REGISTER=0",
-        "export NCCL_GRAPH_REGISTER=0",
-    )
-
-
-def offload_environment(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Offload of modules needs NVTE_CPU_OFFLOAD_V1=1 with Transformer Engine 2.10 and newer."""
-    if not raw.fine_grained_activation_offloading or not revision.offload_modules:
-        return None
-    return Problem(
-        "module offload is refused with Transformer Engine >= 2.10 unless NVTE_CPU_OFFLOAD_V1=1",
-        "export NVTE_CPU_OFFLOAD_V1=1",
-    )
-
-
-def bridge_offload_needs_te_impl(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Bridge: offload of modules needs transformer_impl transformer_engine."""
-    problem = offload_needs_te_impl(raw, revision)
-    if problem is None:
-        return None
-    return Problem(
-        problem.reason,
-        problem.fix,
-        "ValueError: Fine-grained activation offloading is only supported with transformer_engine",
-    )
-
-
-def bridge_local_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only."""
-    graphs = graphs_of(raw, revision)
-    if graphs.impl != "local" or graphs.iteration or not revision.at_least(0, 19):
-        return None
-    return Problem(
-        "cuda_graph_impl = local that captures layers or modules",
-        "use cuda_graph_impl transformer_engine or full_iteration",
-        'ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
-    )
-
-
-def fp8_recompute_te_version(raw: RawSettings, revision: Revision) -> Problem | None:
-    """layernorm or moe_act recompute with fp8 needs Transformer Engine 2.6."""
-    labels = {"layernorm", "moe_act"} & set(raw.effective_modules)
-    if not raw.fp8 or not raw.selective or not labels or raw.delayed_scaling:
-        return None
-    if not revision.at_least(0, 14):
-        return None
-    return Problem(
-        f"recompute of {' and '.join(sorted(labels))} with fp8 is refused below Transformer "
-        "Engine 2.6",
-        "use transformer-engine >= 2.6",
-    )
-
-
-RULES: Final = (
-    Rule("checkpoint_activations", Verdict.REFUSED, Authority.LAUNCHER, checkpoint_activations),
-    Rule("distribute_needs_tp", Verdict.REFUSED, Authority.LAUNCHER, distribute_needs_tp),
-    Rule("distribute_needs_full", Verdict.REFUSED, Authority.LAUNCHER, distribute_needs_full),
-    Rule("selective_with_method", Verdict.REFUSED, Authority.LAUNCHER, selective_with_method),
-    Rule(
-        "recompute_modules_empty",
-        Verdict.REFUSED,
-        Authority.LAUNCHER,
-        recompute_modules_empty,
-        "megatron-core 0.17.1 training/argument_utils.py",
-    ),
-    Rule("offload_needs_te_impl", Verdict.REFUSED, Authority.LAUNCHER, offload_needs_te_impl),
-    Rule(
-        "graphs_with_expandable_segments",
-        Verdict.REFUSED,
-        Authority.LAUNCHER,
-        graphs_with_expandable_segments,
-    ),
-    Rule(
-        "graph_register_environment", Verdict.NOTE, Authority.LAUNCHER, graph_register_environment
-    ),
-    Rule("offload_environment", Verdict.NOTE, Authority.LAUNCHER, offload_environment),
-    Rule(
-        "bridge_offload_needs_te_impl",
-        Verdict.REFUSED,
-        Authority.BRIDGE,
-        bridge_offload_needs_te_impl,
-        _BRIDGE,
-    ),
-    Rule("bridge_local_graphs", Verdict.REFUSED, Authority.BRIDGE, bridge_local_graphs, _BRIDGE),
-    Rule(
-        "bridge_offload_environment", Verdict.NOTE, Authority.BRIDGE, offload_environment, _BRIDGE
-    ),
-    Rule("fp8_recompute_te_version", Verdict.NOTE, Authority.CONFIG, fp8_recompute_te_version),
+from advisor.frameworks.megatron.rules.conditions import unknown
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    arguments,
+    config,
+    function,
+    names,
 )
+
+_argument = partial(Guard, authority=Authority.LAUNCHER)
+_bridge = partial(
+    Guard, authority=Authority.BRIDGE, source="Megatron Bridge main 067f987 training/config.py"
+)
+
+
+def _te_graphs(raw: RawSettings, revision: Revision) -> bool:
+    return graphs_of(raw, revision).impl == "transformer_engine"
+
+
+def _local_layer_graphs(raw: RawSettings, revision: Revision) -> bool:
+    graphs = graphs_of(raw, revision)
+    return graphs.impl == "local" and not graphs.iteration
+
+
+_offload_needs_te_impl = _argument(
+    summary="Offload of modules needs transformer_impl transformer_engine.",
+    given=lambda raw, _: raw.fine_grained_activation_offloading,
+    when=lambda raw, _: raw.transformer_impl != "transformer_engine",
+    reason="fine_grained_activation_offloading with transformer_impl = {raw.transformer_impl}",
+    fix="use transformer_impl transformer_engine, or drop the offload",
+    raises="AssertionError: Fine-grained activation offloading is only supported with",
+    source=arguments(1548, 1723, 1855),
+)
+_offload_environment = _argument(
+    summary="Offload of modules needs NVTE_CPU_OFFLOAD_V1=1 with Transformer Engine 2.10 and "
+    "newer.",
+    when=lambda raw, revision: raw.fine_grained_activation_offloading and revision.offload_modules,
+    reason="module offload is refused with Transformer Engine >= 2.10 unless NVTE_CPU_OFFLOAD_V1=1",
+    fix="export NVTE_CPU_OFFLOAD_V1=1",
+    verdict=Verdict.NOTE,
+    source=arguments(1551, 1726, 1858),
+)
+
+RULES: Final[dict[str, Rule]] = {
+    "checkpoint_activations": _argument(
+        summary="--checkpoint-activations is gone: the program prints a hint and exits.",
+        when=lambda raw, _: raw.checkpoint_activations,
+        reason="--checkpoint-activations is no longer valid",
+        fix="use --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        source=arguments(492, 599, 583),
+    ),
+    "distribute_needs_tp": _argument(
+        summary="--distribute-saved-activations needs tensor parallelism.",
+        given=lambda raw, _: raw.distribute_saved_activations,
+        when=lambda raw, _: raw.tensor_model_parallel_size <= 1,
+        reason="distribute_saved_activations with tensor_model_parallel_size = "
+        "{raw.tensor_model_parallel_size}",
+        fix="drop distribute_saved_activations, or use tensor_model_parallel_size >= 2",
+        raises="AssertionError: can distribute recomputed activations only across tensor model "
+        "parallel",
+        source=arguments(1176, 1356, 1371),
+    ),
+    "distribute_needs_full": _argument(
+        summary="--distribute-saved-activations needs full recompute.",
+        given=lambda raw, _: raw.distribute_saved_activations,
+        when=lambda raw, _: not raw.full and (raw.recompute_granularity or "none"),
+        reason="distribute_saved_activations with recompute_granularity = {found}",
+        fix="drop distribute_saved_activations, or use full recompute",
+        raises="AssertionError: distributed recompute activations is only application to full "
+        "recompute",
+        source=arguments(1179, 1359, 1374),
+    ),
+    "selective_with_method": _argument(
+        summary="--recompute-method does not go with selective recompute.",
+        when=lambda raw, _: raw.selective and raw.recompute_method is not None,
+        reason="recompute_method = {raw.recompute_method} with recompute_granularity = selective",
+        fix="drop recompute_method",
+        raises="AssertionError: recompute method is not yet supported for selective recomputing",
+        source=arguments(1191, 1371, 1386),
+    ),
+    "recompute_modules_empty": _argument(
+        summary='--recompute-modules takes at least one module (from 0.16 on, nargs="+").',
+        given=lambda _, revision: revision.at_least(0, 16),
+        when=lambda raw, _: raw.selective and raw.recompute_modules == (),
+        reason="selective recompute with an empty list of modules, which the command line cannot "
+        "express",
+        fix="drop recompute_granularity: an empty list recomputes nothing",
+        raises="SystemExit: argument --recompute-modules: expected at least one argument",
+        source="megatron-core 0.17.1 training/argument_utils.py",
+    ),
+    "offload_needs_te_impl": _offload_needs_te_impl,
+    "graphs_with_expandable_segments": _argument(
+        summary="0.14 and 0.15 refuse CUDA graphs with expandable_segments:True.",
+        given=lambda raw, revision: (
+            raw.expandable_segments and revision.number in ((0, 14), (0, 15))
+        ),
+        when=lambda raw, revision: graphs_of(raw, revision).on and graphs_of(raw, revision).impl,
+        reason="CUDA graphs ({found}) with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        fix="drop expandable_segments, or use megatron-core 0.16 with NCCL_GRAPH_REGISTER=0",
+        raises="AssertionError: expandable_segments:True may not be safe when using CUDA Graphs "
+        "with",
+        source=arguments(1575, 1749, 1881),
+    ),
+    "graph_register_environment": _argument(
+        summary="From 0.16 on TE graphs with expandable segments need NCCL_GRAPH_REGISTER=0.",
+        given=lambda raw, revision: raw.expandable_segments and revision.at_least(0, 16),
+        when=_te_graphs,
+        reason="cuda_graph_impl = transformer_engine with expandable_segments:True is refused "
+        "unless NCCL_GRAPH_REGISTER=0",
+        fix="export NCCL_GRAPH_REGISTER=0",
+        verdict=Verdict.NOTE,
+        source=config(),
+    ),
+    "offload_environment": _offload_environment,
+    "bridge_offload_needs_te_impl": replace(
+        _offload_needs_te_impl,
+        summary="Bridge: offload of modules needs transformer_impl transformer_engine.",
+        raises="ValueError: Fine-grained activation offloading is only supported with "
+        "transformer_engine",
+        authority=Authority.BRIDGE,
+        source=_bridge.keywords["source"],
+    ),
+    "bridge_local_graphs": _bridge(
+        summary="Bridge (0.6 and newer): cuda_graph_impl local is for full-iteration graphs only.",
+        given=lambda _, revision: revision.at_least(0, 19),
+        when=_local_layer_graphs,
+        reason="cuda_graph_impl = local that captures layers or modules",
+        fix="use cuda_graph_impl transformer_engine or full_iteration",
+        raises='ValueError: Megatron Bridge supports model.cuda_graph_impl="local" only for',
+    ),
+    "bridge_offload_environment": replace(
+        _offload_environment, authority=Authority.BRIDGE, source=_bridge.keywords["source"]
+    ),
+    "fp8_recompute_te_version": Guard(
+        summary="layernorm or moe_act recompute with fp8 needs Transformer Engine 2.6.",
+        given=lambda raw, _: raw.fp8 and raw.selective and not raw.delayed_scaling,
+        when=lambda raw, _: " and ".join(
+            sorted({"layernorm", "moe_act"} & set(raw.effective_modules))
+        ),
+        reason="recompute of {found} with fp8 is refused below Transformer Engine 2.6",
+        fix="use transformer-engine >= 2.6",
+        verdict=Verdict.NOTE,
+        source=config(0, 919, 998, 1248, 1428, 1638, 1828),
+    ),
+}
+
+_OPTIMIZERS: Final = ("adam", "sgd", "muon", "dist_muon", "lion", "soap", "adaptive_muon")
+_ARGUMENTS: Final = "megatron-core 0.17.1 training/arguments.py:1483-1493"
+
+
+def _muon_up_to_0_17(raw: RawSettings, revision: Revision) -> bool:
+    known = revision.at_least(*FIRST_RELEASE) and not revision.at_least(0, 18)
+    return known and raw.optimizer in ("muon", "dist_muon")
+
+
+def _muon_overlap(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Plain muon up to 0.17 goes without overlapped reductions and gathers."""
+    overlaps = raw.overlap_grad_reduce or raw.overlap_param_gather
+    if raw.optimizer != "muon" or not overlaps or not _muon_up_to_0_17(raw, revision):
+        return None
+    what = "grad reduce" if raw.overlap_grad_reduce else "param gather"
+    return Problem(
+        f"optimizer = muon with overlap_{what.replace(' ', '_')}",
+        f"drop --overlap-{what.replace(' ', '-')}, or use dist_muon",
+        f"AssertionError: Muon optimizer does not support overlap {what}.",
+    )
+
+
+def _muon_fp16(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Muon knows no loss scale: no fp16."""
+    if raw.optimizer not in ("muon", "dist_muon") or not raw.fp16:
+        return None
+    who = "ValueError: emerging optimizer" if revision.at_least(0, 18) else "Exception: muon"
+    return Problem(
+        f"optimizer = {raw.optimizer} with fp16", "use --bf16", f"{who} with fp16 is not supported."
+    )
+
+
+_muon = partial(_argument, given=lambda raw, _: raw.optimizer in ("muon", "dist_muon"))
+
+OPTIMIZER_RULES: Final[dict[str, Rule]] = {
+    "optimizer_choice": _argument(
+        summary="A name that no release knows; lion came with 0.17, soap and adaptive_muon behind "
+        "it.",
+        when=lambda raw, _: unknown((raw.optimizer,), _OPTIMIZERS),
+        reason="optimizer = {found}, which no release has",
+        fix="{found.advice}",
+        raises="SystemExit: argument --optimizer: invalid choice",
+        source="megatron-core 0.19.2 training/arguments.py:2776",
+    ),
+    "muon_release": _muon(
+        summary="muon and dist_muon came with megatron-core 0.16.",
+        when=lambda _, revision: not revision.at_least(*FIRST_RELEASE),
+        reason="optimizer = {raw.optimizer}, which {revision.label} does not have",
+        fix="use megatron-core 0.16 or newer, or optimizer adam",
+        raises="SystemExit: argument --optimizer: invalid choice",
+        source="megatron-core 0.16.1 optimizer/muon.py; absent from 0.15.3",
+    ),
+    "muon_distributed_optimizer": _argument(
+        summary="Muon keeps tensors whole: no distributed optimizer up to 0.17.",
+        given=_muon_up_to_0_17,
+        when=lambda raw, _: raw.use_distributed_optimizer,
+        reason="optimizer = {raw.optimizer} with use_distributed_optimizer",
+        fix="drop --use-distributed-optimizer; dist_muon deals whole tensors to data-parallel "
+        "ranks",
+        raises="AssertionError: Muon optimizer does not support distributed optimizer for now.",
+        source=_ARGUMENTS,
+    ),
+    "muon_becomes_layer_wise": _argument(
+        summary="From 0.18 on muon with --use-distributed-optimizer is what dist_muon was.",
+        given=lambda raw, revision: raw.optimizer == "muon" and revision.at_least(0, 18),
+        when=lambda raw, _: raw.use_distributed_optimizer,
+        reason="optimizer = muon with use_distributed_optimizer deals whole tensors to "
+        "data-parallel ranks (the layer-wise distributed optimizer)",
+        fix="nothing: dist_muon is its older name",
+        verdict=Verdict.NOTE,
+        source="megatron-core 0.19.2 training/arguments.py:1669-1682",
+    ),
+    "muon_overlap": function(_muon_overlap, _ARGUMENTS, authority=Authority.LAUNCHER),
+    "muon_precision_aware": _muon(
+        summary="The precision-aware optimizer, and with it its offload, is Adam's alone.",
+        when=lambda raw, _: raw.use_precision_aware_optimizer,
+        reason="use_precision_aware_optimizer with optimizer = {raw.optimizer}",
+        fix="drop --use-precision-aware-optimizer, or use optimizer adam",
+        raises="AssertionError: --use-precision-aware-optimizer only supported with adam",
+        source="megatron-core 0.16.1 optimizer/optimizer_config.py:375",
+    ),
+    "muon_fp16": function(
+        _muon_fp16,
+        "megatron-core 0.16.1 optimizer/muon.py:195",
+        authority=Authority.LAUNCHER,
+    ),
+}
+"""What Megatron-LM's command line makes of --optimizer."""
+
+
+def _partial_microbatches(raw: RawSettings, _: Revision) -> Problem | None:
+    """Two keys vary recompute over microbatches and stages: with a pipeline, and not in Core."""
+    window = (
+        "num_micro_batches_with_partial_activation_checkpoints",
+        "activations_checkpoint_layers_per_pipeline",
+    )
+    given = names([name for name in window if getattr(raw, name) is not None])
+    plain = raw.pipeline_model_parallel_size == 1
+    if not given or not (plain or raw.mcore_gpt):
+        return None
+    why = "there is no pipeline" if plain else "Megatron Core's transformer (mcore_gpt) trains"
+    return Problem(f"{given} is ignored: {why}", f"drop {given}")
+
+
+_NEMO: Final = "NeMo 1.x modules/common/megatron/transformer.py"
+_nemo = partial(Guard, authority=Authority.NEMO, source=_NEMO)
+
+NEMO_RULES: Final[dict[str, Rule]] = {
+    "nemo_selective_needs_method": _nemo(
+        summary="NeMo 1's own transformer needs a method for selective recompute as well.",
+        given=lambda raw, _: not raw.mcore_gpt,
+        when=lambda raw, _: raw.selective and raw.recompute_method is None,
+        reason="activations_checkpoint_granularity = selective without "
+        "activations_checkpoint_method",
+        fix="add activations_checkpoint_method uniform, or train Megatron Core's (mcore_gpt true)",
+        raises='ValueError: activations_checkpoint_method should be "uniform" or "block" when '
+        "using",
+    ),
+    "nemo_distribute": _nemo(
+        summary="NeMo 1 has no key for distribute_saved_activations.",
+        when=lambda raw, revision: raw.distribute_saved_activations and revision.version == "1",
+        reason="NeMo 1 has no key for distribute_saved_activations",
+        fix="drop distribute_saved_activations, or use NeMo 2",
+    ),
+    "nemo_default_layers": _nemo(
+        summary="NeMo 1's own transformer takes an unset number of layers as 1.",
+        given=lambda raw, _: not raw.mcore_gpt,
+        when=lambda raw, _: raw.full and raw.recompute_num_layers is None,
+        reason="activations_checkpoint_num_layers is unset, which becomes 1",
+        fix="write the number you mean",
+        verdict=Verdict.PROMOTED,
+    ),
+    "nemo_partial_microbatches": function(
+        _partial_microbatches, _NEMO, Verdict.NO_EFFECT, Authority.NEMO
+    ),
+}

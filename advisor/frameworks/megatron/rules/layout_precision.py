@@ -4,87 +4,19 @@ from typing import Final
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.frameworks.megatron.rules.finding import Authority, Problem, Rule, Verdict
+from advisor.frameworks.megatron.rules.rule import Guard, Lines, Problem, Rule, config, function
 
 
-def sequence_parallel_needs_tp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """sequence_parallel needs tensor_model_parallel_size > 1."""
-    if not raw.sequence_parallel or raw.tensor_model_parallel_size > 1:
-        return None
-    old = "ValueError: Can not use sequence paralllelism without tensor parallelism"
-    new = "ValueError: Cannot use sequence parallelism without tensor parallelism"
-    return Problem(
-        "sequence_parallel is on and tensor_model_parallel_size = "
-        f"{raw.tensor_model_parallel_size}",
-        "turn sequence_parallel off, or use tensor_model_parallel_size >= 2",
-        new if revision.at_least(0, 15) else old,
-    )
-
-
-def deferred_wgrad_needs_pipeline(raw: RawSettings, revision: Revision) -> Problem | None:
-    """defer_embedding_wgrad_compute needs a pipeline."""
-    if not raw.defer_embedding_wgrad_compute or raw.pipeline_model_parallel_size > 1:
-        return None
-    return Problem(
-        "defer_embedding_wgrad_compute with pipeline_model_parallel_size = 1",
-        "drop defer_embedding_wgrad_compute",
-        "ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is not",
-    )
-
-
-def attention_heads_divide_by_tp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """num_attention_heads must be a multiple of tensor_model_parallel_size."""
-    heads, tp = raw.num_attention_heads, raw.tensor_model_parallel_size
-    if heads is None or heads % tp == 0:
-        return None
-    return Problem(
-        f"num_attention_heads = {heads} is no multiple of tensor_model_parallel_size = {tp}",
-        f"use a tensor_model_parallel_size that divides {heads}",
-        f"ValueError: num_attention_heads ({heads}) must be a multiple of",
-    )
-
-
-def query_groups_match_tp(raw: RawSettings, revision: Revision) -> Problem | None:
-    """num_query_groups must be a multiple of TP; from 0.16 on a divisor will do as well."""
+def _unmatched_groups(raw: RawSettings, revision: Revision) -> str:
+    """What the query groups are not of the tensor-parallel size."""
     groups, tp = raw.num_query_groups, raw.tensor_model_parallel_size
-    if groups is None or groups % tp == 0:
-        return None
     divisor_allowed = revision.at_least(0, 16)
-    if divisor_allowed and tp % groups == 0:
-        return None
-    relation = "a multiple or divisor" if divisor_allowed else "a multiple"
-    return Problem(
-        f"num_query_groups = {groups} is not {relation} of tensor_model_parallel_size = {tp}",
-        f"use a tensor_model_parallel_size that divides {groups}",
-        f"ValueError: num_query_groups ({groups}) must be {relation} of",
-    )
+    if groups is None or groups % tp == 0 or (divisor_allowed and tp % groups == 0):
+        return ""
+    return "a multiple or divisor" if divisor_allowed else "a multiple"
 
 
-def gated_delta_net_context_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Gated-delta-net attention excludes context parallelism in 0.16 and 0.17."""
-    gdn = raw.experimental_attention_variant == "gated_delta_net"
-    concerned = revision.number in ((0, 16), (0, 17))
-    if not gdn or not concerned or raw.context_parallel_size == 1:
-        return None
-    return Problem(
-        f"gated_delta_net with context_parallel_size = {raw.context_parallel_size}",
-        "use context_parallel_size 1, or megatron-core 0.18",
-        "AssertionError: Gated delta net does not support context parallel for now",
-    )
-
-
-def fp8_delayed_bf16_layers(raw: RawSettings, revision: Revision) -> Problem | None:
-    """Delayed scaling cannot keep the first and last layers in bf16."""
-    if not (raw.delayed_scaling and raw.first_last_layers_bf16):
-        return None
-    return Problem(
-        "first_last_layers_bf16 with fp8_recipe = delayed",
-        "use fp8_recipe tensorwise, blockwise or mxfp8, or drop first_last_layers_bf16",
-        "ValueError: Delayed scaling does not support first / last layer in BF16.",
-    )
-
-
-def fp8_bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
+def _bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | None:
     """The bf16 layers at start and end must fit into one pipeline stage."""
     if not (raw.fp8 and raw.first_last_layers_bf16) or raw.num_layers is None:
         return None
@@ -100,32 +32,23 @@ def fp8_bf16_layer_counts(raw: RawSettings, revision: Revision) -> Problem | Non
     return None
 
 
-def fp8_custom_recipe(raw: RawSettings, revision: Revision) -> Problem | None:
-    """fp8_recipe custom needs fp8_quantizer_factory."""
-    applies = raw.fp8 and raw.fp8_recipe == "custom" and not raw.fp8_quantizer_factory
-    if not applies or not revision.at_least(0, 16):
+def _sequence_parallel(raw: RawSettings, revision: Revision) -> Problem | None:
+    """sequence_parallel needs tensor_model_parallel_size > 1."""
+    if not raw.sequence_parallel or raw.tensor_model_parallel_size > 1:
         return None
+    old = "ValueError: Can not use sequence paralllelism without tensor parallelism"
+    new = "ValueError: Cannot use sequence parallelism without tensor parallelism"
     return Problem(
-        "fp8_recipe = custom without fp8_quantizer_factory",
-        "give --fp8-quantizer-factory package.module.function, or a built-in recipe",
-        "ValueError: fp8_quantizer_factory must be provided when fp8_recipe is 'custom'.",
+        "sequence_parallel is on and tensor_model_parallel_size = "
+        f"{raw.tensor_model_parallel_size}",
+        "turn sequence_parallel off, or use tensor_model_parallel_size >= 2",
+        new if revision.at_least(0, 15) else old,
     )
 
 
-def fp8_param_needs_fp8(raw: RawSettings, revision: Revision) -> Problem | None:
-    """fp8_param (--fp8-param-gather) needs fp8."""
-    if not raw.fp8_param or raw.fp8:
-        return None
-    return Problem(
-        "fp8_param is on and fp8 is not",
-        "set fp8 (--fp8-format hybrid), or drop fp8_param (--fp8-param-gather)",
-        "ValueError: fp8_param must be used together with fp8 mode.",
-    )
-
-
-def fp8_output_proj(raw: RawSettings, revision: Revision) -> Problem | None:
+def _fp8_output_proj(raw: RawSettings, _: Revision) -> Problem | None:
     """fp8_output_proj needs fp8 with the recipe mxfp8."""
-    if not raw.fp8_output_proj or not revision.at_least(0, 18):
+    if not raw.fp8_output_proj:
         return None
     if not raw.fp8:
         return Problem(
@@ -142,31 +65,88 @@ def fp8_output_proj(raw: RawSettings, revision: Revision) -> Problem | None:
     )
 
 
-def fp4_with_fp8(raw: RawSettings, revision: Revision) -> Problem | None:
-    """fp4 and fp8 exclude each other."""
-    if not (raw.fp4 and raw.fp8) or not revision.at_least(0, 15):
-        return None
-    return Problem(
-        f"fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set",
-        "choose one of them",
-        "ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
-    )
-
-
-RULES: Final = tuple(
-    Rule(check.__name__, Verdict.REFUSED, Authority.CONFIG, check)
-    for check in (
-        sequence_parallel_needs_tp,
-        deferred_wgrad_needs_pipeline,
-        attention_heads_divide_by_tp,
-        query_groups_match_tp,
-        gated_delta_net_context_parallel,
-        fp8_delayed_bf16_layers,
-        fp8_bf16_layer_counts,
-        fp8_custom_recipe,
-        fp8_param_needs_fp8,
-        fp8_output_proj,
-        fp4_with_fp8,
-    )
-)
+RULES: Final[dict[str, Rule]] = {
+    "sequence_parallel_needs_tp": function(
+        _sequence_parallel, Lines("model_parallel_config.py", (356, 359, 359, 411, 408, 417, 504))
+    ),
+    "deferred_wgrad_needs_pipeline": Guard(
+        summary="defer_embedding_wgrad_compute needs a pipeline.",
+        when=lambda raw, _: (
+            raw.defer_embedding_wgrad_compute and raw.pipeline_model_parallel_size <= 1
+        ),
+        reason="defer_embedding_wgrad_compute with pipeline_model_parallel_size = 1",
+        fix="drop defer_embedding_wgrad_compute",
+        raises="ValueError: Cannot defer embedding wgrad compute when pipeline model parallel is "
+        "not",
+        source=Lines("model_parallel_config.py", (369, 372, 372, 424, 421, 439, 544)),
+    ),
+    "attention_heads_divide_by_tp": Guard(
+        summary="num_attention_heads must be a multiple of tensor_model_parallel_size.",
+        when=lambda raw, _: (raw.num_attention_heads or 0) % raw.tensor_model_parallel_size,
+        reason="num_attention_heads = {raw.num_attention_heads} is no multiple of "
+        "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",
+        fix="use a tensor_model_parallel_size that divides {raw.num_attention_heads}",
+        raises="ValueError: num_attention_heads ({raw.num_attention_heads}) must be a multiple of",
+        source=config(646, 681, 743, 924, 1056, 1195, 1323),
+    ),
+    "query_groups_match_tp": Guard(
+        summary="num_query_groups must be a multiple of TP; from 0.16 on a divisor will do as "
+        "well.",
+        when=_unmatched_groups,
+        reason="num_query_groups = {raw.num_query_groups} is not {found} of "
+        "tensor_model_parallel_size = {raw.tensor_model_parallel_size}",
+        fix="use a tensor_model_parallel_size that divides {raw.num_query_groups}",
+        raises="ValueError: num_query_groups ({raw.num_query_groups}) must be {found} of",
+        source=config(661, 696, 758, 940, 1072, 1211, 1339),
+    ),
+    "gated_delta_net_context_parallel": Guard(
+        summary="Gated-delta-net attention excludes context parallelism in 0.16 and 0.17.",
+        when=lambda raw, _: (
+            raw.experimental_attention_variant == "gated_delta_net"
+            and raw.context_parallel_size != 1
+        ),
+        reason="gated_delta_net with context_parallel_size = {raw.context_parallel_size}",
+        fix="use context_parallel_size 1, or megatron-core 0.18",
+        raises="AssertionError: Gated delta net does not support context parallel for now",
+        source=config(0, 0, 0, 983, 1115, 0, 0),
+    ),
+    "fp8_delayed_bf16_layers": Guard(
+        summary="Delayed scaling cannot keep the first and last layers in bf16.",
+        when=lambda raw, _: raw.delayed_scaling and raw.first_last_layers_bf16,
+        reason="first_last_layers_bf16 with fp8_recipe = delayed",
+        fix="use fp8_recipe tensorwise, blockwise or mxfp8, or drop first_last_layers_bf16",
+        raises="ValueError: Delayed scaling does not support first / last layer in BF16.",
+        source=config(669, 704, 766, 990, 1122, 1260, 1402),
+    ),
+    "fp8_bf16_layer_counts": function(
+        _bf16_layer_counts, config(680, 715, 777, 1001, 1133, 1271, 1413)
+    ),
+    "fp8_custom_recipe": Guard(
+        summary="fp8_recipe custom needs fp8_quantizer_factory.",
+        when=lambda raw, _: (
+            raw.fp8 and raw.fp8_recipe == "custom" and not raw.fp8_quantizer_factory
+        ),
+        reason="fp8_recipe = custom without fp8_quantizer_factory",
+        fix="give --fp8-quantizer-factory package.module.function, or a built-in recipe",
+        raises="ValueError: fp8_quantizer_factory must be provided when fp8_recipe is 'custom'.",
+        source=config(0, 0, 0, 1019, 1151, 1289, 1431),
+    ),
+    "fp8_param_needs_fp8": Guard(
+        summary="fp8_param (--fp8-param-gather) needs fp8.",
+        when=lambda raw, _: raw.fp8_param and not raw.fp8,
+        reason="fp8_param is on and fp8 is not",
+        fix="set fp8 (--fp8-format hybrid), or drop fp8_param (--fp8-param-gather)",
+        raises="ValueError: fp8_param must be used together with fp8 mode.",
+        source=config(698, 733, 795, 1027, 1159, 1297, 1439),
+    ),
+    "fp8_output_proj": function(_fp8_output_proj, config(0, 0, 0, 0, 0, 1300, 1442)),
+    "fp4_with_fp8": Guard(
+        summary="fp4 and fp8 exclude each other.",
+        when=lambda raw, _: raw.fp4 and raw.fp8,
+        reason="fp4 = {raw.fp4} and fp8 = {raw.fp8} are both set",
+        fix="choose one of them",
+        raises="ValueError: fp4 and fp8 cannot be used simultaneously. Please choose one.",
+        source=config(0, 0, 802, 1034, 1166, 1312, 1454),
+    ),
+}
 """In the order in which Megatron checks them."""

@@ -16,7 +16,7 @@ from advisor.frameworks.torch.partitioner.layer_graph import WIDE, AttentionKern
 from advisor.frameworks.torch.partitioner.norms import lower_norm
 from advisor.layers.operators import Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Activation, PositionEmbedding, TransformerImpl
+from advisor.models.options import Activation, PositionEmbedding, TransformerImpl
 
 _SEED_BYTES: Final = DType.INT64.itemsize
 

@@ -8,7 +8,7 @@ from advisor.base.dtypes import DType
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.frameworks.torch.partitioner.layer_graph import WIDE, AttentionKernel, Block
 from advisor.layers.operators import Operator, Tensor
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 
 _OFFSET_BYTES = DType.INT64.itemsize
 _SEED_BYTES = {AttentionKernel.FLASH: 2 * _OFFSET_BYTES, AttentionKernel.CUDNN: _OFFSET_BYTES}

@@ -7,7 +7,7 @@ _refs (native_layer_norm) for a GPU; transformers 5.23.0 for norms in Python.
 from advisor.frameworks.torch.partitioner.graph import Kind, Node
 from advisor.frameworks.torch.partitioner.layer_graph import WIDE, Block
 from advisor.layers.operators import Operator
-from advisor.models.spec import Normalization, TransformerImpl
+from advisor.models.options import Normalization, TransformerImpl
 
 
 def lower_norm(block: Block, operator: Operator, source: Node) -> Node:

@@ -20,7 +20,7 @@ from advisor.layers.operators import (
     Tensor,
 )
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import TokenDispatcher
+from advisor.models.options import TokenDispatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from advisor.layers.expert_tokens import MoeTokens, moe_tokens, rows, runs_group
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.spec import Activation
+from advisor.models.options import Activation
 
 
 @dataclass(frozen=True, slots=True)

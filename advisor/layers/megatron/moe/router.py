@@ -8,7 +8,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.expert_tokens import moe_tokens, router_dtype
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import LoadBalancing, ScoreFunction
+from advisor.models.options import LoadBalancing, ScoreFunction
 from advisor.models.spec import ModelSpec
 
 

@@ -4,9 +4,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from harness.backends.sdpa import flash_only
+from harness.backends.sdpa import causal_attention, flash_only
 
 _SEEDS: Final = 2**31
 
@@ -23,10 +22,7 @@ def flash_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -
         dropped: tuple[Tensor, Tensor] = dropped_attention(q, k, v, dropout, seed)
         return dropped[0].transpose(1, 2)
     with flash_only(q, v):
-        out = functional.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
-        )
-    return out.transpose(1, 2)
+        return causal_attention(q, k, v, dropout).transpose(1, 2)
 
 
 class CoreAttention(nn.Module):

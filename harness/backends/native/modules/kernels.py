@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from advisor.models.spec import Activation, Normalization
+from advisor.models.options import Activation, Normalization
 
 NORM_EPSILON = 1e-5
 _ROTARY_BASE = 10000.0

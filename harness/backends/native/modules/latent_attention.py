@@ -27,22 +27,20 @@ class LatentAttention(nn.Module):
         model = settings.model
         widths = model.kv_lora_rank, model.qk_pos_emb_head_dim
         self._widths = list(widths)
-        self.linear_kv_down_proj = _linear(settings, model.hidden_size, sum(widths))
+        self.linear_kv_down_proj = settings.linear(model.hidden_size, sum(widths))
         self.kv_layernorm = Norm(settings, model.kv_lora_rank) if model.qk_layernorm else None
         self.linear_q_down_proj: ParallelLinear | None = None
         self.q_layernorm: Norm | None = None
         if model.q_lora_rank is not None:
-            self.linear_q_down_proj = _linear(settings, model.hidden_size, model.q_lora_rank)
+            self.linear_q_down_proj = settings.linear(model.hidden_size, model.q_lora_rank)
             self.q_layernorm = Norm(settings, model.q_lora_rank) if model.qk_layernorm else None
         self.up_projections = UpProjections(settings, frequencies)
         self.core_attention = CoreAttention(model.attention_dropout)
-        self.linear_proj = ParallelLinear(
+        self.linear_proj = settings.linear(
             model.num_attention_heads * model.v_head_dim,
             model.hidden_size,
-            settings.tensor,
             column_parallel=False,
             bias=model.add_bias_linear,
-            **settings.where,
         )
 
     def forward(self, x: Tensor, regions: Regions) -> Tensor:
@@ -69,12 +67,12 @@ class UpProjections(nn.Module):
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()
         model = settings.model
-        self._frequencies, self._rope = frequencies, model.qk_pos_emb_head_dim
+        self._frequencies = frequencies
         self._nope, self._heads = model.qk_head_dim, model.num_attention_heads
         query_in = model.q_lora_rank or model.hidden_size
-        self.linear_q_up_proj = _linear(settings, query_in, self._heads * model.qk_channels)
-        self.linear_kv_up_proj = _linear(
-            settings, model.kv_lora_rank, self._heads * (self._nope + model.v_head_dim)
+        self.linear_q_up_proj = settings.linear(query_in, self._heads * model.qk_channels)
+        self.linear_kv_up_proj = settings.linear(
+            model.kv_lora_rank, self._heads * (self._nope + model.v_head_dim)
         )
 
     def forward(
@@ -96,9 +94,3 @@ class UpProjections(nn.Module):
 
     def _rotate(self, x: Tensor) -> Tensor:
         return x if self._frequencies is None else rotate(x, self._frequencies)
-
-
-def _linear(settings: LayerSettings, in_size: int, out_size: int) -> ParallelLinear:
-    return ParallelLinear(
-        in_size, out_size, settings.tensor, column_parallel=True, **settings.where
-    )

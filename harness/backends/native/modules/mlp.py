@@ -3,7 +3,6 @@
 from torch import Tensor, nn
 
 from harness.backends.native.modules.kernels import bias_activation
-from harness.backends.native.modules.linear import ParallelLinear
 from harness.backends.native.modules.settings import LayerSettings
 
 
@@ -12,24 +11,16 @@ class Mlp(nn.Module):
 
     def __init__(self, settings: LayerSettings, ffn_hidden_size: int) -> None:
         super().__init__()
-        model, tp = settings.model, settings.tensor
+        model, bias = settings.model, settings.model.add_bias_linear
         self.activation = model.activation
-        self.linear_fc1 = ParallelLinear(
+        self.linear_fc1 = settings.linear(
             model.hidden_size,
             model.fc1_size_of(ffn_hidden_size),
-            tp,
-            column_parallel=True,
-            bias=model.add_bias_linear,
+            bias=bias,
             blocks=2 if model.activation.gated else 1,
-            **settings.where,
         )
-        self.linear_fc2 = ParallelLinear(
-            ffn_hidden_size,
-            model.hidden_size,
-            tp,
-            column_parallel=False,
-            bias=model.add_bias_linear,
-            **settings.where,
+        self.linear_fc2 = settings.linear(
+            ffn_hidden_size, model.hidden_size, column_parallel=False, bias=bias
         )
 
     def forward(self, x: Tensor) -> Tensor:

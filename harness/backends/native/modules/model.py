@@ -9,8 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from advisor.models.layer_kind import LayerKind
-from advisor.models.spec import PositionEmbedding
+from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
 from harness.backends.native.modules.layer import TransformerLayer
@@ -23,8 +22,6 @@ from harness.backends.native.modules.linear import (
 from harness.backends.native.modules.norm import Norm
 from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import replay_later
-
-LayerMaker = Callable[[LayerSettings, Segment, LayerKind, Tensor | None], nn.Module]
 
 _WEIGHT_DEVIATION: Final = 0.02
 
@@ -66,15 +63,16 @@ class TransformerBlock(nn.Module):
         first_layer: int,
         *,
         last_stage: bool,
-        make_layer: LayerMaker = TransformerLayer,
     ) -> None:
         super().__init__()
         self.layer_scope: Callable[[], AbstractContextManager[Any]] = nullcontext
         self.layers = nn.ModuleDict()
-        self._groups: list[tuple[Segment, list[nn.Module]]] = []
+        self._groups: list[tuple[Segment, list[TransformerLayer]]] = []
         frequencies = settings.frequencies()
         for segment in plan.segments:
-            group = [make_layer(settings, segment, kind, frequencies) for kind in segment.layers]
+            group = [
+                TransformerLayer(settings, segment, kind, frequencies) for kind in segment.layers
+            ]
             self._groups.append((segment, group))
             for layer in group:
                 self.layers[str(first_layer + len(self.layers))] = layer
@@ -93,7 +91,7 @@ class TransformerBlock(nn.Module):
         return x if self.final_layernorm is None else self.final_layernorm(x)
 
 
-def _in_a_row(layers: list[nn.Module], x: Tensor) -> Tensor:
+def _in_a_row(layers: list[TransformerLayer], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer(x)
     return x
@@ -112,24 +110,16 @@ class GptModel(nn.Module):
         *,
         stage: int = 0,
         num_stages: int = 1,
-        make_layer: LayerMaker = TransformerLayer,
     ) -> None:
         super().__init__()
         model, tp = settings.model, settings.tensor
         self.tp, first, last = tp, stage == 0, stage == num_stages - 1
         self.embedding = Embedding(settings) if first else None
-        self.decoder = TransformerBlock(
-            settings, plan, stage * plan.num_layers, last_stage=last, make_layer=make_layer
-        )
+        self.decoder = TransformerBlock(settings, plan, stage * plan.num_layers, last_stage=last)
         self.output_layer: ParallelLinear | None = None
         if last:
-            self.output_layer = ParallelLinear(
-                model.hidden_size,
-                model.padded_vocab_size(tp.size),
-                tp,
-                column_parallel=True,
-                **settings.where,
-            )
+            padded = model.padded_vocab_size(tp.size)
+            self.output_layer = settings.linear(model.hidden_size, padded)
             if model.share_embeddings_and_output_weights and self.embedding is not None:
                 self.output_layer.weight = self.embedding.word_embeddings.weight
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from advisor.models.spec import Normalization
+from advisor.models.options import Normalization
 from harness.backends.native.modules.kernels import normalize
 from harness.backends.native.modules.settings import LayerSettings
 

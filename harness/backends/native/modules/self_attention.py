@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from advisor.layers.operators import Module
 from harness.backends.native.modules.attention import CoreAttention
 from harness.backends.native.modules.kernels import rotate
-from harness.backends.native.modules.linear import ParallelLinear
 from harness.backends.native.modules.norm import Norm
 from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import Regions
@@ -27,29 +26,24 @@ class SelfAttention(nn.Module):
 
     def __init__(self, settings: LayerSettings, frequencies: Tensor | None) -> None:
         super().__init__()
-        model, tp = settings.model, settings.tensor
-        self.groups = model.num_query_groups // tp.size
+        model = settings.model
+        self.groups = model.num_query_groups // settings.tensor.size
         self.channels = model.kv_channels
         self._frequencies = frequencies
-        self.linear_qkv = ParallelLinear(
+        self.linear_qkv = settings.linear(
             model.hidden_size,
             model.query_projection_size + 2 * model.kv_projection_size,
-            tp,
-            column_parallel=True,
             bias=model.add_bias_linear or model.add_qkv_bias,
             adds_bias=True,
-            **settings.where,
         )
         norms = [Norm(settings, self.channels) if model.qk_layernorm else None for _ in range(2)]
         self.q_layernorm, self.k_layernorm = norms
         self.core_attention = CoreAttention(model.attention_dropout)
-        self.linear_proj = ParallelLinear(
+        self.linear_proj = settings.linear(
             model.query_projection_size,
             model.hidden_size,
-            tp,
             column_parallel=False,
             bias=model.add_bias_linear,
-            **settings.where,
         )
 
     def forward(self, x: Tensor, regions: Regions) -> Tensor:

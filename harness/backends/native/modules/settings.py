@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from advisor.layers.operators import Module
-from advisor.models.spec import ModelSpec, PositionEmbedding
+from advisor.models.options import PositionEmbedding
+from advisor.models.spec import ModelSpec
 from harness.backends.native.modules.kernels import rotary_frequencies
-from harness.backends.native.modules.linear import TensorParallel
+from harness.backends.native.modules.linear import ParallelLinear, TensorParallel
 from harness.backends.native.setting import OpPolicy
 
 
@@ -30,6 +31,19 @@ class LayerSettings:
     def where(self) -> dict[str, Any]:
         """Keywords that make a parameter."""
         return {"dtype": self.dtype, "device": self.device}
+
+    def linear(
+        self, in_size: int, out_size: int, *, column_parallel: bool = True, **options: Any
+    ) -> ParallelLinear:
+        """A linear layer of this rank."""
+        return ParallelLinear(
+            in_size,
+            out_size,
+            self.tensor,
+            column_parallel=column_parallel,
+            **options,
+            **self.where,
+        )
 
     def frequencies(self) -> Tensor | None:
         """Rotary angles that all layers share; None without rotary embedding. Yarn has RoPE's

@@ -10,7 +10,8 @@ from advisor.base.dtypes import DType, Precision
 from advisor.hardware.gpu import Gpu
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import AttentionBackend, ModelSpec, TransformerImpl
+from advisor.models.options import AttentionBackend, TransformerImpl
+from advisor.models.spec import ModelSpec
 
 GPU = Gpu(
     name="H100-SXM-80GB",

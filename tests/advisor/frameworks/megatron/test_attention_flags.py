@@ -1,8 +1,17 @@
 """Flags of latent attention, windows, sinks and multi-token prediction, verbatim."""
 
+from operator import attrgetter
+from types import SimpleNamespace
+
 import pytest
 
-from advisor.frameworks.megatron.attention_flags import attention_flags, attention_overrides
+from advisor.frameworks.megatron.lowering import job_values
+from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.printing import flags_of, override, told
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 
 LATENT = "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128"
@@ -28,5 +37,10 @@ LATENT = "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head
 )
 def test_flags(name: str, flags: str, overrides: str) -> None:
     model = load_model(name)
-    assert " ".join(attention_flags(model)) == flags
-    assert " ".join(attention_overrides(model)) == overrides
+    config = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=1)
+    job = SimpleNamespace(model=model, layout=ParallelLayout(), config=config)
+    revision = resolve_revision(Framework.MEGATRON_LM)
+    values = job_values(job, revision)
+    assert " ".join(flags_of((Attention,), values, job, revision)) == flags
+    found = told((Attention,), values, attrgetter("told"))
+    assert " ".join(override(row.name, row, value) for row, value in found) == overrides

@@ -7,14 +7,14 @@ import pytest
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.flags import bridge_layout_overrides, layout_flags
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
 from advisor.frameworks.megatron.setting import NONE
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType, RopeType, SoftmaxType
+from advisor.lint.target import lint_target
+from advisor.models.options import CpCommType, RopeType, SoftmaxType
 from tests.advisor.frameworks.megatron.test_flags import parsed
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")

@@ -7,19 +7,19 @@ from types import ModuleType
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides, bridge_overrides
 from advisor.frameworks.megatron.candidates import enumerate_settings
 from advisor.frameworks.megatron.flags import (
-    bridge_layout_overrides,
-    bridge_overrides,
     environment,
     layout_flags,
     megatron_lm_flags,
 )
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
-from advisor.job.job import Framework, Optimizer
+from advisor.frameworks.names import Framework
+from advisor.job.job import Optimizer
+from advisor.lint.target import lint_target
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
@@ -330,8 +330,8 @@ def test_lint_accepts_what_is_printed(framework, version, spell, spell_layout, m
         text = f"{spell_layout(job, revision)} {spell(setting, job, revision)}"
         report = lint_target(text)
         assert not report.illegal, (text, report.findings)
-        assert report.revision is revision
-        read = report.settings
+        assert report.checked[0].release is revision
+        read = report.checked[0].settings
         assert (read.recompute_granularity or "none") == str(setting.granularity)
         assert read.recompute_num_layers == setting.num_layers
         assert read.distribute_saved_activations == setting.distribute_saved_activations

@@ -8,14 +8,15 @@ import pytest
 from advisor.cli.main import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings
 from advisor.frameworks.megatron.flags import layout_flags
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.offload import offloaded_modules
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
-from advisor.job.job import CudaGraphImpl, Framework, Job
+from advisor.frameworks.names import Framework
+from advisor.job.job import CudaGraphImpl, Job
 from advisor.layers.operators import Module
+from advisor.lint.target import lint_target
 from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import tallied
 from advisor.request.request import Request

@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_overrides
-from advisor.frameworks.megatron.lint import lint_target
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
@@ -19,7 +18,8 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
+from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "")
@@ -182,7 +182,7 @@ def test_lint_reads_nemo_1_yaml(
         )
     )
     report = lint_target(str(path))
-    assert report.revision is FIRST
+    assert report.checked[0].release is FIRST
     # core_attn_under_flash depends on TE's backend, which the YAML does not name.
     found = [finding.rule for finding in report.findings]
     assert sorted(set(found) - {"core_attn_under_flash"}) == sorted(rules)
@@ -192,7 +192,7 @@ def test_lint_reads_nemo_2_yaml_and_overrides(tmp_path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text("model:\n  config:\n    recompute_granularity: full\n    num_layers: 8\n")
     report = lint_target(str(path))
-    assert report.revision is SECOND
+    assert report.checked[0].release is SECOND
     assert "full_needs_method" in {finding.rule for finding in report.findings}
     flags = "model.config.recompute_granularity=selective model.config.recompute_num_layers=2"
     found = lint_target(f"nemo llm pretrain --factory llama3_70b {flags}").findings

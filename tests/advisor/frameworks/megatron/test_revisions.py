@@ -12,7 +12,7 @@ from advisor.frameworks.megatron.revisions import (
     resolve_revision,
     versions_with_recompute_module,
 )
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 

@@ -1,9 +1,13 @@
 """What the rules say beyond the exceptions of TransformerConfig, which test_probes.py compares."""
 
+import importlib
+import pkgutil
+from string import Formatter
 from typing import Any
 
 import pytest
 
+from advisor.frameworks.megatron import rules
 from advisor.frameworks.megatron.lowering import job_facts, lower
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
@@ -12,14 +16,14 @@ from advisor.frameworks.megatron.rules import (
     Authority,
     Verdict,
     check,
-    connections,
     find,
     notes,
     without_effect,
 )
-from advisor.frameworks.megatron.rules.sources import source_of
+from advisor.frameworks.megatron.rules.conditions import Unknown
+from advisor.frameworks.megatron.rules.rule import Guard
 from advisor.frameworks.megatron.setting import NONE, parse_setting
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from advisor.job.pipeline_split import most_layers_of_chunk
 
 LM, BRIDGE = Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
@@ -63,11 +67,36 @@ def test_ordinary_settings_are_legal_in_every_release(spec, revision, make_job) 
     assert rejected_by(spec, make_job(), revision) == expected
 
 
-def test_rule_ids_are_unique_and_every_rule_says_what_it_is() -> None:
-    assert len({rule.id for rule in RULES}) == len(RULES)
-    for rule in RULES:
-        assert rule.summary.endswith("."), rule.id
+def test_no_table_takes_the_id_of_another_s_rule() -> None:
+    modules = [
+        importlib.import_module(module.name)
+        for module in pkgutil.iter_modules(rules.__path__, f"{rules.__name__}.")
+        if not module.name.endswith(".engine")
+    ]
+    tables = [
+        value for one in modules for name, value in vars(one).items() if name.endswith("RULES")
+    ]
+    ids = [name for table in tables for name in table]
+    assert len(ids) > 100
+    assert len(ids) == len(set(ids))
+    assert set(ids) == set(RULES)
+
+
+def test_every_rule_says_what_it_is() -> None:
+    for name, rule in RULES.items():
+        assert rule.summary.endswith("."), name
         assert "\n" not in rule.summary
+
+
+def test_the_words_of_a_guard_name_values_that_there_are() -> None:
+    known = {"raw": RawSettings(), "revision": lm(), "found": Unknown(("one",), "advice")}
+    guards = [(name, rule) for name, rule in RULES.items() if isinstance(rule, Guard)]
+    assert len(guards) > 100
+    for name, guard in guards:
+        for words in (guard.reason, guard.fix, guard.raises):
+            for _, value, _, _ in Formatter().parse(words):
+                owner, _, attribute = (value or "found").partition(".")
+                assert not attribute or hasattr(known[owner], attribute), (name, value)
 
 
 def test_no_rule_fires_on_the_defaults() -> None:
@@ -195,6 +224,12 @@ def test_more_layers_than_the_chunk_has(make_job) -> None:
 
 # Labels that act on nothing, or buy nothing
 
+FULL = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+
 
 def test_layernorm_does_nothing_on_te_and_acts_on_the_local_spec(make_job) -> None:
     setting = parse_setting("selective:layernorm")
@@ -243,6 +278,7 @@ def test_moe_labels_do_nothing_on_a_dense_model(spec, rule, make_job) -> None:
     ("raw", "rule"),
     [
         ({"recompute_modules": ("mlp",)}, "modules_without_selective"),
+        ({**FULL, "recompute_modules": ("mlp",)}, "modules_without_selective"),
         ({"recompute_method": "block", "recompute_num_layers": 1}, "method_without_full"),
         ({"offload_modules": ("core_attn",)}, "offload_without_switch"),
     ],
@@ -253,17 +289,6 @@ def test_fields_that_nothing_reads(raw, rule) -> None:
 
 def test_the_promoted_default_of_a_dumped_configuration_is_no_finding() -> None:
     assert rules_of(bridge(), recompute_modules=("core_attn",)) == {}
-
-
-def test_modules_under_full_recompute_are_ignored() -> None:
-    found = rules_of(
-        lm(),
-        recompute_granularity="full",
-        recompute_method="uniform",
-        recompute_num_layers=1,
-        recompute_modules=("mlp",),
-    )
-    assert found == {"modules_without_selective": Verdict.NO_EFFECT}
 
 
 # What the launchers add
@@ -350,25 +375,6 @@ def test_graphs_with_expandable_segments(version: str, make_job) -> None:
 # A job's CUDA graphs and precision, in every release's own spelling
 
 
-@pytest.mark.parametrize(
-    ("version", "impl", "legal"),
-    [
-        ("0.14", "full_iteration", False),
-        ("0.15", "full_iteration", False),
-        ("0.16", "full_iteration", True),
-        ("0.17", "full_iteration", True),
-        ("0.18", "full_iteration", True),
-        ("0.19", "full_iteration", True),
-        ("0.19", "local", False),
-        ("0.19", "transformer_engine", False),
-        ("0.14", "transformer_engine", True),  # external_cuda_graph is not checked there
-    ],
-)
-def test_full_recompute_under_graphs(version, impl, legal, make_job) -> None:
-    job = make_job(cuda_graph_impl=impl)
-    assert (rejected_by("full:uniform:1", job, lm(version)) == []) == legal
-
-
 def test_old_releases_get_the_old_graph_fields(make_job) -> None:
     facts = job_facts(make_job(cuda_graph_impl="transformer_engine"))
     old, new = lower(NONE, facts, lm("0.14")), lower(NONE, facts, lm("0.15"))
@@ -377,26 +383,27 @@ def test_old_releases_get_the_old_graph_fields(make_job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "version", "rules"),
+    ("version", "impl", "modules"),
+    [("0.17", "local", ("full_iteration",)), ("0.18", "full_iteration", ())],
+)
+def test_the_graph_of_a_whole_iteration(version, impl, modules, make_job) -> None:
+    raw = lower(NONE, job_facts(make_job(cuda_graph_impl="full_iteration")), lm(version))
+    assert (raw.cuda_graph_impl, raw.cuda_graph_modules) == (impl, modules)
+
+
+@pytest.mark.parametrize(
+    ("precision", "fp8", "recipe"),
     [
-        ("bf16", "0.13", []),
-        ("fp8_delayed", "0.19", ["fp8_layernorm_recompute"]),
-        ("fp8_current", "0.19", []),
-        ("mxfp8", "0.19", []),
-        ("fp8_blockwise", "0.13", ["fp8_layernorm_recompute"]),
+        ("bf16", None, None),
+        ("fp8_delayed", "hybrid", "delayed"),
+        ("fp8_current", "hybrid", "tensorwise"),
+        ("fp8_blockwise", "hybrid", "blockwise"),
+        ("mxfp8", "hybrid", "mxfp8"),
     ],
 )
-def test_layernorm_recompute_by_precision(precision, version, rules, make_job) -> None:
-    job = make_job(precision=precision)
-    assert rejected_by("selective:layernorm", job, lm(version)) == rules
-
-
-def test_dropout_inside_a_graph(make_job) -> None:
-    job = make_job(cuda_graph_impl="local", hidden_dropout=0.1, attention_dropout=0.1)
-    both = ["cuda_graph_attention_dropout", "cuda_graph_hidden_dropout"]
-    assert rejected_by("selective:core_attn,mlp", job, lm()) == both
-    dry = make_job(cuda_graph_impl="local")
-    assert rejected_by("selective:core_attn,mlp", dry, lm()) == []
+def test_the_precision_of_a_job(precision, fp8, recipe, make_job) -> None:
+    raw = lower(NONE, job_facts(make_job(precision=precision)), lm())
+    assert (raw.fp8, raw.fp8_recipe) == (fp8, recipe)
 
 
 def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:
@@ -426,24 +433,28 @@ def test_a_misspelt_label_is_answered_with_the_nearest() -> None:
     assert "layernorm" in found[0].fix
 
 
+def cited(rule: str, revision: Revision) -> str:
+    return RULES[rule].cited(revision)
+
+
 def test_sources_name_the_release_that_was_read() -> None:
-    assert source_of("recompute_modules", lm("0.13")) == (
+    assert cited("recompute_modules", lm("0.13")) == (
         "megatron-core 0.13.1 transformer_config.py:819"
     )
-    assert source_of("recompute_modules", lm("main")).startswith("Megatron-LM main")
-    assert source_of("distribute_needs_tp", lm("0.16")) == (
+    assert cited("recompute_modules", lm("main")).startswith("Megatron-LM main")
+    assert cited("distribute_needs_tp", lm("0.16")) == (
         "megatron-core 0.16.1 training/arguments.py"
     )
-    assert source_of("sequence_parallel_needs_tp", lm()) == (
+    assert cited("sequence_parallel_needs_tp", lm()) == (
         "megatron-core 0.19.2 model_parallel_config.py:504"
     )
 
 
 def test_each_release_cites_a_line_for_each_refusal_that_it_makes() -> None:
     """A rule that fires in a release must have been seen in it (but for a missing field)."""
-    for rule in RULES:
+    for name, rule in RULES.items():
         if rule.authority is not Authority.CONFIG or rule.verdict is not Verdict.REFUSED:
             continue
-        cited = [source_of(rule.id, revision) for revision in MEGATRON_CORE]
-        expected = rule.id == "unknown_field" or rule in connections.RULES  # main alone has those
-        assert any(":" in source for source in cited) != expected, rule.id
+        lines = [rule.cited(revision) for revision in MEGATRON_CORE]
+        expected = name == "unknown_field" or rule.since == (0, 20)  # main alone has those
+        assert any(":" in source for source in lines) != expected, name

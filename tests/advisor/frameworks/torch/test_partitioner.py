@@ -12,7 +12,7 @@ from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
 from advisor.frameworks.torch.partitioner.min_cut import Network
 from advisor.frameworks.torch.partitioner.partition import partition
 from advisor.models.layer_kind import DENSE
-from advisor.models.spec import Activation, TransformerImpl
+from advisor.models.options import Activation, TransformerImpl
 
 from .test_plan import SHAPE, TOY
 

@@ -26,7 +26,8 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import (
     ON_DEVICE,
     ON_HOST,

@@ -11,9 +11,9 @@ from advisor.frameworks.torch.setting import every, parse_setting, sequential
 from advisor.hardware.calibration import load_calibration
 from advisor.job.layout import DataParallelSharding
 from advisor.memory.allocator import reserved_memory
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import Checkpoint
-from advisor.report.json_report import json_report
+from advisor.report.plain_advice import plain_advice
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
@@ -270,7 +270,7 @@ def test_advice_from_end_to_end(framework: str) -> None:
         global_batch_size=16,
     )
     advice = advise(request)
-    report = json.loads(json_report(advice, explained=1))
+    report = json.loads(plain_advice(advice, explained=1).to_json())
     assert report["job"]["framework"] == framework
     by_spec = {c["recompute"]["spec"]: c for c in report["candidates"]}
     none, full = by_spec["none"], by_spec["full"]
@@ -315,7 +315,7 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
         pools=detail.fixed.pools,
     )
     ((chunk,),) = evaluator.stages
-    unsure = evaluator.plan(setting, chunk).unsure_bytes
+    unsure = evaluator.plan(setting, chunk).kept_bytes_sigma
     assert unsure > 32 * 100 * 2**20  # 32 blocks of 1.00 or 1.12 GiB
     assert detail.reserved.spread == pytest.approx((sure.spread**2 + unsure**2) ** 0.5)
 

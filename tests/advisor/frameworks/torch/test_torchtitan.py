@@ -6,7 +6,7 @@ import pytest
 
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
 from advisor.layers.operators import CollectiveKind
-from advisor.models.expert_options import LoadBalancing
+from advisor.models.options import LoadBalancing
 
 from .jobs import stack_job
 

@@ -9,13 +9,8 @@ from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.liveness import footprint
-from advisor.models.spec import (
-    Activation,
-    ModelSpec,
-    Normalization,
-    PositionEmbedding,
-    TransformerImpl,
-)
+from advisor.models.options import Activation, Normalization, PositionEmbedding, TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
 
 LLAMA = ModelSpec(

@@ -8,7 +8,8 @@ from advisor.layers.torchtitan.moe import ALIGNMENT
 from advisor.layers.transformer import transformer_layer
 from advisor.memory.static import layer_elements
 from advisor.models.layer_kind import FeedForward, LayerKind
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import kept_tensors
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)

@@ -7,8 +7,8 @@ import pytest
 from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
+from advisor.models.options import PositionEmbedding
 from advisor.models.presets import load_model
-from advisor.models.spec import PositionEmbedding
 from tests.advisor.toys import (
     GPT,
     KEY,

@@ -16,9 +16,8 @@ from advisor.layers.megatron.core_attention import heads_tensor
 from advisor.layers.operators import CollectiveKind, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.attention_kinds import CpCommType
+from advisor.models.options import AttentionBackend, CpCommType
 from advisor.models.presets import load_model
-from advisor.models.spec import AttentionBackend
 from tests.advisor.toys import saved_bytes
 
 TOLERANCE = 200

@@ -12,7 +12,7 @@ from advisor.layers.megatron.latent_attention import latent_attention_operators
 from advisor.layers.operators import Group, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.attention_kinds import RopeType
+from advisor.models.options import RopeType
 from advisor.models.spec import ModelSpec
 from advisor.plan.flops import model_flops
 from advisor.plan.recompute_plan import kept_tensors

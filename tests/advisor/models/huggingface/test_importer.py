@@ -16,8 +16,9 @@ from advisor.models.huggingface.importer import MODEL_TYPES, load_huggingface
 from advisor.models.huggingface.keys import NEUTRAL_KEYS, HuggingFaceConfig
 from advisor.models.huggingface.linear_attention import HYBRID_TYPES
 from advisor.models.huggingface.mixtral import EXPERT_KEYS
+from advisor.models.options import Activation
 from advisor.models.presets import load_model
-from advisor.models.spec import Activation, ModelSpec
+from advisor.models.spec import ModelSpec
 
 LLAMA3_8B = {
     "architectures": ["LlamaForCausalLM"],

@@ -1,6 +1,7 @@
 import pytest
 
-from harness.backends.megatron_core.case import Activation, MegatronCase
+from advisor.models.options import Activation
+from harness.backends.megatron_core.case import MegatronCase
 
 CASE = MegatronCase(
     num_layers=8,

@@ -4,7 +4,7 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.job.job import Framework
+from advisor.frameworks.names import Framework
 from harness.backends.megatron_core import installed
 from tests.harness.rehearsal.test_prediction import JOB
 
@@ -16,7 +16,7 @@ def found(*names: str) -> object:
 def test_what_is_missing_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "find_spec", found("torch"))
     assert installed.missing() == "megatron-core"
-    with pytest.raises(UserError, match=r"megatron-core.*recompute-advisor\[megatron\]"):
+    with pytest.raises(UserError, match=r"megatron-core.*pip install -e '\.\[harness,megatron\]'"):
         installed.require_megatron()
     monkeypatch.setattr(installed, "find_spec", found("torch", "megatron"))
     for release in ("0.13.1", "0.16.1", "1.0.0rc1"):
@@ -33,7 +33,7 @@ def test_a_job_is_judged_by_the_release_that_is_installed(monkeypatch: pytest.Mo
     for release, version in (("0.16.1", "0.16"), ("0.19.2", "0.19"), ("0.31.0", "main")):
         monkeypatch.setattr(installed, "version", lambda _, release=release: release)
         judged, said = installed.under_installed(job)
-        assert judged.config.framework is Framework.MEGATRON_LM
+        assert judged.config.framework == Framework.MEGATRON_LM
         assert judged.config.framework_version == version
         assert release in said
         assert ("asks for Megatron Bridge 0.6" in said) == (version != "0.19")

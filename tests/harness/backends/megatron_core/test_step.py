@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 
 from advisor.job.layout import ParallelLayout  # noqa: E402
-from advisor.models.expert_options import TokenDispatcher  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from advisor.models.options import TokenDispatcher  # noqa: E402
 from advisor.plan.flops import model_flops  # noqa: E402
 from harness.backends.megatron_core import build  # noqa: E402
 from harness.trial.result import Phase  # noqa: E402

@@ -8,12 +8,16 @@ from advisor.base.errors import UserError
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.models.attention_kinds import CpCommType, SoftmaxType
-from advisor.models.expert_options import TokenDispatcher
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import AttentionBackend, CrossEntropyFusion, TransformerImpl
+from advisor.models.options import (
+    AttentionBackend,
+    CpCommType,
+    CrossEntropyFusion,
+    SoftmaxType,
+    TokenDispatcher,
+    TransformerImpl,
+)
 from harness.backends.megatron_core.case import CoreAttention, MegatronCase
-from harness.backends.megatron_core.expert_case import Experts
 from harness.backends.megatron_core.translate import (
     as_megatron_runs,
     megatron_case,
@@ -93,12 +97,12 @@ def test_windows_and_offsets_are_for_kernels_that_know_them() -> None:
         softmax_type=SoftmaxType.LEARNABLE,
     )
     case = megatron_case(workload(every_second, device=Device.FAKE))
-    assert (case.window_size, case.softmax_type) == ((8, 0), "learnable")
-    assert case.window_attn_skip_freq == tuple(
-        number % 2 for number in range(1, LLAMA.num_layers + 1)
+    assert (case.window_size, case.softmax_type) == ("8,0", "learnable")
+    assert case.window_attn_skip_freq == str(
+        [number % 2 for number in range(1, LLAMA.num_layers + 1)]
     )
     unfused = replace(every_second, attention_backend=AttentionBackend.UNFUSED)
-    assert megatron_case(workload(unfused, device=Device.CPU)).window_size == (8, 0)
+    assert megatron_case(workload(unfused, device=Device.CPU)).window_size == "8,0"
 
 
 def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
@@ -125,10 +129,9 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
 
 def test_no_field_of_a_layout_is_lost() -> None:
     """Every one has its place in a case, but for those refused and those of other frameworks."""
-    known = {field.name for kind in (MegatronCase, Experts) for field in fields(kind)}
-    lost = {field.name for field in fields(ParallelLayout)} - known
-    refused = {"cp_comm_type", "hierarchical_context_parallel_sizes"}
-    assert lost == {"data_parallel_sharding", *refused}
+    lost = {field.name for field in fields(ParallelLayout)}
+    lost -= {field.name for field in fields(MegatronCase)}
+    assert lost == {"data_parallel_sharding"}
     with pytest.raises(UserError, match="use p2p"):
         megatron_case(
             workload(layout=ParallelLayout(context_parallel_size=2, cp_comm_type=CpCommType.A2A))

@@ -5,14 +5,14 @@ from typing import Any
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.expert_options import TokenDispatcher
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
-    ModelSpec,
     Normalization,
     PositionEmbedding,
+    TokenDispatcher,
 )
+from advisor.models.spec import ModelSpec
 from harness.trial.trial import Backend, Device, Workload
 
 LLAMA = ModelSpec(

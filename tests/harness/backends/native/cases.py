@@ -5,7 +5,8 @@ from typing import Any
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
-from advisor.models.spec import Activation, ModelSpec, Normalization, PositionEmbedding
+from advisor.models.options import Activation, Normalization, PositionEmbedding
+from advisor.models.spec import ModelSpec
 from harness.trial.result import Phase
 from harness.trial.trial import Backend, Device, Workload
 

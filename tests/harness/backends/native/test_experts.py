@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from cases import EXPERTS, workload  # noqa: E402
 from seen import SEED, alive_after_forward, assert_as_predicted  # noqa: E402
 
-from advisor.models.expert_options import LoadBalancing, RouterDType, ScoreFunction  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction  # noqa: E402
 from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native.modules.moe.layer import MoeLayer  # noqa: E402
 from harness.backends.native.modules.moe.router import take_turns  # noqa: E402

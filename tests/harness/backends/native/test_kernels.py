@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 
-from advisor.models.spec import Activation, Normalization  # noqa: E402
+from advisor.models.options import Activation, Normalization  # noqa: E402
 from harness.backends.native.modules.attention import (  # noqa: E402
     dropped_attention,
     flash_attention,

@@ -10,8 +10,8 @@ from cases import EXPERTS, LLAMA, workload  # noqa: E402
 from seen import SEED, alive_after_forward, assert_as_predicted  # noqa: E402
 
 from advisor.layers.operators import Module  # noqa: E402
-from advisor.models.expert_options import ScoreFunction  # noqa: E402
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
+from advisor.models.options import ScoreFunction  # noqa: E402
 from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
 from harness.backends.native.modules.attention import flash_attention  # noqa: E402
 from harness.backends.native.modules.latent_attention import LatentAttention  # noqa: E402

@@ -10,7 +10,8 @@ from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
-from advisor.models.spec import ModelSpec, TransformerImpl
+from advisor.models.options import TransformerImpl
+from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
 from harness.backends.native import build
 from harness.measure.memory import StorageMeter

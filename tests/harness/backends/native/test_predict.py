@@ -11,13 +11,14 @@ from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
 from advisor.layers.parameters import count_parameters
-from advisor.models.attention_kinds import SoftmaxType
-from advisor.models.expert_options import LoadBalancing, RouterDType
 from advisor.models.layer_pattern import LayerPattern
-from advisor.models.spec import (
+from advisor.models.options import (
     Activation,
     AttentionBackend,
     CrossEntropyFusion,
+    LoadBalancing,
+    RouterDType,
+    SoftmaxType,
     TransformerImpl,
 )
 from harness.backends.native.predict import (
@@ -26,7 +27,6 @@ from harness.backends.native.predict import (
     optimizer_bytes,
     predict_replayed_flops_per_layer,
     predict_saved_bytes_per_layer,
-    runs_transformer_engine,
     unfused_bytes,
 )
 from harness.backends.native.setting import OpPolicy, parse_native_setting
@@ -204,14 +204,6 @@ def test_plan_lists_checkpoints_one_by_one() -> None:
     ]
 
 
-def test_transformer_engine_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.backends.native.predict.find_spec", lambda _: object())
-    assert not runs_transformer_engine(workload(LLAMA))
-    assert runs_transformer_engine(workload(LLAMA, device=Device.CUDA))
-    local = replace(LLAMA, transformer_impl=TransformerImpl.LOCAL)
-    assert not runs_transformer_engine(workload(local, device=Device.CUDA))
-
-
 def test_policies_are_parsed() -> None:
     assert parse_native_setting("op:torchtitan").policy is OpPolicy.TORCHTITAN
     assert parse_native_setting("selective:mlp").policy is None
@@ -354,8 +346,8 @@ REFUSED = {
         ),
         "same kinds of layers",
     ),
-    "fp16": (workload(LLAMA, precision=Precision.FP16), "compute in bf16"),
-    "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "8 bits need Transformer Engine"),
+    "fp16": (workload(LLAMA, precision=Precision.FP16), "computes in bf16"),
+    "fp8": (workload(LLAMA, precision=Precision.FP8_CURRENT), "backend=megatron_core runs FP8"),
     "kept attention with dropout on a GPU": (
         replace(workload(GPT, "op:torchtitan"), device=Device.CUDA),
         "gives wrong gradients",
@@ -366,29 +358,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_workloads_that_are_refused(name: str) -> None:
     one, message = REFUSED[name]
-    with pytest.raises(UserError, match=message):
-        predict_saved_bytes_per_layer(one)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"recompute": "op:torchtitan"}, "plain torch modules only"),
-        ({"recompute": "full:uniform:2"}, "one layer each"),
-        (
-            {"layout": ParallelLayout(tensor_model_parallel_size=2)},
-            "without tensor parallelism here",
-        ),
-        ({"precision": Precision.FP16}, "scales no loss"),
-        ({"model": LATENT}, "latent attention runs on plain torch"),
-        ({"model": EXPERTS}, "experts run on plain torch modules only"),
-    ],
-)
-def test_what_transformer_engine_does_not_run(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], message: str
-) -> None:
-    monkeypatch.setattr("harness.backends.native.predict.find_spec", lambda _: object())
-    one = replace(workload(LLAMA, device=Device.CUDA), **changes)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         predict_saved_bytes_per_layer(one)
 

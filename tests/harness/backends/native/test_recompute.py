@@ -9,12 +9,8 @@ torch = pytest.importorskip("torch")
 from cases import EXPERTS, GPT, LLAMA, Phases, workload  # noqa: E402
 from seen import SEED, alive_after_forward, assert_as_predicted, run, without_recompute  # noqa: E402
 
-from advisor.models.spec import (  # noqa: E402
-    Activation,
-    ModelSpec,
-    Normalization,
-    PositionEmbedding,
-)
+from advisor.models.options import Activation, Normalization, PositionEmbedding  # noqa: E402
+from advisor.models.spec import ModelSpec  # noqa: E402
 from harness.backends.native.predict import (  # noqa: E402
     predict_saved_bytes_per_layer,
 )

@@ -8,9 +8,8 @@ from torch import nn  # noqa: E402
 
 from advisor.layers.operators import Module  # noqa: E402
 from advisor.plan.recompute_plan import ReplayRun  # noqa: E402
-from harness.backends.native.host_memory import HostOffload  # noqa: E402
 from harness.backends.native.probe import ReplayMeter, SavedMeter  # noqa: E402
-from harness.backends.native.regions import Regions, replay_later  # noqa: E402
+from harness.backends.native.regions import HostOffload, Regions, replay_later  # noqa: E402
 
 NORM = Module.INPUT_LAYERNORM
 DROPS = Regions((ReplayRun(frozenset({NORM}), True, Module.LINEAR_PROJ),))

@@ -15,7 +15,7 @@ from harness.judge.goldens.golden_json import (
     series_values,
 )
 from harness.judge.goldens.series import Process, Series, metric_names, samples
-from harness.plausible import read_number
+from harness.trial.plausible import read_number
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"

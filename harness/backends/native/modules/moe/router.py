@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from advisor.models.expert_options import LoadBalancing, RouterDType, ScoreFunction
+from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction
 from harness.backends.native.modules.settings import LayerSettings
 
 _LEAST_SUM: Final = 1e-20  # of the chosen scores, which divides them

@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from advisor.layers.shape import RankShape
-from advisor.models.expert_options import TokenDispatcher
-from advisor.models.spec import TransformerImpl
+from advisor.models.options import TokenDispatcher, TransformerImpl
 from tests.advisor.toys import LLAMA, toy_shape
 
 MOE = replace(

@@ -1,0 +1,105 @@
+"""The whole answer to one request: evaluations ranked, what was refused, and what else helps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from advisor.answer.evaluation import Evaluation
+from advisor.hardware.calibration import Provenance
+from advisor.job.job import Job
+from advisor.plan.recompute_plan import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
+    the prediction of the same: `differences` says in what the rehearsed job is another one.
+
+    explanation: the component that a difference above 2 % comes from. refused: why this candidate
+    was not rehearsed.
+    """
+
+    stage: int
+    predicted_bytes: int | None = None
+    rehearsed_bytes: int | None = None
+    explanation: str = ""
+    differences: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedEvaluation:
+    """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
+    and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
+    where it is the setting that the job's preset ships with; `verification` where --verify asked
+    for it."""
+
+    rank: int
+    evaluation: Evaluation
+    pareto: bool
+    notes: tuple[str, ...] = ()
+    preset: bool = False
+    verification: Verification | None = None
+
+    @property
+    def note(self) -> str:
+        """All that is said of it."""
+        return "; ".join(self.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A setting that the framework refuses or that cannot act, and why."""
+
+    setting: Setting
+    rule: str
+    reason: str
+    fix: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change outside recompute: effect against the best setting as asked, in bytes and seconds
+    (negative is less)."""
+
+    change: str
+    effect_bytes: int
+    effect_seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationNote:
+    """Which calibration stands behind the times."""
+
+    name: str
+    provenance: Provenance
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The whole answer to one request; `assumptions` are the choices the advisor made itself.
+
+    recipe: the published one that the job builds on; recipe_differs: in what that is for another
+    job, a line each. origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``,
+    ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
+    differences: what the job has beside the layout that the usual answer to the request has not.
+    """
+
+    job: Job
+    assumptions: tuple[str, ...]
+    calibration: CalibrationNote
+    evaluated: int
+    candidates: tuple[RankedEvaluation, ...]
+    rejected: tuple[Rejection, ...]
+    remedies: tuple[Remedy, ...]
+    recipe: str = ""
+    recipe_differs: tuple[str, ...] = ()
+    origin: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether any candidate fits."""
+        return any(candidate.evaluation.fits for candidate in self.candidates)

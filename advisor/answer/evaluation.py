@@ -1,0 +1,171 @@
+"""What one recompute setting comes to on one job: memory of every stage, time of a step."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from advisor.hardware.calibration import Calibration
+from advisor.job.job import Job
+from advisor.models.layer_kind import LayerKind
+from advisor.plan.recompute_plan import Setting
+
+LIKELY = 0.9
+"""Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBreakdown:
+    """Bytes of one rank at its peak, by component; they sum to the reserved peak.
+
+    transient: gradients of activations, replayed tensors, logits, receive buffers.
+    overhead: what torch does not count as allocated, and workspaces: see memory/allocator.py.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    transient: int
+    overhead: int
+
+    @property
+    def fixed(self) -> int:
+        """What a rank holds whatever is recomputed."""
+        return self.weights + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> int:
+        """Sum of all components."""
+        return self.fixed + self.activations + self.transient + self.overhead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak of the ranks of one pipeline stage.
+
+    peak_allocated_bytes compares with torch.cuda.max_memory_allocated; peak_reserved_bytes is what
+    the card must give: fragmentation, context and communicators included.
+    in_flight_microbatches counts forward passes of one chunk whose backward has not begun, in units
+    of whole stages (a chunk of VPP v counts 1/v).
+    """
+
+    stage: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    memory_bytes: MemoryBreakdown
+    in_flight_microbatches: float
+    peak_phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBreakdown:
+    """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step."""
+
+    forward: float
+    backward: float
+    recompute: float
+    exposed_communication: float
+    pipeline_bubble: float
+    optimizer: float
+    offload: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Step time in seconds."""
+        return (
+            self.forward
+            + self.backward
+            + self.recompute
+            + self.exposed_communication
+            + self.pipeline_bubble
+            + self.optimizer
+            + self.offload
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDetail:
+    """What a report shows of an evaluation beyond what ranks it."""
+
+    stages: tuple[StageMemory, ...]
+    saved_bytes_per_layer: dict[LayerKind, int]
+    hardware_flops_per_step: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One setting on one job: memory of every stage and time of one step.
+
+    peak_reserved_bytes: of the stage that reserves most. look: the rest, which is worked out for
+    those that somebody looks at: a search makes thousands and shows a few.
+    """
+
+    job: Job
+    setting: Setting
+    calibration: Calibration
+    peak_reserved_bytes: int
+    time_seconds: TimeBreakdown
+    step_time_low_seconds: float
+    step_time_high_seconds: float
+    fit_probability: float
+    budget_bytes: int
+    model_flops_per_step: float
+    recompute_overhead: float
+    look: Callable[[], EvaluationDetail] = field(repr=False, compare=False)
+
+    @cached_property
+    def _detail(self) -> EvaluationDetail:
+        return self.look()
+
+    @property
+    def stages(self) -> tuple[StageMemory, ...]:
+        """Memory of every pipeline stage."""
+        return self._detail.stages
+
+    @property
+    def saved_bytes_per_layer(self) -> dict[LayerKind, int]:
+        """Bytes that a layer of each kind keeps of one microbatch."""
+        return self._detail.saved_bytes_per_layer
+
+    @property
+    def hardware_flops_per_step(self) -> float:
+        """FLOPs of one step on all ranks, replays included."""
+        return self._detail.hardware_flops_per_step
+
+    @property
+    def peak(self) -> StageMemory:
+        """The stage whose ranks reserve most."""
+        return max(self.stages, key=lambda stage: stage.peak_reserved_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether no rank runs out of memory, with a probability of at least LIKELY."""
+        return self.fit_probability >= LIKELY
+
+    @property
+    def step_time_seconds(self) -> float:
+        """Seconds of one optimizer step."""
+        return self.time_seconds.total
+
+    @property
+    def tokens_per_second_per_gpu(self) -> float:
+        """Tokens of the global batch over step time and GPUs."""
+        config = self.job.config
+        tokens = config.global_batch_size * config.seq_length
+        return tokens / self.step_time_seconds / self.job.num_gpus
+
+    @property
+    def tflops_per_gpu(self) -> float:
+        """Model TFLOP/s per GPU by Megatron's convention: recompute is not counted."""
+        return self.model_flops_per_step / self.step_time_seconds / self.job.num_gpus / 1e12
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs over the dense peak of the precision."""
+        peak = self.job.gpu.peak_flops(self.job.config.precision)
+        return self.tflops_per_gpu * 1e12 / peak
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs, replays included, over the dense peak of the precision."""
+        return self.mfu * (self.hardware_flops_per_step / self.model_flops_per_step)

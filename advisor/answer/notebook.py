@@ -1,0 +1,67 @@
+"""A table with a headline, lines to paste and notes, as HTML for a notebook's cell.
+
+Colours are those of the page around it, so that it reads on light and dark grounds alike; nothing
+is loaded, and every text is escaped.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Final
+
+_LEFT: Final = ("layout", "recompute", "note")
+_CELL: Final = "padding:0.2em 0.7em;border:none;background:none;vertical-align:top"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookTable:
+    """Head and rows as text; `strong` and `faint` say so of each row, `below` stands under all."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    strong: tuple[bool, ...]
+    faint: tuple[bool, ...]
+    below: str = ""
+
+
+def notebook_html(
+    *,
+    title: str,
+    verdict: str,
+    table: NotebookTable,
+    flags: Mapping[str, str],
+    notes: Sequence[str],
+) -> str:
+    """One `div`: title, verdict, table, flags by framework, notes."""
+    parts = [f"<p><b>{escape(title)}</b></p>", f"<p>{escape(verdict)}</p>", _table(table)]
+    parts += [f"<p>{escape(table.below)}</p>"] if table.below else []
+    parts += [_flags(name, words) for name, words in flags.items() if words]
+    parts += [f'<p style="opacity:0.75">{"<br>".join(map(escape, notes))}</p>'] if notes else []
+    return f'<div class="recompute-advice">{"".join(parts)}</div>'
+
+
+def _table(table: NotebookTable) -> str:
+    head = "".join(_cell("th", text, title) for title, text in _paired(table, table.titles))
+    rows = []
+    for row, strong, faint in zip(table.rows, table.strong, table.faint, strict=True):
+        style = "font-weight:bold;" * strong + "opacity:0.6;" * faint
+        cells = "".join(_cell("td", text, title) for title, text in _paired(table, row))
+        rows.append(f'<tr style="{style}">{cells}</tr>')
+    body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    frame = '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
+    return f"{frame}{body}</table></div>" if rows else ""
+
+
+def _paired(table: NotebookTable, row: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(table.titles, row, strict=True))
+
+
+def _cell(tag: str, text: str, title: str) -> str:
+    side = "left" if title in _LEFT else "right"
+    width = "min-width:20em" if title == "note" else "white-space:nowrap"
+    return f'<{tag} style="{_CELL};text-align:{side};{width}">{escape(text)}</{tag}>'
+
+
+def _flags(name: str, words: str) -> str:
+    lines = f'<pre style="white-space:pre-wrap;overflow-wrap:anywhere">{escape(words)}</pre>'
+    return f'<p style="margin-bottom:0">{escape(name)}</p>{lines}'

@@ -1,0 +1,65 @@
+"""`advisor.advise`, `advisor.evaluate` and `advisor.json_schema`."""
+
+from typing import Any, Unpack
+
+from advisor.answer.advice import Advice, Candidate
+from advisor.api.answering import answer_to
+from advisor.api.keywords import JobKeywords, RequestKeywords, request_of
+from advisor.base.errors import UserError
+from advisor.base.json_schema import json_schema as schema_of
+from advisor.models.presets import ModelSource
+from advisor.report.plain_advice import plain_advice
+from advisor.request.request import Request
+
+
+def advise(
+    request: Request | None = None,
+    *,
+    model: ModelSource = "",
+    gpus: str = "",
+    top: int | None = None,
+    explain: int | None = None,
+    verify: int | None = None,
+    **keywords: Unpack[RequestKeywords],
+) -> Advice:
+    """Every legal recompute setting of a job, best first: what `advise --format json` answers.
+
+    Args:
+        request: instead of model, gpus and keywords.
+        model: preset (``llama3_70b``), path of a YAML file or of a Hugging Face config.json,
+            ModelSpec, or a mapping of its fields (``base`` names a preset to start from).
+        gpus: ``COUNTxTYPE``, e.g. ``32xH100``.
+        top: so many candidates; all of them where None.
+        explain: rank of the candidate whose bytes and seconds are explained.
+        verify: so many of the best are rehearsed by Megatron Core, which must be installed.
+        keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
+            ``memory_budget="60GiB"`` (or bytes), ``recompute=["none", "selective:mlp"]``,
+            ``search="layout"``, ``overrides={"model.num_layers": 12}``.
+
+    Sizes in the answer are bytes, times seconds. Raises UserError where the request is wrong; that
+    nothing fits is an answer (`Advice.fits`).
+    """
+    if request is None:
+        request = request_of(model, gpus, keywords)
+    elif model or gpus or keywords:
+        raise UserError("request", "(given)", "says the whole job", "give it alone, or none")
+    answer = answer_to(request, explain=explain, verify=verify)
+    return plain_advice(answer, top=top, explained=explain)
+
+
+def evaluate(
+    recompute: str, *, model: ModelSource, gpus: str, **keywords: Unpack[JobKeywords]
+) -> Candidate:
+    """Memory and time of one setting of a job, e.g. ``evaluate("selective:mlp", model=…, gpus=…)``.
+
+    model, gpus, keywords: as for `advise`. Raises UserError where the request is wrong or the
+    framework refuses the setting.
+    """
+    request = request_of(model, gpus, {**keywords, "recompute": recompute})
+    return plain_advice(answer_to(request)).candidates[0]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of `Advice.to_json` and `advise --format json`; the same text
+    is shipped as advisor/api/advice.schema.json."""
+    return schema_of(Advice, title="advise --format json, schema_version 1")

@@ -1,0 +1,157 @@
+"""Keywords of a Python call as a Request: short names, Python types, overrides as a mapping."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+from advisor.base.errors import UserError
+from advisor.base.fields import convert, show
+from advisor.base.units import nearest_names
+from advisor.models.presets import ModelSource
+from advisor.request.request import Request, SearchScope
+
+
+class JobKeywords(TypedDict, total=False):
+    """The job: every flag of `advise` that says something of it. One that is left out, or None, is
+    the recipe's or chosen. The short names are the flags' (tp is tensor_model_parallel_size);
+    memory_budget is text (``60GiB``) or a number of bytes."""
+
+    seq_length: int | None
+    micro_batch_size: int | None
+    global_batch_size: int | None
+    tensor_model_parallel_size: int | None
+    pipeline_model_parallel_size: int | None
+    virtual_pipeline_model_parallel_size: int | None
+    context_parallel_size: int | None
+    expert_model_parallel_size: int | None
+    expert_tensor_parallel_size: int | None
+    sequence_parallel: bool | None
+    tp: int | None
+    pp: int | None
+    vpp: int | None
+    cp: int | None
+    ep: int | None
+    etp: int | None
+    sp: bool | None
+    precision: str | None
+    framework: str | None
+    framework_version: str | None
+    memory_budget: str | int | None
+    overrides: Mapping[str, object] | Sequence[str]
+    config_dir: str | Path | None
+
+
+class RequestKeywords(JobKeywords, total=False):
+    """The job, and what is searched: settings to rank instead of all (recompute), and whether
+    layouts vary too (search, ``recompute`` or ``layout``)."""
+
+    recompute: str | Sequence[str]
+    search: str | None
+
+
+SHORT: Final = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vpp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "etp": "expert_tensor_parallel_size",
+    "sp": "sequence_parallel",
+}
+_KNOWN: Final = tuple(RequestKeywords.__annotations__)
+_INTEGERS: Final = (
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    *(name for name in SHORT.values() if name != "sequence_parallel"),
+)
+
+
+def request_of(model: ModelSource, gpus: str, keywords: Mapping[str, Any]) -> Request:
+    """The request that the keywords make; UserError where one is not known, has another type, or
+    is given twice with two values."""
+    for name, value, example in (("model", model, "llama3_70b"), ("gpus", gpus, "32xH100")):
+        if not value:
+            raise UserError(name, "(none)", "is missing", f'write e.g. {name}="{example}"')
+    given: dict[str, Any] = {}
+    for keyword, value in keywords.items():
+        if keyword not in _KNOWN:
+            hint = nearest_names(keyword, _KNOWN)
+            raise UserError(keyword, show(value), "is not a keyword of advise", hint)
+        name = SHORT.get(keyword, keyword)
+        if value is not None and given.setdefault(name, value) != value:
+            raise UserError(
+                keyword, show(value), f"{name} = {given[name]} is given too", "give one"
+            )
+    return Request(
+        model=model,
+        gpus=convert(gpus, str, "", "gpus"),
+        **{name: _READERS.get(name, _text)(value, name) for name, value in given.items()},
+    )
+
+
+def _text(value: object, name: str) -> str:
+    text: str = convert(value, str, "", name)
+    return str(text)
+
+
+def _integer(value: object, name: str) -> int:
+    number: int = convert(value, int, "", name)
+    if number < 1:
+        raise UserError(name, number, "must be at least 1")
+    return number
+
+
+def _boolean(value: object, name: str) -> bool:
+    return bool(convert(value, bool, "", name))
+
+
+def _size(value: object, name: str) -> str:
+    """``60GiB``, or a number of bytes."""
+    return f"{value}B" if isinstance(value, int) else _text(value, name)
+
+
+def _settings(value: object, name: str) -> tuple[str, ...]:
+    texts: tuple[str, ...] = convert(
+        [value] if isinstance(value, str) else value, tuple[str, ...], "", name
+    )
+    return texts
+
+
+def overrides_of(value: object, name: str = "overrides") -> tuple[str, ...]:
+    """``KEY=VALUE`` of a mapping with Python values, of one text, or of several."""
+    if isinstance(value, Mapping):
+        return tuple(f"{key}={spelled(item)}" for key, item in value.items())
+    return _settings(value, name)
+
+
+def spelled(value: object) -> str:
+    """A Python value as a command line spells it: ``true``, ``none``, ``8,2``."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(spelled(item) for item in value)
+    return value.value if isinstance(value, StrEnum) else str(value)
+
+
+def _folder(value: object, name: str) -> Path:
+    return value if isinstance(value, Path) else Path(_text(value, name))
+
+
+def _scope(value: object, name: str) -> SearchScope:
+    scope: SearchScope = convert(value, SearchScope, "", name)
+    return scope
+
+
+_READERS: Final[dict[str, Any]] = {
+    **dict.fromkeys(_INTEGERS, _integer),
+    "sequence_parallel": _boolean,
+    "recompute": _settings,
+    "search": _scope,
+    "memory_budget": _size,
+    "overrides": overrides_of,
+    "config_dir": _folder,
+}

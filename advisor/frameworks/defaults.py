@@ -1,0 +1,79 @@
+"""What most frameworks answer alike, so that an adapter says only what is its own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from advisor.answer.answer import Rejection
+from advisor.frameworks.own_options import refuse_options
+from advisor.frameworks.protocols import JobChange, LayerSplits, no_file
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from advisor.plan.recompute_plan import Setting
+
+
+class AdapterDefaults:
+    """A framework alone in its family that runs models of eager torch layers, shards by data
+    parallelism, and reads no file. own_options: see own_options.refuse_options."""
+
+    framework: str
+    own_options: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        """Itself alone: no other framework means the same by the same words."""
+        return (self.framework,)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Itself."""
+        return (self.framework,)
+
+    @property
+    def runs_presets(self) -> bool:
+        """Published jobs are another framework's."""
+        return False
+
+    def builds(self, model: ModelSpec) -> bool:
+        """Layers that are written in plain torch."""
+        return model.transformer_impl.is_eager
+
+    def for_recipe(self, framework: str | None) -> str:
+        """Itself."""
+        return self.framework
+
+    def splits(self, config: JobConfig) -> LayerSplits:
+        """There is no pipeline to split layers over."""
+        return LayerSplits()
+
+    def job_changes(self, job: Job) -> Iterator[JobChange]:
+        """None."""
+        return iter(())
+
+    def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
+        """All pipeline and tensor degrees."""
+        return None
+
+    def check_options(self, config: JobConfig) -> None:
+        """Those that it has itself."""
+        refuse_options(config, self.framework, self.own_options)
+
+    def rejected(self, job: Job) -> tuple[Rejection, ...]:
+        """None that a user might try."""
+        return ()
+
+    def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """Nothing is to be said of a setting."""
+        return ()
+
+    def assumed_flags(self, job: Job) -> str:
+        """None."""
+        return ""
+
+    def config_file(self, setting: Setting, job: Job) -> str:
+        """It reads none."""
+        raise no_file(job.config.framework)
+
+    def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
+        """No variables."""
+        return ()

@@ -1,0 +1,77 @@
+"""TrainingArguments in Python source, and the calls beside it that concern checkpointing."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from advisor.frameworks.huggingface.accelerate_checks import FSDP
+from advisor.frameworks.huggingface.checks import CHECKPOINTING
+from advisor.reading.document_keys import Keys, put_mapping
+from advisor.reading.python_source import Call, PythonSource, Way
+
+_ARGUMENTS: Final = re.compile(
+    r"(?:TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|PPO|Reward|CPO)Config)$"
+)
+_ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
+_CACHE: Final = re.compile(r"\.config\.use_cache$")
+_PLUGIN: Final = "FullyShardedDataParallelPlugin"
+
+
+def in_python(source: PythonSource) -> Iterator[Keys]:
+    """The arguments of each way through a module that makes some."""
+    seen = []
+    for way in source.ways:
+        keys = _of(way)
+        if keys is None:
+            continue
+        what = {key: (str(given.value), given.place) for key, given in keys.values.items()}
+        if what not in seen:
+            seen.append(what)
+            yield keys
+
+
+def _of(way: Way) -> Keys | None:
+    keys = Keys(place=way.place)
+    keys.about["kind"] = "part"
+    found = False
+    for call in way.calls:
+        if _ARGUMENTS.search(call.name):
+            keys.place, keys.about["kind"] = call.place, "python"
+            found = True
+            for name, value in call.keywords.items():
+                _put(keys, name, value.value, value)
+        elif _ENABLES.search(call.name):
+            found = True
+            keys.put(CHECKPOINTING[0], True, call.place, call.name)
+            _put_enabled(keys, call)
+        elif call.name.endswith("from_pretrained") and "use_cache" in call.keywords:
+            given = call.keywords["use_cache"]
+            keys.put("use_cache", given.value, given.place)
+        elif call.name.endswith(_PLUGIN):
+            found = True
+            for name, value in call.keywords.items():
+                key = name if name.startswith("fsdp_") else f"fsdp_{name}"
+                keys.put(f"{FSDP}.{key}", value.value, value.place, name)
+            keys.about["launcher"] = "accelerate"
+    for name, value in way.assigned.items():
+        if _CACHE.search(name):
+            keys.put("use_cache", value.value, value.place)
+        last = name.rpartition(".")[2]
+        if name.count(".") == 1 and last in CHECKPOINTING and found:
+            keys.put(last, value.value, value.place, name)
+    return keys if found else None
+
+
+def _put(keys: Keys, name: str, value: object, given: object) -> None:
+    place = getattr(given, "place", keys.place)
+    if isinstance(value, Mapping) and value:
+        put_mapping(keys, value, place, name)
+    else:
+        keys.put(name, value, place)
+
+
+def _put_enabled(keys: Keys, call: Call) -> None:
+    for name in CHECKPOINTING:
+        given = call.keywords.get(f"{name}_kwargs")
+        if given is not None and isinstance(given.value, Mapping):
+            put_mapping(keys, given.value, given.place, f"{name}_kwargs")

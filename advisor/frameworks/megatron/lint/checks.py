@@ -1,0 +1,189 @@
+"""The findings on settings of Megatron, each at the value without which it would not be."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
+from advisor.frameworks.megatron.lint.given import Given
+from advisor.frameworks.megatron.lint.recipe_model import another_model, over_recipe
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules import Verdict, find
+from advisor.frameworks.megatron.rules.rule import Finding as RuleFinding
+from advisor.frameworks.names import Framework
+from advisor.reading.read_configuration import Finding, Level
+from advisor.reading.words import Place
+
+_NEW_SPELLING: Final = "--cuda-graph-modules"
+_OLD_SPELLING: Final = "--cuda-graph-scope"
+
+
+def level_of(verdict: Verdict) -> Level:
+    """ERROR for what is refused, crashes or hangs; WARNING for what does or buys nothing, or runs
+    more than is written."""
+    if verdict.illegal:
+        return Level.ERROR
+    return Level.NOTE if verdict is Verdict.NOTE else Level.WARNING
+
+
+def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
+    """What Megatron-LM's argument check makes of the settings before the configuration sees them,
+    or what they are over a recipe for `model`.
+
+    Source: megatron-core 0.19.2 training/arguments.py:1391-1399.
+    """
+    settings = over_recipe(given.settings(), model, given.values)
+    alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
+    if alone and revision.framework == Framework.MEGATRON_LM:
+        return replace(settings, sequence_parallel=False)
+    return settings
+
+
+def findings(read: ReadSettings, revision: Revision) -> tuple[Finding, ...]:
+    """Everything to be said of the settings, worst first."""
+    settings = launched(read.given, revision, read.model)
+    found = [
+        *_unknown(read),
+        *_faults(read),
+        *_spellings(read, revision),
+        *environment_findings(read, settings, revision),
+        *_of_rules(read, settings, revision),
+    ]
+    order = list(Level)
+    return tuple(sorted(found, key=lambda finding: order.index(finding.level)))
+
+
+def _of_rules(read: ReadSettings, settings: RawSettings, revision: Revision) -> Iterator[Finding]:
+    anyhow = None
+    if read.partial and not read.model:
+        another = find(another_model(settings, read.given.values), revision)
+        anyhow = {finding.rule for finding in another}
+    for finding in find(settings, revision):
+        if silenced(finding.rule, read) or (anyhow is not None and finding.rule not in anyhow):
+            continue
+        yield Finding(
+            level=level_of(finding.verdict),
+            rule=finding.rule,
+            reason=finding.reason,
+            fix=finding.fix,
+            source=finding.source,
+            place=_cause(read, finding, revision),
+        )
+
+
+def _cause(read: ReadSettings, finding: RuleFinding, revision: Revision) -> Place:
+    """The value without which the rule says nothing, or something else; the one that the rule
+    names, where there are several."""
+    causes = _causes(read, finding, revision, same_words=False)
+    causes = causes or _causes(read, finding, revision, same_words=True)
+    words = re.findall(r"[\w.]+", finding.reason)
+    for (name, text), place in read.item_places.items():
+        if name in causes and text in words:
+            return place
+    causes = causes or [name for name in read.places if name in words]
+    named = sorted((name for name in causes if name in words), key=words.index)
+    recompute = [name for name in causes if name.startswith("recompute_")]
+    for names in (named, recompute, causes):
+        if names:
+            return read.places[names[0]]
+    return read.place
+
+
+def _causes(
+    read: ReadSettings, finding: RuleFinding, revision: Revision, *, same_words: bool
+) -> list[str]:
+    """Values without which the rule says nothing, or with `same_words` not this."""
+    causes = []
+    for name in read.given.values:
+        if name not in read.places:
+            continue
+        again = find(launched(read.without(name), revision, read.model), revision)
+        if not any(
+            f.rule == finding.rule and (not same_words or f.reason == finding.reason) for f in again
+        ):
+            causes.append(name)
+    return causes
+
+
+def _unknown(read: ReadSettings) -> Iterator[Finding]:
+    for where in read.given.unresolved:
+        yield Finding(
+            level=Level.NOTE,
+            rule="shell_variable",
+            reason=f"the value of {where} is a variable that is not set here and is not checked",
+            fix="lint the flags as they are run",
+            source="",
+            place=read.unresolved.get(where, read.place),
+        )
+    for text, place in read.unknown:
+        yield Finding(
+            level=Level.NOTE,
+            rule="shell_words",
+            reason=f"what {text} stands for is not known: options in it are not checked",
+            fix="lint the flags as they are run",
+            source="",
+            place=place,
+        )
+
+
+def _faults(read: ReadSettings) -> Iterator[Finding]:
+    for fault in read.faults:
+        yield Finding(
+            level=Level.ERROR,
+            rule=fault.rule,
+            reason=fault.reason,
+            fix=fault.fix,
+            source=fault.source,
+            place=fault.place,
+        )
+
+
+def _spellings(read: ReadSettings, revision: Revision) -> Iterator[Finding]:
+    if revision.framework != Framework.MEGATRON_LM:
+        return
+    source = f"megatron-core {revision.read_at} training/arguments.py"
+    given = read.given
+    if given.values.get("sequence_parallel") and not launched(given, revision).sequence_parallel:
+        yield Finding(
+            level=Level.NOTE,
+            rule="sequence_parallel_disabled",
+            reason="sequence_parallel is switched off: tensor_model_parallel_size is 1",
+            fix="drop --sequence-parallel",
+            source=source,
+            place=read.places["sequence_parallel"],
+        )
+    renamed = revision.at_least(0, 18)
+    place = read.places.get("cuda_graph_modules", read.place)
+    if _NEW_SPELLING in given.spellings and not renamed:
+        yield Finding(
+            level=Level.ERROR,
+            rule="cuda_graph_spelling",
+            reason=f"{revision.label} has no {_NEW_SPELLING}",
+            fix=f"write {_OLD_SPELLING}",
+            source=source,
+            place=place,
+        )
+    elif _OLD_SPELLING in given.spellings and renamed:
+        yield Finding(
+            level=Level.NOTE,
+            rule="cuda_graph_spelling",
+            reason=f"{_OLD_SPELLING} is deprecated in {revision.label}",
+            fix=f"write {_NEW_SPELLING}",
+            source=source,
+            place=place,
+        )
+
+
+def understood(settings: RawSettings) -> str:
+    """The recompute fields in a few words, as Megatron understands them."""
+    if settings.selective or settings.moe_layer_recompute:
+        return f"selective recompute of {', '.join(settings.recomputed_modules) or 'nothing'}"
+    if settings.recompute_granularity is None:
+        return "no recompute"
+    method, number = settings.recompute_method, settings.recompute_num_layers
+    how = "no method" if method is None else method
+    many = "no number of layers" if number is None else f"{number} layer{'s' * (number != 1)}"
+    return f"{settings.recompute_granularity} recompute, {how}, {many}"

@@ -1,0 +1,112 @@
+"""Reads recipes of Megatron Bridge and NeMo 2 written in Python, by their assignments and calls."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from advisor.frameworks.megatron.lint.given import KINDS, RENAMED
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.yaml_config import (
+    MIXED_PRECISION,
+    put_field,
+    put_mixed_precision,
+)
+from advisor.frameworks.names import Framework
+from advisor.reading.model_names import named_model
+from advisor.reading.python_source import Call, PythonSource, Unknown, Value, Way
+
+_BRIDGE: Final = "megatron.bridge"
+_NEMO: Final = ("nemo", "nemo_run")
+_PROVIDER: Final = re.compile(r"(?:Provider\w*|TransformerConfig|Strategy|Config\w*|Plugin\w*)$")
+_RECIPE: Final = re.compile(r"(?:_config|_recipe|pretrain|finetune)$")
+_MODEL_PATH: Final = re.compile(
+    r"(?:^|\.)(?:model|model\.config|model_cfg|strategy|trainer\.strategy)\.(\w+)$"
+)
+_PRECISION_PATH: Final = re.compile(r"(?:^|\.)mixed_precision$")
+_PROVIDER_NAME: Final = re.compile(r"(?:^|\.)(?:model_cfg|model_config|provider|model)\.(\w+)$")
+
+
+def read_ways(source: PythonSource) -> Iterator[tuple[ReadSettings, Way]]:
+    """The settings of each way that has some."""
+    framework = _framework(source)
+    if framework is None:
+        return
+    seen = []
+    for way in source.ways:
+        read = ReadSettings(place=way.place)
+        read.given.framework = framework
+        read.given.version = "2" if framework == Framework.NEMO else ""
+        for call in way.calls:
+            _put_call(read, call)
+        for name, value in way.assigned.items():
+            _put_assignment(read, name, value)
+        read.place = min(read.places.values(), default=way.place)
+        read.partial = "num_layers" not in read.given.values
+        calls = [call.name for call in way.calls]
+        read.texts = tuple(calls) if named_model(calls) else (source.file, *source.imports)
+        if read and (read.given.values, read.places) not in seen:
+            seen.append((read.given.values, read.places))
+            yield read, way
+
+
+def _framework(source: PythonSource) -> Framework | None:
+    names = source.imports
+    if any(name.startswith(_BRIDGE) for name in names):
+        return Framework.MEGATRON_BRIDGE
+    if any(name.split(".")[0] in _NEMO for name in names):
+        return Framework.NEMO
+    return None
+
+
+def _put_call(read: ReadSettings, call: Call) -> None:
+    last = call.name.rpartition(".")[2]
+    if last in ("dict", "update"):
+        return
+    if not (_PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")):
+        return
+    for name, value in call.keywords.items():
+        read.put_loose(name, _plain(value.value), name, value.place)
+        put_value(read, name, value)
+
+
+def _put_assignment(read: ReadSettings, name: str, value: Value) -> None:
+    if "." in name:
+        read.put_loose(name.rpartition(".")[2], _plain(value.value), name, value.place)
+    if _PRECISION_PATH.search(name):
+        if isinstance(value.value, str):
+            put_mixed_precision(read, value.value, value.place)
+        return
+    match = _MODEL_PATH.search(name) or _PROVIDER_NAME.search(name)
+    if match:
+        put_value(read, match[1], value)
+
+
+def put_value(read: ReadSettings, name: str, value: Value) -> None:
+    """A field as Python gives it: None takes an earlier value back."""
+    field = RENAMED.get(name, name)
+    if name == "precision_config" and isinstance(value.value, str):
+        put_mixed_precision(read, value.value, value.place)
+        return
+    if field not in KINDS:
+        return
+    if value.value is None:
+        read.given.values.pop(field, None)
+        read.places.pop(field, None)
+        return
+    plain = _plain(value.value)
+    if isinstance(plain, Mapping):
+        return
+    put_field(read, name, plain, value.place)
+
+
+def _plain(value: Any) -> Any:
+    """An unknown expression as given.put wants it, `AttnBackend.flash` as flash."""
+    if isinstance(value, Unknown):
+        enum = re.fullmatch(r"(?:\w+\.)*AttnBackend\.(\w+)", value.text)
+        return enum[1] if enum else "$" + value.text
+    if isinstance(value, list) and any(isinstance(item, Unknown) for item in value):
+        return "$" + str([str(item) for item in value])
+    return value
+
+
+__all__ = ["MIXED_PRECISION", "put_value", "read_ways"]

@@ -1,0 +1,68 @@
+"""Megatron-LM, Megatron Bridge and NeMo: their configurations, read and checked."""
+
+from collections.abc import Iterator
+
+from advisor.frameworks.megatron.lint.checks import findings, launched, understood
+from advisor.frameworks.megatron.lint.command_line import read_command
+from advisor.frameworks.megatron.lint.environment import put_environment
+from advisor.frameworks.megatron.lint.python_config import read_ways
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.values import (
+    model_of_shape,
+    read_values,
+    recompute_spec,
+    recompute_values,
+)
+from advisor.frameworks.megatron.lint.yaml_config import read_tree
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.reading.python_source import PythonSource
+from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
+from advisor.reading.shell import Command
+
+
+class MegatronReader:
+    """Options, overrides, YAML and Python recipes."""
+
+    def read(self, document: Document) -> Iterator[ReadConfiguration]:
+        """The configurations of Megatron in a document."""
+        if isinstance(document, PythonSource):
+            for read, way in read_ways(document):
+                yield _configuration(read, way.branch)
+            return
+        read_one = read_command(document) if isinstance(document, Command) else read_tree(document)
+        if read_one is not None:
+            yield _configuration(read_one, ())
+
+    def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
+        """The rules of the release that fire."""
+        read: ReadSettings = configuration.settings
+        revision = resolve_revision(configuration.framework, version or configuration.version)
+        settings = launched(read.given, revision, read.model)
+        return Checked(
+            configuration=configuration,
+            label=revision.label,
+            understood=understood(settings),
+            findings=findings(read, revision),
+            release=revision,
+            settings=settings,
+        )
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """The model of the recipe, or the preset of the shape that the options spell out."""
+        return configuration.model or model_of_shape(configuration.settings)
+
+
+def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
+    put_environment(read)
+    settings = read.given.settings()
+    return ReadConfiguration(
+        framework=read.given.framework,
+        version=read.given.version,
+        place=read.place,
+        branch=branch,
+        values=read_values(read, settings),
+        recompute=recompute_spec(settings),
+        recompute_at=recompute_values(read),
+        model=read.model,
+        settings=read,
+    )

@@ -1,0 +1,221 @@
+"""Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final
+
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.options.values import FP8_RECIPES
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.frameworks.names import Framework
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import load_preset, model_names
+from advisor.reading.document_keys import known, truth, whole
+from advisor.reading.read_configuration import ReadValue
+
+_RENAMED: Final = {
+    "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
+    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
+}
+_BATCH: Final = {
+    "encoder_seq_length": "seq_length",
+    "sequence_length": "seq_length",
+    "seq_length": "seq_length",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+}
+_OFF_BY_DEFAULT: Final = (
+    "use_distributed_optimizer",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+)
+_DEGREES: Final = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+)
+_RECIPES: Final = {name: str(precision) for precision, name in FP8_RECIPES.items()}
+_RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained")
+
+
+def read_values(read: ReadSettings, settings: RawSettings) -> dict[str, ReadValue]:
+    """Values by path of our fields; what is not known is left out."""
+    found = dict(_layout(read, settings))
+    for name, field in _BATCH.items():
+        given = read.loose.get(name)
+        number = whole(given.value) if given is not None else None
+        if given is not None and number is not None and number > 0:
+            found[f"job.{field}"] = _as(given, number)
+    found |= _implementation(read)
+    precision = _precision(read)
+    if precision is not None:
+        found["job.precision"] = precision
+    return found
+
+
+def _as(given: ReadValue, value: Any) -> ReadValue:
+    return ReadValue(value=value, written=given.written, place=given.place)
+
+
+def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, ReadValue]]:
+    types = {field.name: str(field.type) for field in fields(ParallelLayout)}
+    for name, given in read.loose.items():
+        field = _RENAMED.get(name, name)
+        if field not in types or not known(given.value):
+            continue
+        value: Any = given.value
+        if "bool" in types[field]:
+            value = truth(given.value)
+        elif "int" in types[field] and "tuple" not in types[field]:
+            value = whole(given.value)
+        if value is not None:
+            yield f"layout.{field}", _as(given, value)
+    per_stage = read.loose.get("num_layers_per_virtual_pipeline_stage")
+    chunks = settings.virtual_pipeline_model_parallel_size
+    if per_stage is not None and chunks:
+        yield "layout.virtual_pipeline_model_parallel_size", _as(per_stage, chunks)
+    if read.given.framework == Framework.MEGATRON_LM:
+        yield from _left_out(read)
+
+
+def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
+    """What a command of Megatron-LM does not say is off, or 1; a recipe would have a word in it."""
+    defaults: dict[str, Any] = dict.fromkeys(_OFF_BY_DEFAULT, False) | dict.fromkeys(_DEGREES, 1)
+    if "num_experts" in read.loose:
+        defaults["expert_model_parallel_size"] = 1
+    for name, value in defaults.items():
+        if name not in read.loose:
+            written = f"no --{name.replace('_', '-')}"
+            yield f"layout.{name}", ReadValue(value=value, written=written, place=read.place)
+
+
+def _implementation(read: ReadSettings) -> dict[str, ReadValue]:
+    """What a job is made of beside its shape."""
+    found = {
+        f"model.{name}": _as(read.loose[name], str(read.loose[name].value))
+        for name in ("attention_backend", "transformer_impl")
+        if name in read.loose and known(read.loose[name].value)
+    }
+    fusion = read.loose.get("cross_entropy_loss_fusion")
+    if fusion is not None and truth(fusion.value):
+        impl = read.loose.get("cross_entropy_fusion_impl")
+        name = str(impl.value) if impl is not None else "native"
+        found["model.cross_entropy_fusion"] = _as(fusion, name)
+    reduced = read.loose.get("grad_reduce_in_bf16")
+    if reduced is not None and truth(reduced.value):
+        found["job.main_grads_dtype"] = _as(reduced, "bf16")
+    if read.given.values.get("expandable_segments"):
+        place = read.places["expandable_segments"]
+        found["job.expandable_segments"] = ReadValue(
+            value=True, written="expandable_segments:True", place=place
+        )
+    return found
+
+
+def _precision(read: ReadSettings) -> ReadValue | None:
+    values = read.given.values
+    for name in ("fp8_format", "mixed_precision", "precision_config", "fp8"):
+        given = read.loose.get(name)
+        if given is not None and values.get("fp8"):
+            recipe = str(values.get("fp8_recipe") or "delayed")
+            return _as(given, _RECIPES[recipe]) if recipe in _RECIPES else None
+    mixed = read.loose.get("mixed_precision")
+    if mixed is not None and isinstance(mixed.value, str):
+        named = mixed.value.partition("_")[0]
+        return _as(mixed, named) if named in ("bf16", "fp16") else None
+    for name in ("fp16", "bf16"):
+        given = read.loose.get(name)
+        if given is not None and truth(given.value):
+            return _as(given, name)
+    return None
+
+
+def recompute_values(read: ReadSettings) -> tuple[ReadValue, ...]:
+    """The options that say what is recomputed, as they are written."""
+    return tuple(
+        given
+        for name, given in read.loose.items()
+        if name.startswith((*_RECOMPUTE, "activations_c"))
+    )
+
+
+def recompute_spec(settings: RawSettings) -> str | None:
+    """The setting in the spelling of --recompute; None where it is none that can be spelt."""
+    modules = settings.recomputed_modules
+    if settings.full:
+        number, method = settings.recompute_num_layers, settings.recompute_method
+        if number is None or method not in list(Method):
+            return None
+        setting = RecomputeSetting(
+            granularity=Granularity.FULL,
+            method=Method(method),
+            num_layers=number,
+            distribute_saved_activations=settings.distribute_saved_activations,
+        )
+    elif settings.selective or modules:
+        setting = RecomputeSetting(granularity=Granularity.SELECTIVE, modules=modules)
+    elif settings.recompute_granularity is not None:
+        return None
+    else:
+        setting = RecomputeSetting()
+    text = setting.spec
+    if settings.fine_grained_activation_offloading and settings.offload_modules:
+        text += "+offload=" + ",".join(settings.offload_modules)
+    if settings.cpu_offloading_num_layers > 0:
+        text += f"+cpu_offloading={settings.cpu_offloading_num_layers}"
+    return text
+
+
+def model_of_shape(read: ReadSettings) -> str:
+    """The preset with the shape that a command line spells out; empty where there is none."""
+    loose = read.loose
+    sizes = {
+        name: whole(loose[name].value) if name in loose else None
+        for name in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
+    }
+    hidden, heads = sizes["hidden_size"], sizes["num_attention_heads"]
+    if not (sizes["num_layers"] and hidden and heads):
+        return ""
+    groups = whole(loose["num_query_groups"].value) if "num_query_groups" in loose else heads
+    experts = loose.get("num_experts") or loose.get("num_moe_experts")
+    wanted = (
+        sizes["num_layers"],
+        hidden,
+        heads,
+        sizes["ffn_hidden_size"] or 4 * hidden,
+        groups,
+        whole(experts.value) if experts is not None else None,
+    )
+    names = [name for name, shape in _shapes() if shape == wanted]
+    for option, field in (
+        ("vocab_size", "vocab_size"),
+        ("max_position_embeddings", "max_position_embeddings"),
+    ):
+        number = whole(loose[option].value) if option in loose else None
+        same = [name for name in names if getattr(load_preset(name).spec, field) == number]
+        names = same or names
+    return names[0] if names else ""
+
+
+@cache
+def _shapes() -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    found = []
+    for name in model_names():
+        spec = load_preset(name).spec
+        found.append(
+            (
+                name,
+                (
+                    spec.num_layers,
+                    spec.hidden_size,
+                    spec.num_attention_heads,
+                    spec.ffn_hidden_size,
+                    spec.num_query_groups,
+                    spec.num_moe_experts,
+                ),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""Options of attention: latent, with windows or sinks, and multi-token prediction."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    CALLABLE,
+    Said,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import (
+    attention_variant,
+    has_windows,
+    is_latent,
+    window_pair,
+)
+
+_LATENT: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": is_latent}
+_INDEXER: Final = "sparse attention with an indexer is not modelled"
+_ROTARY: Final = "numbers of the rotary table"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Attention:
+    """Options of attention and multi-token prediction. Megatron-LM's arguments default to other
+    ranks of latent attention than its configuration does, so all are written out."""
+
+    multi_latent_attention: bool = option(False, "model", printed=Said.DIFFERENT)
+    q_lora_rank: int | None = option(
+        None, "model", config=512, when=is_latent, printed=Said.DIFFERENT
+    )
+    kv_lora_rank: int = option(512, "model", **_LATENT)
+    qk_head_dim: int = option(128, "model", **_LATENT)
+    qk_pos_emb_head_dim: int = option(64, "model", **_LATENT)
+    v_head_dim: int = option(128, "model", **_LATENT)
+    rope_type: str = option("yarn", "model", **_LATENT)
+    window_size: str | None = option(None, "model", value=window_pair, printed=Said.DIFFERENT)
+    window_attn_skip_freq: str | None = option(
+        None, "model", printed=Said.DIFFERENT, when=has_windows, since="0.15"
+    )
+    no_rope_freq: str | None = option(None, "model", printed=Said.DIFFERENT, since="0.13")
+    softmax_type: str = option("vanilla", "model", printed=Said.DIFFERENT, since="0.15")
+    mtp_num_layers: int | None = option(
+        None, "model", printed=Said.DIFFERENT, told=Said.DIFFERENT, since="0.12"
+    )
+    mtp_loss_scaling_factor: float = harmless(0.1, since="0.12", defaults={"0.15": None})
+    mtp_use_repeated_layer: bool = refused(
+        False,
+        "depths of multi-token prediction that share one layer are not modelled",
+        since="0.17",
+    )
+    mtp_hybrid_override_pattern: str | None = refused(
+        None, "multi-token prediction of hybrid layers is not modelled", since="0.17"
+    )
+    mtp_detach_heads: bool = unpriced(
+        False, "the backward of multi-token prediction is modelled in full", since="0.19"
+    )
+    mla_down_proj_fusion: bool = unpriced(
+        False, "the two down projections are modelled apart", since="0.17"
+    )
+    cache_mla_latents: bool = harmless(False, "of inference", since="0.14")
+    softmax_scale: float | None = harmless(None, "", flag="")
+    attention_output_gate: bool = option(False, "model", printed=Said.DIFFERENT, since="0.16")
+    experimental_attention_variant: str | None = option(
+        None, "model", value=attention_variant, strict=True, printed=Said.DIFFERENT, since="0.16"
+    )
+    experimental_attention_variant_loss_scale_func: object = harmless(
+        None, CALLABLE, flag="", since="0.19"
+    )
+    dsa_indexer_n_heads: int | None = refused(None, _INDEXER, since="0.16")
+    dsa_indexer_head_dim: int | None = refused(None, _INDEXER, since="0.16")
+    dsa_indexer_topk: int | None = refused(None, _INDEXER, since="0.16")
+    dsa_indexer_loss_coeff: float | None = harmless(None, _INDEXER, since="0.16")
+    dsa_indexer_use_sparse_loss: bool = harmless(False, _INDEXER, since="0.16")
+    dsa_indexer_topk_freq: int = refused(1, _INDEXER, since="0.19")
+    dsa_indexer_skip_topk_offset: int = refused(0, _INDEXER, since="0.19")
+    dsa_kernel_backend: str = harmless("none", _INDEXER, since="0.19")
+    dsa_indexer_rope_interleaved: bool = harmless(False, _INDEXER, since="0.19")
+    dsa_indexer_rotate_activation: bool = harmless(True, _INDEXER, since="0.19")
+    dsa_indexer_scoring_relu: bool = harmless(True, _INDEXER, since="0.19")
+    dsa_indexer_k_norm_epsilon: float | None = harmless(None, _INDEXER, since="0.19")
+    dsa_indexer_k_norm_fp32: bool = harmless(False, _INDEXER, since="0.19")
+    qk_clip: bool = unpriced(False, "the largest logits are not kept in the model", since="0.16")
+    qk_clip_alpha: float = harmless(0.5, "of qk_clip", since="0.16")
+    qk_clip_threshold: float = harmless(100, "of qk_clip", since="0.16")
+    log_max_attention_logit: bool = unpriced(
+        False, "the largest logits are not kept in the model", since="0.16"
+    )
+    apply_query_key_layer_scaling: bool = harmless(False)
+    flash_attention_version: int | None = harmless(
+        None, "attention_backend says which kernel it is", since="0.19"
+    )
+    rotary_base: float = harmless(10000, _ROTARY)
+    rotary_scaling_factor: float = harmless(40, _ROTARY)
+    original_max_position_embeddings: int = harmless(4096, _ROTARY, since="0.14")
+    beta_fast: float = harmless(32, _ROTARY)
+    beta_slow: float = harmless(1, _ROTARY)
+    mscale: float = harmless(1.0, _ROTARY, defaults={"0.13": 0.707})
+    mscale_all_dim: float = harmless(0.0, _ROTARY, defaults={"0.13": 0.707})
+    mrope_section: str | None = refused(
+        None, "rotary positions of several axes are not modelled", since="0.12"
+    )
+    rotary_interleaved: bool = harmless(False, _ROTARY)
+    rotary_seq_len_interpolation_factor: int | None = harmless(None, _ROTARY)
+    use_rope_scaling: bool = harmless(False, _ROTARY)
+    rope_scaling_factor: float = harmless(8.0, _ROTARY)

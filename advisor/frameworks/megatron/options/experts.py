@@ -1,0 +1,122 @@
+"""Options of layers with experts: the router, the dispatch and the experts themselves."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.parallelism import DEGREE
+from advisor.frameworks.megatron.options.values import (
+    expert_tensor_degree,
+    has_experts,
+)
+
+_EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
+_MODEL: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, **_EXPERTS}
+_RUN: Final[dict[str, Any]] = {**_MODEL, "told": Said.ALWAYS}
+_KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
+_LAYOUT: Final = "a layout of the experts' weights that kernels choose"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Experts:
+    """Options of layers with experts; `place` is their order in a Bridge recipe."""
+
+    expert_model_parallel_size: int = option(1, "layout", **DEGREE, **_EXPERTS)
+    expert_tensor_parallel_size: int | None = option(
+        None, "layout", recipe_value=expert_tensor_degree, **_RUN
+    )
+    num_moe_experts: int | None = option(None, "model", flag="--num-experts", **_MODEL)
+    moe_layer_freq: str = option("1", "model", **_MODEL)
+    moe_ffn_hidden_size: int | None = option(None, "model", **_MODEL)
+    moe_router_topk: int = option(2, "model", **_MODEL)
+    moe_router_num_groups: int | None = option(None, "model", **_MODEL)
+    moe_router_group_topk: int | None = option(None, "model", **_MODEL)
+    moe_router_score_function: str = option("softmax", "model", **_MODEL)
+    moe_router_pre_softmax: bool = option(False, "model", **_MODEL)
+    moe_router_dtype: str | None = option(None, "model", place=5, **_RUN, since="0.12")
+    moe_router_enable_expert_bias: bool = option(False, "model", **_MODEL)
+    moe_router_load_balancing_type: str = option("aux_loss", "model", **_MODEL)
+    moe_aux_loss_coeff: float = option(0.0, "model", **_MODEL)
+    moe_z_loss_coeff: float | None = option(None, "model", **_MODEL)
+    moe_router_fusion: bool = option(False, "model", place=4, **_RUN, since="0.14")
+    moe_token_dispatcher_type: str = option("allgather", "model", place=1, **_RUN)
+    moe_permute_fusion: bool = option(False, "model", place=3, **_RUN)
+    moe_expert_capacity_factor: float | None = option(None, "model", place=7, **_RUN)
+    moe_pad_expert_input_to_capacity: bool = option(False, "model", place=8, **_RUN)
+    moe_token_drop_policy: str = option("probs", "model", **_MODEL)
+    moe_grouped_gemm: bool = option(False, "model", place=2, **_RUN)
+    moe_use_legacy_grouped_gemm: bool = option(False, "model", **_MODEL, until="0.16")
+    moe_apply_probs_on_input: bool = option(False, "model", **_MODEL, since="0.12")
+    moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)
+    moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
+    moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
+    moe_flex_dispatcher_backend: str = checked(
+        "deepep", "the flex dispatcher is modelled as DeepEP", since="0.16"
+    )
+    moe_router_padding_for_fp8: bool = checked(
+        False, "tokens of padding are not counted", since="0.13"
+    )
+    moe_router_padding_for_quantization: bool = checked(
+        False, "tokens of padding are not counted", since="0.16"
+    )
+    moe_input_jitter_eps: float | None = checked(None, "one product of a token's size")
+    moe_router_force_load_balancing: bool = harmless(
+        False, "job.moe_load_imbalance=1 is what it aims at", since="0.13"
+    )
+    moe_router_topk_scaling_factor: float | None = harmless(None)
+    moe_router_topk_limited_devices: int | None = harmless(
+        None, "an old name of moe_router_group_topk", flag=""
+    )
+    moe_router_bias_update_rate: float = harmless(0.001)
+    moe_router_quantile_balancing_ema: float = harmless(0.0, since="0.19")
+    moe_router_force_biased: float | None = harmless(None, "a switch of benchmarks", since="0.17")
+    moe_per_layer_logging: bool = harmless(False)
+    moe_token_dropping: bool = refused(False, "has no effect in any release", flag="")
+    moe_enable_deepep: bool = unpriced(
+        False,
+        "an old name of the flex dispatcher with DeepEP: write moe_token_dispatcher_type flex",
+        since="0.12",
+    )
+    moe_deepep_num_sms: int | None = harmless(None, _KERNELS, since="0.13", defaults={"0.18": 20})
+    moe_hybridep_num_sms: int | None = harmless(None, _KERNELS, since="0.16", defaults={"0.16": 16})
+    moe_hybridep_num_sms_preprocessing: int = harmless(108, _KERNELS, since="0.18")
+    moe_hybridep_num_blocks_permute: int | None = harmless(None, _KERNELS, since="0.17")
+    moe_hybridep_num_blocks_unpermute: int | None = harmless(None, _KERNELS, since="0.17")
+    moe_flex_dispatcher_num_sms: int | None = harmless(None, _KERNELS, since="0.19")
+    moe_hybridep_pad_uneven_dispatch_inputs: bool = unpriced(
+        False, "padded inputs of the dispatch are not counted", since="0.19"
+    )
+    moe_permute_fusion_into_hybridep: bool = unpriced(
+        False, "the permutation is modelled apart from the dispatch", since="0.17"
+    )
+    moe_ncclep_static_shape: bool = unpriced(
+        False, "buffers of a fixed size are not modelled", since="0.19"
+    )
+    moe_ncclep_zero_copy: bool = unpriced(
+        False, "buffers of a fixed size are not modelled", since="0.19"
+    )
+    moe_latent_size: int | None = refused(
+        None, "experts of a latent width are not modelled", since="0.16"
+    )
+    moe_single_grouped_weight: bool = harmless(False, _LAYOUT, since="0.18")
+    moe_single_grouped_bias: bool = harmless(False, _LAYOUT, since="0.18")
+    moe_mlp_glu_interleave_size: int | None = harmless(None, _LAYOUT, since="0.18")
+    moe_shared_expert_glu_interleave_size: int | None = harmless(None, _LAYOUT, since="0.19")
+    use_grouped_gemm_for_shared_expert: bool = harmless(False, _LAYOUT, since="0.19")
+    use_grouped_gemm_for_dense_mlp: bool = harmless(False, _LAYOUT, since="0.18")
+    moe_expert_rank_capacity_factor: float | None = unpriced(
+        None, "buffers of a fixed size are not modelled", since="0.18"
+    )
+    moe_enable_routing_replay: bool = unpriced(
+        False, "routes kept from another pass are not modelled", since="0.16"
+    )
+    moe_pad_experts_for_cuda_graph_inference: bool = harmless(False, "of inference", since="0.17")
+    moe_use_upcycling: bool = refused(False, "experts made of a dense checkpoint")
+    moe_upcycling_granularity: int = harmless(1, "of moe_use_upcycling")

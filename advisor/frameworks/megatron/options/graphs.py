@@ -1,0 +1,67 @@
+"""Options of CUDA graphs."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    checked,
+    harmless,
+    option,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import (
+    checks_for_nan,
+    graph_impl,
+    graph_modules,
+    has_graphs,
+    old_graphs,
+)
+from advisor.job.job import CudaGraphImpl
+
+_POOL: Final = "one pool for all graphs is modelled"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class CudaGraphs:
+    """Options of CUDA graphs."""
+
+    cuda_graph_impl: str = option(
+        "none",
+        "job",
+        value=graph_impl,
+        strict=True,
+        printed=Said.DIFFERENT,
+        told=Said.ALWAYS,
+        since="0.15",
+    )
+    external_cuda_graph: bool = option(
+        False,
+        "job.cuda_graph_impl",
+        value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
+        printed=Said.DIFFERENT,
+    )
+    enable_cuda_graph: bool = option(
+        False, "job.cuda_graph_impl", value=old_graphs(CudaGraphImpl.LOCAL), printed=Said.DIFFERENT
+    )
+    cuda_graph_modules: tuple[str, ...] = option(
+        (),
+        "job",
+        config="full",
+        value=graph_modules,
+        strict=True,
+        since="0.12",
+        was="cuda_graph_scope",
+        renamed="0.18",
+        printed=Said.DIFFERENT,
+        told=Said.ALWAYS,
+        when=has_graphs,
+        told_when=has_graphs,
+    )
+    check_for_nan_in_loss_and_grad: bool = option(
+        True, "job.cuda_graph_impl", value=checks_for_nan, printed=Said.DIFFERENT, bridge=""
+    )
+    cuda_graph_warmup_steps: int = checked(3, "a graph's first steps are not modelled")
+    cuda_graph_use_single_mempool: bool = unpriced(True, _POOL, flag="", defaults={"0.17": False})
+    cuda_graph_retain_backward_graph: bool = unpriced(False, _POOL, flag="")
+    inference_cuda_graph_scope: str | None = harmless(None, "of inference", since="0.18")

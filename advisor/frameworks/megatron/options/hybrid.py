@@ -1,0 +1,56 @@
+"""Options of layers with another mixer than softmax attention, and of patterns of layers."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+
+_SHAPE: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Hybrid:
+    """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
+
+    hybrid_layer_pattern: str | None = option(
+        None, "model", was="hybrid_override_pattern", renamed="0.17", printed=Said.DIFFERENT
+    )
+    linear_attention_freq: str | None = option(None, "model", **_SHAPE, since="0.16")
+    linear_conv_kernel_dim: int = option(4, "model", **_SHAPE, since="0.16")
+    linear_key_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
+    linear_value_head_dim: int = option(128, "model", **_SHAPE, since="0.16")
+    linear_num_key_heads: int = option(16, "model", **_SHAPE, since="0.16")
+    linear_num_value_heads: int = option(32, "model", **_SHAPE, since="0.16")
+    mamba_state_dim: int = option(128, "model", **_SHAPE, since="0.12")
+    mamba_head_dim: int = option(64, "model", **_SHAPE, since="0.12")
+    mamba_num_groups: int = option(8, "model", **_SHAPE, since="0.12")
+    mamba_num_heads: int | None = option(None, "model", **_SHAPE, since="0.13")
+    is_hybrid_model: bool = harmless(False, "follows from the pattern", since="0.12")
+    use_mamba_mem_eff_path: bool = unpriced(
+        True,
+        "Mamba-2 layers are modelled with their fused kernel",
+        off="--disable-mamba-mem-eff-path",
+        since="0.13",
+    )
+    mamba_training_ssm_states_dtype: str | None = unpriced(
+        None, "states are modelled in the kernel's own type", since="0.19"
+    )
+    heterogeneous_block_specs: bool = refused(
+        False, "layers of different shapes are not modelled", flag="", since="0.12"
+    )
+    hetereogenous_dist_checkpoint: bool = harmless(False, "of checkpoints", flag="", since="0.13")
+    heterogeneous_layers_config_path: str | None = refused(
+        None, "layers of different shapes are not modelled"
+    )
+    heterogeneous_layers_config_encoded_json: str | None = refused(
+        None, "layers of different shapes are not modelled"
+    )
+    spec: tuple[str, ...] = unpriced(
+        (), "layers are modelled as the built-in specifications make them"
+    )

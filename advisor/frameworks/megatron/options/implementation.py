@@ -1,0 +1,87 @@
+"""Options of how layers are run: whose modules and kernels, which steps are fused."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import fuses_loss, loss_fusion
+
+_FUSED: Final = "steps are modelled as the fusions of model. run them"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Implementation:
+    """Options of modules, kernels and fusions."""
+
+    transformer_impl: str = option(
+        "transformer_engine", "model", printed=Said.DIFFERENT, since="0.14"
+    )
+    attention_backend: str = option("auto", "model", printed=Said.LAYOUT)
+    attention_softmax_in_fp32: bool = option(True, "model", flag="--attention-softmax-in-fp32")
+    masked_softmax_fusion: bool = option(False, "model", flag="", off="--no-masked-softmax-fusion")
+    bias_activation_fusion: bool = option(False, "model", flag="", off="")
+    bias_gelu_fusion: bool = option(
+        True, "model.bias_activation_fusion", off="--no-bias-gelu-fusion"
+    )
+    bias_swiglu_fusion: bool = option(
+        True, "model.bias_activation_fusion", off="--no-bias-swiglu-fusion"
+    )
+    bias_dropout_fusion: bool = option(False, "model", flag="", off="--no-bias-dropout-fusion")
+    apply_rope_fusion: bool = option(False, "model", flag="", off="--no-rope-fusion")
+    gradient_accumulation_fusion: bool = option(
+        False, "model", flag="", off="--no-gradient-accumulation-fusion"
+    )
+    use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
+    use_mcore_models: bool = harmless(False, "the only models that are left")
+    use_legacy_models: bool = refused(False, "the models of before Megatron Core are not modelled")
+    enable_experimental: bool = harmless(False)
+    use_transformer_engine_op_fuser: bool = checked(False, _FUSED, since="0.18")
+    use_te_activation_func: bool = unpriced(False, _FUSED, since="0.15")
+    use_fused_weighted_squared_relu: bool = unpriced(False, _FUSED, since="0.14")
+    fused_single_qkv_rope: bool = unpriced(False, _FUSED, flag="", since="0.15")
+    fused_residual_rmsnorm: bool = unpriced(False, _FUSED, since="0.17")
+    persist_layer_norm: bool = harmless(
+        False, "a kernel of the same norm", flag="", off="--no-persist-layer-norm"
+    )
+    memory_efficient_layer_norm: bool = unpriced(
+        False, "norms are modelled to keep their input", flag=""
+    )
+    mlp_chunks_for_training: int = unpriced(1, "the MLP is modelled in one piece", since="0.18")
+    batch_invariant_mode: bool = unpriced(
+        False, "kernels are modelled at their usual speed", since="0.16"
+    )
+    deterministic_mode: bool = unpriced(False, "kernels are modelled at their usual speed")
+    disable_jit_fuser: bool = unpriced(False, _FUSED)
+    clone_scatter_output_in_embedding: bool = unpriced(
+        True, "the embedding's output is modelled as a copy"
+    )
+    calculate_per_token_loss: bool = harmless(False)
+    test_mode: bool = harmless(False, "of tests", flag="")
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Loss:
+    """Options of the loss."""
+
+    cross_entropy_loss_fusion: bool = option(
+        False,
+        "model.cross_entropy_fusion",
+        value=fuses_loss,
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+    )
+    cross_entropy_fusion_impl: str = option(
+        "native",
+        "model.cross_entropy_fusion",
+        value=loss_fusion,
+        printed=Said.ALWAYS,
+        told=Said.ALWAYS,
+        since="0.12",
+    )

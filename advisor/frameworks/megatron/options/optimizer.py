@@ -1,0 +1,173 @@
+"""Options of the optimizer and of data parallelism."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import (
+    deals_whole_tensors,
+    gathers_beside,
+    is_not_muon,
+)
+
+_NUMBER: Final = "a number of the optimizer's update"
+_SCALE: Final = "a number of the loss scale"
+_MUON: Final = "a number of Muon's update"
+_OTHER: Final = "of an optimizer that is not modelled"
+_HOST: Final = "memory of the host"
+_FSDP: Final = "Megatron's own FSDP is not modelled"
+_BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
+_RUN: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class OptimizerStep:
+    """Options of the optimizer's update; the types of its tensors are in Precision."""
+
+    optimizer: str = option("adam", "job", printed=Said.DIFFERENT)
+    use_layer_wise_param_layout: bool = option(
+        True,
+        "job.optimizer",
+        value=deals_whole_tensors,
+        since="0.18",
+        printed=Said.DIFFERENT,
+        bridge="",
+    )
+    lr: float | None = harmless(None, _NUMBER)
+    min_lr: float | None = harmless(None, _NUMBER)
+    decoupled_lr: float | None = harmless(None, _NUMBER)
+    decoupled_min_lr: float | None = harmless(None, _NUMBER)
+    weight_decay: float = harmless(0.01, _NUMBER)
+    apply_wd_to_qk_layernorm: bool = harmless(False, _NUMBER, since="0.16")
+    decoupled_weight_decay: bool = harmless(True, _NUMBER, flag="", since="0.15")
+    adam_beta1: float = harmless(0.9, _NUMBER)
+    adam_beta2: float = harmless(0.999, _NUMBER)
+    adam_eps: float = harmless(1e-08, _NUMBER)
+    sgd_momentum: float = harmless(0.9, _OTHER)
+    clip_grad: float = unpriced(1.0, "the gradients' norm is modelled as taken")
+    loss_scale: float | None = harmless(None, _SCALE)
+    initial_loss_scale: float = harmless(4294967296, _SCALE)
+    min_loss_scale: float = harmless(1.0, _SCALE)
+    loss_scale_window: float = harmless(1000, _SCALE)
+    hysteresis: int = harmless(2, _SCALE)
+    grad_norm_skip_threshold: float = harmless(float("inf"), since="0.18")
+    muon_momentum: float = harmless(0.95, _MUON, since="0.16")
+    muon_split_qkv: bool = unpriced(
+        True, "matrices of q, k and v are modelled apart", off="--muon-no-split-qkv", since="0.16"
+    )
+    muon_use_nesterov: bool = harmless(False, _MUON, since="0.16", until="0.17")
+    muon_nesterov: bool = harmless(False, _MUON, since="0.18")
+    muon_scale_mode: str = harmless("spectral", _MUON, since="0.16")
+    muon_fp32_matmul_prec: str = harmless("medium", _MUON, since="0.16")
+    muon_coefficient_type: str = harmless("quintic", _MUON, since="0.17")
+    muon_num_ns_steps: int = unpriced(
+        5, "the update is modelled with five steps of Newton and Schulz", since="0.16"
+    )
+    muon_tp_mode: str = unpriced(
+        "blockwise", "matrices are modelled as orthogonalized block by block", since="0.16"
+    )
+    muon_extra_scale_factor: float = harmless(1.0, _MUON, since="0.16")
+    muon_scalar_optimizer: str = refused("adam", "beside Muon Adam is modelled", since="0.17")
+    lion_beta1: float = harmless(0.95, _OTHER, since="0.17")
+    lion_beta2: float = harmless(0.98, _OTHER, since="0.17")
+    soap_shampoo_beta: float = harmless(0.95, _OTHER, since="0.18")
+    soap_precondition_frequency: int = harmless(1, _OTHER, since="0.18")
+    soap_use_kl_shampoo: bool = harmless(True, _OTHER, since="0.18")
+    adaptive_muon_moment2_method: str = harmless("adamuon", _OTHER, since="0.18")
+    adaptive_muon_beta2: float = harmless(0.95, _OTHER, since="0.18")
+    adaptive_muon_eps: float = harmless(1e-08, _OTHER, since="0.18")
+    use_layer_wise_distributed_optimizer: bool = unpriced(
+        False, "follows from job.optimizer", flag="", since="0.18"
+    )
+    optimizer_cuda_graph: bool = unpriced(
+        False, "the update is modelled without graphs", since="0.17"
+    )
+    use_torch_optimizer_for_cpu_offload: bool = unpriced(
+        False, "the host's update is modelled as DeepSpeed's", since="0.12"
+    )
+    pin_cpu_grads: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-grads", since="0.12")
+    pin_cpu_params: bool = harmless(True, _HOST, flag="", off="--no-pin-cpu-params", since="0.12")
+    log_num_zeros_in_grad: bool = unpriced(False, "gradients are modelled without being counted")
+    overlap_param_gather_with_optimizer_step: bool = unpriced(
+        False, "weights are modelled as gathered behind the update"
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class DataParallel:
+    """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
+
+    use_distributed_optimizer: bool = option(
+        False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
+    )
+    overlap_grad_reduce: bool = option(False, "layout", **_RUN)
+    overlap_param_gather: bool = option(False, "layout", value=gathers_beside, **_RUN)
+    align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
+    num_distributed_optimizer_instances: int = unpriced(
+        1, "states are modelled over all data-parallel ranks"
+    )
+    check_for_nan_in_grad: bool = harmless(False, "a look at each bucket", flag="")
+    check_for_large_grads: bool = harmless(False, "a look at each bucket", since="0.12")
+    bucket_size: int | None = unpriced(None, _BUCKETS, flag="--ddp-bucket-size")
+    num_buckets: int | None = unpriced(None, _BUCKETS, flag="--ddp-num-buckets", since="0.18")
+    pad_buckets_for_high_nccl_busbw: bool = harmless(
+        False, "", flag="--ddp-pad-buckets-for-high-nccl-busbw", since="0.12"
+    )
+    reduce_scatter_with_fp32_accumulation: bool = unpriced(
+        False,
+        "gradients are modelled in their own type",
+        flag="--ddp-reduce-scatter-with-fp32-accumulation",
+        since="0.16",
+    )
+    param_name_patterns_for_fp32_local_accumulation: tuple[str, ...] = unpriced(
+        (),
+        "gradients are modelled in one type",
+        flag="--ddp-param-name-patterns-for-fp32-local-accumulation",
+        since="0.17",
+    )
+    average_in_collective: bool = harmless(False, "", flag="--ddp-average-in-collective")
+    gradient_reduce_div_fusion: bool = harmless(
+        True, "", flag="", off="--no-gradient-reduce-div-fusion", since="0.12"
+    )
+    nccl_ub: bool = unpriced(
+        False, "buffers registered with NCCL are not modelled", flag="--use-nccl-ub", since="0.13"
+    )
+    disable_symmetric_registration: bool = harmless(False, "of nccl_ub", since="0.14")
+    use_megatron_fsdp: bool = refused(False, _FSDP, since="0.14")
+    use_custom_fsdp: bool = refused(False, _FSDP, since="0.12")
+    use_torch_fsdp2: bool = refused(
+        False, "torch's FSDP2 under Megatron is not modelled", bridge="dist"
+    )
+    data_parallel_sharding_strategy: str = harmless(
+        "no_shard", _FSDP, launcher="optim_grads_params", since="0.12"
+    )
+    outer_dp_sharding_strategy: str = harmless("no_shard", _FSDP, since="0.14")
+    suggested_communication_unit_size: int | None = harmless(None, _FSDP, since="0.12")
+    preserve_fp32_weights: bool = harmless(True, _FSDP, since="0.12", until="0.16")
+    fsdp_double_buffer: bool = harmless(False, _FSDP, since="0.13")
+    fsdp_manual_registration: bool = harmless(False, _FSDP, since="0.16")
+    fsdp_db_use_persist_buf_on_alloc_fail: bool = harmless(False, _FSDP, since="0.17")
+    fsdp_all_gather_in_start_param_sync: bool = harmless(True, _FSDP, since="0.17")
+    megatron_fsdp_main_params_dtype: str = harmless("fp32", _FSDP, since="0.17")
+    megatron_fsdp_main_grads_dtype: str | None = harmless(
+        None, _FSDP, launcher="auto", since="0.17"
+    )
+    megatron_fsdp_grad_comm_dtype: str | None = harmless(None, _FSDP, launcher="auto", since="0.17")
+    megatron_fsdp_use_decoupled_grad: bool = harmless(False, _FSDP, since="0.18")
+    megatron_fsdp_cuda_graph_mode: bool = harmless(False, _FSDP, since="0.18")
+    megatron_fsdp_enable_fine_grained_param_gather: bool = harmless(False, _FSDP, since="0.18")
+    megatron_fsdp_max_pool_double_buffer: bool = harmless(False, _FSDP, since="0.19")
+    enable_full_sharding_in_hsdp: bool = harmless(False, _FSDP)
+    create_all_gather_group: bool = unpriced(
+        False, "a group of its own for the gather is not modelled"
+    )
+    torch_fsdp2_reshard_after_forward: bool = harmless(
+        True, "of use_torch_fsdp2", off="--torch-fsdp2-no-reshard-after-forward"
+    )
+    align_grad_reduce: bool = harmless(True, "")

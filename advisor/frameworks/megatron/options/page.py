@@ -1,0 +1,102 @@
+"""The reference page of all options: `docs/options.md`, written by ``python -m`` this module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from advisor.frameworks.megatron.options.launcher import ASIDE
+from advisor.frameworks.megatron.options.option import Option, Status, dashed
+from advisor.frameworks.megatron.options.table import SECTIONS, rows_of
+
+PAGE: Final = Path("docs/options.md")
+_HEAD: Final = """\
+# Options of Megatron
+
+Every option that this project knows, with what becomes of it. Written from the rows in
+`advisor/frameworks/megatron/options` (`python -m advisor.frameworks.megatron.options.page`); a test
+holds the two equal, and the rows equal to the classes of the installed megatron-core.
+
+- Defaults are those of megatron-core 0.19.2; older ones stand behind them with the last release
+  that has them. Releases: the first and the last that has the option, of 0.11 to 0.19 and main.
+- A path that is left out is the usual one: `model.NAME` of Megatron Bridge's ConfigContainer,
+  `model.config.NAME` of a NeMo 2 recipe.
+- What it means here: a field of ours (`KEY=VALUE` sets it; recompute settings are what
+  `--recompute` spells), or **checked** (rules say whether it is legal), **harmless** (it changes
+  neither memory nor time), **unpriced** (it changes them, and is not modelled), **refused** (the
+  job would be another one than can be described).
+"""
+_COLUMNS: Final = "| Option | Flag | Default | Releases | Paths | Here |\n|---|---|---|---|---|---|"
+
+
+def options_page() -> str:
+    """The page as Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD
+    for section in SECTIONS:
+        yield from (f"## {section.title}", "", _COLUMNS)
+        yield from (_line(row) for row in rows_of(section.rows))
+        yield ""
+    yield from ("## Aside", "", "Harmless options of Megatron-LM's command line, by subject.", "")
+    for subject, names in ASIDE.items():
+        yield f"- **{subject}**: {', '.join(f'`{name}`' for name in names.split())}"
+
+
+def _line(row: Option) -> str:
+    cells = (f"`{row.name}`", _flags(row), _default(row), _releases(row), _paths(row), _here(row))
+    return f"| {' | '.join(cells)} |"
+
+
+def _flags(row: Option) -> str:
+    """Nothing where the flag is the name with dashes."""
+    found = [flag for flag in (row.flag, row.off) if flag]
+    if found == [dashed(row.name)]:
+        return ""
+    return ", ".join(f"`{flag}`" for flag in found) or "none"
+
+
+def _default(row: Option) -> str:
+    newest = row.default if row.config is None else row.config
+    older = (f"to {_text(old.release)} {_shown(old.value)}" for old in row.defaults)
+    return "; ".join((_shown(newest), *older))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"`{' '.join(value)}`" if value else "none"
+    return "none" if value in (None, "") else f"`{value}`"
+
+
+def _releases(row: Option) -> str:
+    first = "" if row.since is None else f"from {_text(row.since)}"
+    last = "" if row.until is None else f"to {_text(row.until)}"
+    other = f"before {_text(row.renamed)} `{row.was}`" if row.was else ""
+    return ", ".join(filter(None, (first, last, other)))
+
+
+def _text(release: tuple[int, int]) -> str:
+    return "main" if release == (0, 20) else f"{release[0]}.{release[1]}"
+
+
+def _paths(row: Option) -> str:
+    """Those that do not follow from the name."""
+    usual = (f"model.{row.name}", f"model.config.{row.name}", f"model.{row.name}")
+    paths = (row.bridge, row.nemo, row.nemo_1)
+    names = ("Bridge", "NeMo 2", "NeMo 1")
+    return ", ".join(
+        f"{name} `{path}`"
+        for name, path, common in zip(names, paths, usual, strict=True)
+        if path and path != common
+    )
+
+
+def _here(row: Option) -> str:
+    if row.status is Status.MODELLED:
+        return f"`{row.ours}`"
+    return f"**{row.status}**" + (f": {row.note}" if row.note else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(options_page(), encoding="utf-8")

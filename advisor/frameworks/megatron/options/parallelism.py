@@ -1,0 +1,124 @@
+"""Degrees of parallelism, and the split of the layers over pipeline stages."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import (
+    cp_comm_types,
+    has_chunks_by_number,
+    hierarchical_sizes,
+    layers_of_virtual_stage,
+    split_text,
+    virtual_stages,
+)
+
+STRATEGY: Final = "trainer.strategy"
+"""Where NeMo 2 keeps degrees of parallelism: its MegatronStrategy."""
+
+DEGREE: Final[dict[str, Any]] = {
+    "printed": Said.LAYOUT,
+    "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
+    "nemo": STRATEGY,
+}
+_SWITCH: Final[dict[str, Any]] = {**DEGREE, "printed": Said.DIFFERENT}
+_SPLIT: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.DIFFERENT,
+    "told_nemo": Said.DIFFERENT,
+    "nemo": STRATEGY,
+    "place": 1,
+}
+_SHARDS: Final = "weights cut over a further group of ranks are not modelled"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Parallelism:
+    """Options of degrees of parallelism and of the pipeline's split."""
+
+    tensor_model_parallel_size: int = option(1, "layout", **DEGREE)
+    sequence_parallel: bool = option(False, "layout", **_SWITCH)
+    tp_comm_overlap: bool = option(False, "layout", printed=Said.DIFFERENT)
+    context_parallel_size: int = option(1, "layout", **DEGREE)
+    cp_comm_type: tuple[str, ...] = option(
+        (),
+        "layout",
+        value=cp_comm_types,
+        launcher=("p2p",),
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+        told_nemo=Said.DIFFERENT,
+        nemo_1="",
+        bare=True,
+    )
+    hierarchical_context_parallel_sizes: tuple[str, ...] = option(
+        (), "layout", value=hierarchical_sizes, printed=Said.DIFFERENT, told=Said.DIFFERENT
+    )
+    pipeline_model_parallel_size: int = option(1, "layout", **DEGREE)
+    num_layers_per_virtual_pipeline_stage: int | None = option(
+        None,
+        "layout.virtual_pipeline_model_parallel_size",
+        value=layers_of_virtual_stage,
+        printed=Said.DIFFERENT,
+        bridge="",
+    )
+    virtual_pipeline_model_parallel_size: int | None = option(
+        None,
+        "layout",
+        value=virtual_stages,
+        flag="--num-virtual-stages-per-pipeline-rank",
+        when=has_chunks_by_number,
+        **_SWITCH,
+    )
+    num_layers_in_first_pipeline_stage: int | None = option(
+        None, "layout", flag="--decoder-first-pipeline-num-layers", **_SPLIT
+    )
+    num_layers_in_last_pipeline_stage: int | None = option(
+        None, "layout", flag="--decoder-last-pipeline-num-layers", **_SPLIT
+    )
+    account_for_embedding_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
+    account_for_loss_in_pipeline_split: bool = option(False, "layout", **_SPLIT)
+    pipeline_model_parallel_layout: str | None = option(
+        None, "layout", value=split_text, strict=True, quoted=True, **_SPLIT, since="0.13"
+    )
+    pipeline_model_parallel_split_rank: int | None = refused(
+        None, "encoder and decoder on stages of their own are not modelled", until="0.13"
+    )
+    pipeline_model_parallel_comm_backend: str | None = unpriced(
+        None, "pipeline messages take NCCL's bandwidth", since="0.12"
+    )
+    microbatch_group_size_per_vp_stage: int | None = unpriced(
+        None,
+        "the interleaved schedule is modelled with groups of PP microbatches",
+        flag="--microbatch-group-size-per-virtual-pipeline-stage",
+    )
+    mtp_standalone: bool = unpriced(
+        False, "multi-token prediction is modelled on the last stage", flag="", since="0.16"
+    )
+    hybrid_context_parallel: bool = refused(
+        False, "a context-parallel degree for each sample is not modelled", since="0.16"
+    )
+    max_seqlen_per_dp_cp_rank: int | None = refused(
+        None, "a context-parallel degree for each sample is not modelled", since="0.16"
+    )
+    variable_seq_lengths: bool = unpriced(
+        False, "every microbatch is modelled with seq_length tokens", flag=""
+    )
+    tensor_parallel_num_weight_shards: int | None = refused(None, _SHARDS, since="0.19")
+    gtp_weight_remat_size: int = refused(1, _SHARDS, flag="", since="0.19")
+    expert_tensor_parallel_num_weight_shards: int | None = refused(None, _SHARDS, since="0.19")
+    expert_gtp_weight_remat_size: int = refused(1, _SHARDS, flag="", since="0.19")
+    moe_extended_tp: bool = refused(
+        False, "experts over TP x EP without a group of their own are not modelled", until="0.16"
+    )
+    use_tp_pp_dp_mapping: bool = unpriced(False, "ranks are modelled in the order TP, CP, DP, PP")
+    model_parallel_size: int | None = harmless(
+        None, "an old name of tensor_model_parallel_size, refused by Megatron-LM"
+    )

@@ -1,0 +1,176 @@
+"""Options of number types: of compute, of gradients, of the optimizer's states."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.base.dtypes import Precision as Types
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    checked,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import (
+    accumulates_in_fp32,
+    ends_in_16_bits,
+    fp4_format,
+    fp4_recipe,
+    fp8_format,
+    fp8_recipe,
+    is_16_bit,
+    is_quantized,
+    mixed_precision,
+    offloads_optimizer,
+    optimizer_type,
+    reduces_in_bf16,
+    reduces_in_fp32,
+)
+
+_SCALING: Final = "a number of the scaling recipe"
+_KITCHEN: Final = "kernels of another library are not modelled"
+_STATE: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, "bridge": "optimizer"}
+_HOST: Final[dict[str, Any]] = {**_STATE, "when": offloads_optimizer}
+_END: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": ends_in_16_bits}
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Precision:
+    """Options of number types."""
+
+    fp16: bool = option(False, "job.precision", value=is_16_bit(Types.FP16), printed=Said.DIFFERENT)
+    accumulate_allreduce_grads_in_fp32: bool = option(
+        False, "job.main_grads_dtype", value=accumulates_in_fp32, printed=Said.DIFFERENT, bridge=""
+    )
+    bf16: bool = option(False, "job.precision", value=is_16_bit(Types.BF16), printed=Said.DIFFERENT)
+    grad_reduce_in_bf16: bool = option(
+        False, "job.main_grads_dtype", value=reduces_in_bf16, printed=Said.DIFFERENT, bridge=""
+    )
+    grad_reduce_in_fp32: bool = option(
+        False, "job.main_grads_dtype", value=reduces_in_fp32, flag="", bridge="ddp"
+    )
+    mixed_precision: str = option(
+        "bf16_mixed",
+        "job.precision",
+        value=mixed_precision,
+        flag="",
+        bridge="mixed_precision",
+        told=Said.ALWAYS,
+    )
+    fp8: str | None = option(
+        None, "job.precision", value=fp8_format, flag="--fp8-format", printed=Said.DIFFERENT
+    )
+    fp8_recipe: str | None = option(
+        None,
+        "job.precision",
+        config="delayed",
+        value=fp8_recipe,
+        strict=True,
+        printed=Said.ALWAYS,
+        since="0.12",
+    )
+    fp4: str | None = option(
+        None,
+        "job.precision",
+        value=fp4_format,
+        strict=True,
+        flag="--fp4-format",
+        printed=Said.DIFFERENT,
+        since="0.15",
+    )
+    fp4_recipe: str = option(
+        "nvfp4", "job.precision", value=fp4_recipe, printed=Said.ALWAYS, since="0.15"
+    )
+    fp8_param: bool = option(
+        False,
+        "job.fp8_param_gather",
+        flag="--fp8-param-gather",
+        printed=Said.DIFFERENT,
+        also=("fp8_param_gather",),
+        since="0.12",
+    )
+    first_last_layers_bf16: bool = option(
+        False, "model", printed=Said.DIFFERENT, when=is_quantized, since="0.12"
+    )
+    num_layers_at_start_in_bf16: int = option(1, "model", **_END, since="0.12")
+    num_layers_at_end_in_bf16: int = option(1, "model", **_END, since="0.12")
+    use_precision_aware_optimizer: bool = option(False, "job", **_STATE)
+    main_grads_dtype: str = harmless(
+        "fp32", "follows from the gradient buffer's type", bridge="optimizer"
+    )
+    main_params_dtype: str = option(
+        "fp32", "job", value=optimizer_type("main_params_dtype"), **_STATE
+    )
+    exp_avg_dtype: str = option("fp32", "job", value=optimizer_type("exp_avg_dtype"), **_STATE)
+    exp_avg_sq_dtype: str = option(
+        "fp32", "job", value=optimizer_type("exp_avg_sq_dtype"), **_STATE
+    )
+    optimizer_cpu_offload: bool = option(False, "job", **_STATE, since="0.12")
+    optimizer_offload_fraction: float = option(
+        0.0, "job", text="g", **{**_HOST, "printed": Said.ALWAYS}, since="0.12"
+    )
+    overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
+    store_param_remainders: bool = unpriced(
+        True,
+        "16 bits of an fp32 main parameter are modelled to lie in its weight",
+        bridge="optimizer",
+        flag="",
+        since="0.13",
+    )
+    params_dtype: str = harmless("fp32", "follows from fp16 and bf16", flag="")
+    pipeline_dtype: str | None = harmless(None, "follows from fp16 and bf16", flag="")
+    enable_autocast: bool = unpriced(False, "weights are modelled in the compute type", flag="")
+    autocast_dtype: str | None = harmless(None, "of enable_autocast", flag="")
+    fp8_output_proj: bool = checked(False, "the output layer is modelled in 16 bits", since="0.18")
+    fp8_quantizer_factory: str | None = checked(
+        None, "a recipe of one's own is not modelled", since="0.16"
+    )
+    fp4_quantizer_factory: str | None = refused(
+        None, "a recipe of one's own is not modelled", since="0.16"
+    )
+    fp4_param: bool = refused(
+        False,
+        "weights kept in 4 bits are not modelled",
+        flag="--fp4-param-gather",
+        also=("fp4_param_gather",),
+        since="0.15",
+    )
+    fp8_dot_product_attention: bool = option(False, "model", flag="")
+    fp8_multi_head_attention: bool = refused(
+        False, "attention with its projections in 8 bits is not modelled", flag=""
+    )
+    fp8_margin: int = harmless(0, _SCALING)
+    fp8_interval: int = harmless(1, _SCALING)
+    fp8_amax_history_len: int = harmless(1, _SCALING)
+    fp8_amax_compute_algo: str = harmless("most_recent", _SCALING)
+    fp8_wgrad: bool = unpriced(
+        True, "gradients of weights are modelled in 8 bits", off="--no-fp8-wgrad"
+    )
+    tp_only_amax_red: bool = harmless(False, _SCALING, flag="")
+    keep_fp8_transpose_cache: bool = unpriced(
+        False, "transposed copies are modelled as the recipe keeps them", bridge="ddp", since="0.14"
+    )
+    keep_fp8_transpose_cache_when_using_custom_fsdp: bool = unpriced(
+        False, "an old name of keep_fp8_transpose_cache", bridge="ddp", since="0.12", until="0.13"
+    )
+    disable_parameter_transpose_cache: bool = unpriced(
+        False, "transposed copies are modelled as the recipe keeps them", flag=""
+    )
+    disable_bf16_reduced_precision_matmul: bool = harmless(False, since="0.12")
+    reuse_grad_buf_for_mxfp8_param_ag: bool = unpriced(
+        False,
+        "the gather of MXFP8 weights is modelled with a buffer of its own",
+        bridge="ddp",
+        since="0.13",
+    )
+    quant_recipe: str | None = refused(
+        None, "a recipe for each layer is not modelled", flag="", since="0.13"
+    )
+    te_precision_config_file: str | None = refused(None, "a recipe for each layer is not modelled")
+    use_kitchen: bool = refused(False, _KITCHEN, flag="", since="0.13")
+    use_kitchen_attention: bool = refused(False, _KITCHEN, since="0.16")
+    kitchen_attention_backend: str = harmless("sdpa", _KITCHEN, since="0.16")
+    kitchen_config_file: str | None = refused(None, _KITCHEN)
+    kitchen_recipe_number: int | None = refused(None, _KITCHEN)
+    fp16_lm_cross_entropy: bool = unpriced(False, "the loss is modelled in fp32")

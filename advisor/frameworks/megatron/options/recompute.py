@@ -1,0 +1,124 @@
+"""Options of activation recompute, and of activations kept on the host."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    CALLABLE,
+    Said,
+    checked,
+    harmless,
+    option,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import packs_sequences
+
+CHECKPOINT: Final = "model.activations_checkpoint_"
+"""How NeMo 1's keys of recompute begin."""
+
+_SETTING: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
+}
+_SET: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.DIFFERENT,
+    "told_nemo": Said.DIFFERENT,
+}
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Recompute:
+    """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
+
+    recompute_granularity: str | None = option(
+        None, "recompute.granularity", nemo_1=CHECKPOINT + "granularity", **_SETTING
+    )
+    recompute_modules: tuple[str, ...] | None = option(
+        None, "recompute.modules", strict=True, nemo_1="", **_SETTING, since="0.12"
+    )
+    recompute_method: str | None = option(
+        None, "recompute.method", nemo_1=CHECKPOINT + "method", **_SETTING
+    )
+    recompute_num_layers: int | None = option(
+        None, "recompute.num_layers", nemo_1=CHECKPOINT + "num_layers", **_SETTING
+    )
+    distribute_saved_activations: bool = option(
+        False, "recompute", nemo_1="", **_SET, defaults={"0.15": None}
+    )
+    fine_grained_activation_offloading: bool = option(
+        False, "recompute.offload_modules", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
+    )
+    offload_modules: tuple[str, ...] = option(
+        (), "recompute", strict=True, nemo="", nemo_1="", **_SET, since="0.16"
+    )
+    cpu_offloading: bool = option(
+        False, "recompute.cpu_offloading_num_layers", flag="", **{**_SET, "printed": Said.NEVER}
+    )
+    cpu_offloading_weights: bool = option(
+        False,
+        "recompute.cpu_offloading_num_layers",
+        flag="",
+        **{**_SETTING, "printed": Said.NEVER},
+        defaults={"0.14": True},
+    )
+    cpu_offloading_num_layers: int = option(0, "recompute", **_SET)
+    moe_layer_recompute: bool = checked(False, "an old name of recompute_modules moe")
+    recompute_activations: bool = checked(False, "Megatron-LM's shorthand of selective recompute")
+    checkpoint_activations: bool = checked(False, "an old name, refused by Megatron-LM")
+    num_microbatches_with_partial_activation_checkpoints: int | None = unpriced(
+        None, "recompute is the same in every microbatch", flag=""
+    )
+    num_micro_batches_with_partial_activation_checkpoints: int | None = checked(
+        None, "of NeMo 1", flag="", bridge=""
+    )
+    activations_checkpoint_layers_per_pipeline: int | None = checked(
+        None, "of NeMo 1", flag="", bridge=""
+    )
+    mcore_gpt: bool = checked(
+        True,
+        "of NeMo 1: whether Megatron Core's transformer trains, or its own",
+        flag="",
+        bridge="",
+    )
+    cpu_offloading_activations: bool = unpriced(
+        True, "activations are what cpu_offloading moves", flag=""
+    )
+    cpu_offloading_double_buffering: bool = unpriced(
+        False, "a second buffer of offloaded layers is not modelled", flag="", since="0.14"
+    )
+    cpu_offloading_retain_pinned_cpu_buffers: bool = harmless(
+        False, "memory of the host", since="0.17"
+    )
+    _cpu_offloading_context: object = harmless(None, CALLABLE, flag="")
+    min_offloaded_tensor_size: int = unpriced(
+        1048576, "offloaded modules are modelled whole", since="0.16"
+    )
+    fine_grained_offloading_max_inflight_offloads: int | None = checked(
+        None, "copies are modelled to end before their memory is wanted", since="0.18"
+    )
+    delay_offload_until_cuda_graph: bool = unpriced(
+        False, "offload is modelled to start with the module", since="0.19"
+    )
+    delta_offload_bytes_across_pp_ranks: int = unpriced(
+        0, "every stage is modelled to offload the same", since="0.19"
+    )
+    activation_offload_fraction: float = unpriced(
+        1.0, "every layer is modelled to offload", since="0.19"
+    )
+    moe_paged_stash: bool = checked(
+        False, "a stash of the experts' activations is not modelled", since="0.18"
+    )
+    moe_paged_stash_page_size: int = harmless(64, "of moe_paged_stash", since="0.18")
+    moe_paged_stash_buffer_size_factor_cuda: float = harmless(
+        1.1, "of moe_paged_stash", since="0.18"
+    )
+    moe_paged_stash_buffer_size_factor_cpu: float = harmless(
+        0.0, "of moe_paged_stash", since="0.18"
+    )
+    expandable_segments: bool = option(False, "job", flag="", bridge="")
+    packed_sequences: bool = option(
+        False, "job.mean_packed_length", value=packs_sequences, flag="", bridge=""
+    )
+    transformer_engine_version: str = option("", "job", flag="", bridge="")

@@ -1,0 +1,180 @@
+"""All options of Megatron, and what they are found by."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.communication import Communication
+from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.graphs import CudaGraphs
+from advisor.frameworks.megatron.options.hybrid import Hybrid
+from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.inference import Inference
+from advisor.frameworks.megatron.options.launcher import ASIDE
+from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
+from advisor.frameworks.megatron.options.option import (
+    ROW,
+    Default,
+    Kind,
+    Option,
+    Status,
+    dashed,
+    kind_of,
+)
+from advisor.frameworks.megatron.options.parallelism import Parallelism
+from advisor.frameworks.megatron.options.precision import Precision
+from advisor.frameworks.megatron.options.recompute import Recompute
+from advisor.frameworks.megatron.options.shape import Shape
+from advisor.frameworks.megatron.options.training import Batch, Loop
+
+
+class Section(NamedTuple):
+    """Rows of one subject; `bridge`: where Megatron Bridge keeps them, but for rows that say it."""
+
+    rows: type[Any]
+    title: str
+    bridge: str = "model"
+
+
+SECTIONS: Final = (
+    Section(Parallelism, "Degrees of parallelism"),
+    Section(Experts, "Experts"),
+    Section(Attention, "Attention and multi-token prediction"),
+    Section(Hybrid, "Mixers other than attention"),
+    Section(Shape, "Shape of the model"),
+    Section(Implementation, "Kernels and fusions"),
+    Section(Loss, "Loss"),
+    Section(Precision, "Number types"),
+    Section(Recompute, "Recompute and activation offload"),
+    Section(CudaGraphs, "CUDA graphs"),
+    Section(Communication, "Communication"),
+    Section(OptimizerStep, "Optimizer", "optimizer"),
+    Section(DataParallel, "Data parallelism", "ddp"),
+    Section(Batch, "Batch", "train"),
+    Section(Loop, "Training loop", "train"),
+    Section(Inference, "Inference"),
+)
+
+
+def _release(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def _path(given: str | None, usual: str, name: str) -> str:
+    """A path is given whole, or as the section that holds the name; the usual one by default."""
+    section = usual if given is None else given
+    if not section or name.endswith(section.rpartition(".")[2]):
+        return section
+    return f"{section}.{name}"
+
+
+def _spelled(said: dict[str, Any], name: str, default: object) -> dict[str, str]:
+    """The flag, and the one that switches off what is on by default."""
+    on_by_default = default is True and "flag" not in said
+    flag = said.get("flag", "" if on_by_default else dashed(name))
+    return {"flag": flag, "off": said.get("off", dashed(f"no_{name}") if on_by_default else "")}
+
+
+def _row(field: Any, section: Section) -> Option:
+    said = dict(field.metadata[ROW])
+    name = field.name
+    nemo = _path(said.pop("nemo", None), "model.config" if section.bridge == "model" else "", name)
+    for key in ("since", "until", "renamed"):
+        if key in said:
+            said[key] = _release(said[key])
+    older = said.pop("defaults", {})
+    ours = said.pop("ours", "")
+    return Option(
+        **{
+            **said,
+            **_spelled(said, name, field.default),
+            "name": name,
+            "ours": f"{ours}.{name}" if ours and "." not in ours else ours,
+            "kind": kind_of(field.type),
+            "default": field.default,
+            "defaults": tuple(Default(_release(text), value) for text, value in older.items()),
+            "subject": section.title,
+            "bridge": _path(said.get("bridge"), section.bridge, name),
+            "nemo": nemo,
+            "nemo_1": said.get("nemo_1", f"model.{name}" if nemo else ""),
+        }
+    )
+
+
+def _aside() -> list[Option]:
+    return [
+        Option(
+            name=name,
+            kind=Kind.TEXT,
+            subject=subject,
+            flag=dashed(name),
+            status=Status.HARMLESS,
+            note=subject,
+        )
+        for subject, names in ASIDE.items()
+        for name in names.split()
+    ]
+
+
+_BY_SECTION: Final = {
+    section.rows: tuple(_row(field, section) for field in fields(section.rows))
+    for section in SECTIONS
+}
+SETTINGS: Final = {row.name: row for rows in _BY_SECTION.values() for row in rows}
+"""Options that RawSettings has, by name."""
+OPTIONS: Final = {**SETTINGS, **{row.name: row for row in _aside()}}
+"""Every option that is known, by name."""
+
+
+def rows_of(section: type[Any]) -> tuple[Option, ...]:
+    """The rows of a section, in order."""
+    return _BY_SECTION[section]
+
+
+def _others_of(row: Option) -> Iterator[str]:
+    """Names of one option in other releases and on the command line."""
+    yield from (row.was, *row.also, row.nemo_1.removeprefix("model."))
+    yield row.flag.removeprefix("--").replace("-", "_")
+
+
+@lru_cache(maxsize=1)
+def other_names() -> dict[str, Option]:
+    """Options by names that are not their own: another release's, NeMo 1's, the command line's."""
+    return {
+        other: row
+        for row in OPTIONS.values()
+        for other in _others_of(row)
+        if other and other not in OPTIONS
+    }
+
+
+def option_of_field(name: str) -> Option | None:
+    """The option behind a field of any release's configuration; None where none is known."""
+    return OPTIONS.get(name) or other_names().get(name)
+
+
+@lru_cache(maxsize=1)
+def _off_flags() -> dict[str, Option]:
+    """Flags that switch off: --no-X, which Megatron-LM also takes as --disable-X."""
+    off = {row.off: row for row in OPTIONS.values() if row.off}
+    return {re.sub("^--no-", "--disable-", flag): row for flag, row in off.items()} | off
+
+
+def switches_off(flag: str) -> bool:
+    """Whether a word of a command line is a switch whose presence is a False."""
+    return flag in _off_flags()
+
+
+def option_of_flag(flag: str) -> Option | None:
+    """The option behind a word of a command line; None where none is known.
+
+    >>> option_of_flag("--fp8-format").name
+    'fp8'
+    """
+    if not flag.startswith("--") or "_" in flag:
+        return None
+    return _off_flags().get(flag) or option_of_field(flag.removeprefix("--").replace("-", "_"))

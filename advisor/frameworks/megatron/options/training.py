@@ -1,0 +1,69 @@
+"""Options of the batch and of the training loop."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from advisor.frameworks.megatron.options.option import (
+    Said,
+    harmless,
+    option,
+    refused,
+    unpriced,
+)
+from advisor.frameworks.megatron.options.values import loads_mask
+
+_BATCH: Final[dict[str, Any]] = {
+    "printed": Said.LAYOUT,
+    "told": Said.ALWAYS,
+    "told_nemo": Said.ALWAYS,
+    "nemo": "data",
+}
+_RAMP: Final = "every step is modelled with the whole global batch"
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Batch:
+    """Options of the batch."""
+
+    seq_length: int | None = option(None, "job", printed=Said.LAYOUT)
+    micro_batch_size: int | None = option(None, "job", **_BATCH)
+    global_batch_size: int | None = option(None, "job", **_BATCH)
+    rampup_batch_size: tuple[str, ...] = unpriced((), _RAMP)
+    step_batch_size_schedule: str | None = unpriced(None, _RAMP)
+    decrease_batch_size_if_needed: bool = unpriced(False, _RAMP)
+    batch_size: int | None = harmless(
+        None, "an old name of micro_batch_size, refused by Megatron-LM", bridge=""
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Loop:
+    """Options of the training loop that change its memory or time."""
+
+    create_attention_mask_in_dataloader: bool = option(
+        True, "job.create_attention_mask", value=loads_mask, printed=Said.DIFFERENT, bridge=""
+    )
+    empty_unused_memory_level: int = unpriced(0, "the allocator is modelled to keep what it has")
+    manual_gc: bool = harmless(False, "Python's garbage")
+    manual_gc_interval: int = harmless(0, "Python's garbage")
+    manual_gc_eval: bool = harmless(True, "Python's garbage")
+    train_sync_interval: int | None = harmless(None)
+    check_weight_hash_across_dp_replicas_interval: int | None = harmless(None)
+    reset_position_ids: bool = unpriced(
+        False, "documents of one sample are modelled to see each other"
+    )
+    reset_attention_mask: bool = unpriced(
+        False, "documents of one sample are modelled to see each other"
+    )
+    dataloader_inter_document_masking: bool = unpriced(
+        False, "documents of one sample are modelled to see each other"
+    )
+    sft: bool = refused(False, "batches of conversations are not modelled")
+    perform_rl_step: bool = refused(False, "reinforcement learning is not modelled")
+    freeze_all_layers: bool = refused(False, "frozen weights are not modelled")
+    logits_save_dir: str | None = refused(None, "distillation is not modelled")
+    logits_load_dir: str | None = refused(None, "distillation is not modelled")
+    inprocess_restart: bool = unpriced(False, "what restarts keep is not modelled")
+    yaml_cfg: str | None = refused(None, "options in another file: lint or give that file")
+    use_checkpoint_args: bool = unpriced(False, "options in a checkpoint are not seen")
+    fake_process_group: bool = harmless(False, "of tests")

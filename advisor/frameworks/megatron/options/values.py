@@ -1,0 +1,276 @@
+"""How values of Megatron's options follow from a job, where they are not just a field of ours."""
+
+from typing import Final
+
+from advisor.base.dtypes import DType, Precision
+from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueOf
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.job.job import CudaGraphImpl, Optimizer
+from advisor.job.pipeline_split import most_layers_of_chunk
+from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion
+
+
+def has_experts(job: Described) -> bool:
+    """Whether any layer is a mixture of experts."""
+    return job.model.num_moe_experts is not None
+
+
+def is_latent(job: Described) -> bool:
+    """Whether attention is latent."""
+    return job.model.multi_latent_attention
+
+
+def has_windows(job: Described) -> bool:
+    """Whether any layer attends to a window."""
+    return job.model.window_size is not None
+
+
+def is_quantized(job: Described) -> bool:
+    """Whether linear layers compute in 8 or 4 bits."""
+    return job.config.precision.is_quantized
+
+
+def ends_in_16_bits(job: Described) -> bool:
+    """Whether the first and last layers do not."""
+    return job.model.first_last_layers_bf16 and is_quantized(job)
+
+
+def offloads_optimizer(job: Described) -> bool:
+    """Whether a part of the optimizer works on the host."""
+    return job.config.optimizer_cpu_offload
+
+
+def has_graphs(job: Described) -> bool:
+    """Whether anything is captured in CUDA graphs."""
+    return job.config.cuda_graph_impl is not CudaGraphImpl.NONE
+
+
+def is_not_muon(job: Described) -> bool:
+    """Whether the optimizer may shard tensors; what Muon needs is told apart (muon_overrides)."""
+    return not job.config.optimizer.is_muon
+
+
+def has_chunks_by_number(job: Described) -> bool:
+    """Whether virtual stages are given by their number: an uneven split that no text spells."""
+    layout = job.layout
+    uneven = not layout.splits_evenly and not layout.pipeline_model_parallel_layout
+    return uneven and not job.model.hybrid_layer_pattern
+
+
+def cp_comm_types(job: Described, revision: Revision) -> object:
+    """One for all layers; nothing without context parallelism."""
+    layout = job.layout
+    return (str(layout.cp_comm_type),) if layout.context_parallel_size > 1 else UNSAID
+
+
+def hierarchical_sizes(job: Described, revision: Revision) -> object:
+    """The two degrees of a2a+p2p."""
+    return tuple(str(size) for size in job.layout.hierarchical_context_parallel_sizes or ())
+
+
+def virtual_stages(job: Described, revision: Revision) -> object:
+    """Model chunks of a stage; Megatron's None where there is one."""
+    chunks = job.layout.virtual_pipeline_model_parallel_size
+    return chunks if chunks > 1 else None
+
+
+def layers_of_virtual_stage(job: Described, revision: Revision) -> object:
+    """Layers of a model chunk, the spelling of an even split that every release takes."""
+    layout = job.layout
+    if layout.virtual_pipeline_model_parallel_size == 1 or job.model.hybrid_layer_pattern:
+        return UNSAID
+    return most_layers_of_chunk(job.model, layout) if layout.splits_evenly else UNSAID
+
+
+def split_text(job: Described, revision: Revision) -> object:
+    """The text that spells every chunk."""
+    return job.layout.pipeline_model_parallel_layout or None
+
+
+def expert_tensor_degree(job: Described) -> object:
+    """What a recipe is told: a recipe may have set another than the tensor-parallel degree."""
+    return job.layout.expert_tensor_degree
+
+
+def window_pair(job: Described, revision: Revision) -> object:
+    """Tokens before and behind, as Megatron-LM's arguments read them."""
+    return None if job.model.window_size is None else f"{job.model.window_size},0"
+
+
+_VARIANTS_OF_MAIN: Final = {AttentionVariant.GATED_DELTA_NET: "gdn"}
+
+
+def attention_variant(job: Described, revision: Revision) -> object:
+    """Its name in the release."""
+    variant = job.model.experimental_attention_variant
+    if variant is None:
+        return None
+    return _VARIANTS_OF_MAIN[variant] if revision.at_least(0, 20) else str(variant)
+
+
+def has_activation(activation: Activation) -> ValueOf:
+    """Whether the MLP's activation is this one."""
+    return lambda job, revision: job.model.activation is activation
+
+
+def is_gated(job: Described, revision: Revision) -> object:
+    """Whether linear_fc1 has two halves."""
+    return job.model.activation.gated
+
+
+def untied(job: Described, revision: Revision) -> object:
+    """Whether the output layer has weights of its own."""
+    return not job.model.share_embeddings_and_output_weights
+
+
+def grouped_queries(job: Described, revision: Revision) -> object:
+    """Whether heads share keys and values."""
+    return job.model.num_query_groups < job.model.num_attention_heads
+
+
+def packs_sequences(job: Described, revision: Revision) -> object:
+    """Whether a sample is of several documents."""
+    return job.config.mean_packed_length is not None
+
+
+def is_16_bit(precision: Precision) -> ValueOf:
+    """Whether this is the 16-bit type beneath the job's precision."""
+    half = precision is Precision.FP16
+    return lambda job, revision: (job.config.precision is Precision.FP16) == half
+
+
+def accumulates_in_fp32(job: Described, revision: Revision) -> object:
+    """--fp16 alone does not reduce gradients in fp32."""
+    return job.config.precision is Precision.FP16 and reduces_in_fp32(job, revision)
+
+
+def reduces_in_bf16(job: Described, revision: Revision) -> object:
+    """--bf16 alone reduces gradients in fp32."""
+    bf16 = job.config.main_grads_dtype is DType.BF16
+    return bf16 and job.config.precision is not Precision.FP16
+
+
+def reduces_in_fp32(job: Described, revision: Revision) -> object:
+    """Whether the gradient buffer is in fp32."""
+    return job.config.main_grads_dtype is DType.FP32
+
+
+MIXED_PRECISION: Final = {
+    Precision.BF16: "bf16_mixed",
+    Precision.FP16: "fp16_mixed",
+    Precision.FP8_DELAYED: "bf16_with_fp8_delayed_scaling_mixed",
+    Precision.FP8_CURRENT: "bf16_with_fp8_current_scaling_mixed",
+    Precision.FP8_BLOCKWISE: "bf16_with_fp8_subchannel_scaling_mixed",
+    Precision.MXFP8: "bf16_with_mxfp8_mixed",
+    Precision.NVFP4: "bf16_with_nvfp4_mixed",
+}
+"""Megatron Bridge's name of each precision (training/mixed_precision.py)."""
+
+
+def mixed_precision(job: Described, revision: Revision) -> object:
+    """Bridge's name of the precision, which overwrites fp8 and gradient types at validation."""
+    return MIXED_PRECISION[job.config.precision]
+
+
+FP8_RECIPES: Final = {
+    Precision.FP8_DELAYED: "delayed",
+    Precision.FP8_CURRENT: "tensorwise",
+    Precision.FP8_BLOCKWISE: "blockwise",
+    Precision.MXFP8: "mxfp8",
+}
+"""``fp8_recipe`` of each 8-bit precision (megatron-core enums.py, Fp8Recipe)."""
+
+
+def fp8_format(job: Described, revision: Revision) -> object:
+    """Forward in E4M3, backward in E5M2 where the recipe has both."""
+    return "hybrid" if job.config.precision.is_fp8 else None
+
+
+def fp8_recipe(job: Described, revision: Revision) -> object:
+    """The scaling recipe; 0.11 has delayed scaling alone, and no option for it."""
+    precision = job.config.precision
+    if precision is Precision.FP8_DELAYED and not revision.at_least(0, 12):
+        return UNSAID
+    return FP8_RECIPES.get(precision, UNSAID)
+
+
+def fp4_format(job: Described, revision: Revision) -> object:
+    """The only one."""
+    return "e2m1" if job.config.precision is Precision.NVFP4 else None
+
+
+def fp4_recipe(job: Described, revision: Revision) -> object:
+    """The only one that is modelled."""
+    return "nvfp4" if job.config.precision is Precision.NVFP4 else UNSAID
+
+
+_TYPE_NAMES: Final = {
+    DType.FP32: "fp32",
+    DType.FP16: "fp16",
+    DType.BF16: "bf16",
+    DType.FLOAT8: "fp8",
+}
+
+
+def optimizer_type(field: str) -> ValueOf:
+    """Megatron-LM's name of a type of the optimizer's tensors."""
+    return lambda job, revision: _TYPE_NAMES[getattr(job.config, field)]
+
+
+def deals_whole_tensors(job: Described, revision: Revision) -> object:
+    """From 0.18 on by default matrices are packed into padded buffers, and the others go to the
+    distributed optimizer; the model is of the older way."""
+    deals = job.config.optimizer is Optimizer.DIST_MUON and revision.at_least(0, 18)
+    return False if deals else UNSAID
+
+
+def gathers_beside(job: Described, revision: Revision) -> object:
+    """Refused without the distributed optimizer and without overlap_grad_reduce."""
+    layout = job.layout
+    able = layout.use_distributed_optimizer and layout.overlap_grad_reduce
+    return layout.overlap_param_gather and able
+
+
+def loads_mask(job: Described, revision: Revision) -> object:
+    """The data loader makes a boolean mask of all pairs of positions, unless it is told not to."""
+    return job.config.loads_attention_mask
+
+
+def _graph(job: Described, revision: Revision) -> tuple[CudaGraphImpl, tuple[str, ...]]:
+    """Before 0.18 a graph of the whole iteration is spelt local with scope full_iteration."""
+    impl = job.config.cuda_graph_impl
+    if impl is CudaGraphImpl.FULL_ITERATION and str(impl) not in revision.cuda_graph_impls:
+        return CudaGraphImpl.LOCAL, ("full_iteration",)
+    return impl, job.config.cuda_graph_modules
+
+
+def graph_impl(job: Described, revision: Revision) -> object:
+    """cuda_graph_impl, from the release on that has it."""
+    return str(_graph(job, revision)[0]) if revision.cuda_graph_impls else UNSAID
+
+
+def old_graphs(impl: CudaGraphImpl) -> ValueOf:
+    """The switch that stood for `impl` before."""
+    return lambda job, revision: not revision.cuda_graph_impls and _graph(job, revision)[0] is impl
+
+
+def graph_modules(job: Described, revision: Revision) -> object:
+    """Modules that are captured; none: the whole layer."""
+    return _graph(job, revision)[1]
+
+
+def checks_for_nan(job: Described, revision: Revision) -> object:
+    """A graph of the whole iteration excludes the check."""
+    whole = job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION
+    return False if whole else UNSAID
+
+
+def fuses_loss(job: Described, revision: Revision) -> object:
+    """Whether the loss is one kernel."""
+    return job.model.cross_entropy_fusion is not CrossEntropyFusion.NONE
+
+
+def loss_fusion(job: Described, revision: Revision) -> object:
+    """Whose."""
+    fusion = job.model.cross_entropy_fusion
+    return UNSAID if fusion is CrossEntropyFusion.NONE else str(fusion)

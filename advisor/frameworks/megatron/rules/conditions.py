@@ -1,0 +1,55 @@
+"""Conditions that several rules share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from advisor.base.units import nearest_names
+from advisor.frameworks.megatron.raw import RawSettings
+
+
+def lists(raw: RawSettings, module: str) -> bool:
+    """Whether selective recompute has `module` in a list that somebody wrote."""
+    return raw.selective and raw.recompute_modules is not None and module in raw.recompute_modules
+
+
+def selects(raw: RawSettings, module: str) -> bool:
+    """Whether selective recompute has `module` in its list, the promoted one included."""
+    return raw.selective and module in raw.effective_modules
+
+
+def replayed(raw: RawSettings, *modules: str) -> list[str]:
+    """Those of `modules` that recompute replays after all of Megatron's promotions."""
+    return [module for module in modules if module in raw.recomputed_modules]
+
+
+def offloaded(raw: RawSettings, *modules: str) -> list[str]:
+    """Those of `modules` that are in offload_modules, whether anything reads it or not."""
+    return [module for module in modules if module in raw.offload_modules]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Names that are not accepted, printed with commas, and what to write for the first of them."""
+
+    names: tuple[str, ...]
+    advice: str
+
+    def __str__(self) -> str:
+        return ", ".join(self.names)
+
+    @property
+    def first(self) -> str:
+        """The name that the advice is about."""
+        return self.names[0]
+
+    def with_versions(self, versions: Sequence[str]) -> "Unknown":
+        """With the versions that accept the first name as the advice, where there are any."""
+        if not versions:
+            return self
+        return Unknown(self.names, f"{self.first} needs version {' or '.join(versions)}")
+
+
+def unknown(wanted: Iterable[str | None], known: Sequence[str]) -> Unknown | None:
+    """The names in `wanted` that are not in `known`; None stands for an option that is not set."""
+    names = tuple(name for name in wanted if name is not None and name not in known)
+    return Unknown(names, nearest_names(names[0], known)) if names else None

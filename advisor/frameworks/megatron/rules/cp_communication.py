@@ -1,0 +1,208 @@
+"""Which attention runs over context-parallel ranks, by kind of communication and by release.
+
+Read in Transformer Engine 2.6 to 2.20.2, pytorch/attention/dot_product_attention/
+(context_parallel.py: attn_forward_func_with_cp and the three functions; utils.py:
+get_attention_backend), and in megatron-core's TransformerConfig and arguments.py; not run.
+"""
+
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    arguments,
+    config,
+    function,
+)
+
+_KINDS: Final = ("p2p", "all_gather", "a2a", "a2a+p2p")
+_RINGS: Final = frozenset({"p2p", "a2a+p2p"})
+_LATENT_EVERYWHERE: Final = (2, 15)
+_PACKED_SINCE: Final = {"a2a": (2, 10), "all_gather": (2, 18), "a2a+p2p": (2, 19)}
+"""First release of Transformer Engine with the layout thd in each kind."""
+_PACKED_SINKS_SINCE: Final = (2, 12)
+"""The same for sinks; it wants cuDNN 9.18 as well."""
+
+
+def _kinds(raw: RawSettings) -> tuple[str, ...]:
+    """Kinds in use; none where one rank has the whole sequence."""
+    return (raw.cp_comm_type or ("p2p",)) if raw.context_parallel_size > 1 else ()
+
+
+def _release(raw: RawSettings, revision: Revision) -> tuple[int, int]:
+    text = raw.transformer_engine_version or revision.transformer_engine
+    major, minor = text.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _bad_hierarchy(raw: RawSettings, _: Revision) -> str:
+    """The sizes of the two levels, where they do not make up CP."""
+    sizes, wanted = raw.hierarchical_context_parallel_sizes, "a2a+p2p" in raw.cp_comm_type
+    degrees = [int(size) for size in sizes if size.isdigit()]
+    fits = len(degrees) == len(sizes) and prod(degrees) == raw.context_parallel_size
+    if (not sizes and not wanted) or (fits and (len(sizes) == 2 or not wanted)):
+        return ""
+    return " ".join(sizes) or "none"
+
+
+def _exchanged_heads(raw: RawSettings, revision: Revision) -> Problem | None:
+    """a2a needs attention heads and query groups of a TP rank that CP divides."""
+    heads, tp = raw.num_attention_heads, raw.tensor_model_parallel_size
+    cp = raw.context_parallel_size
+    if "a2a" not in _kinds(raw) or heads is None:
+        return None
+    groups = max(1, (raw.num_query_groups or heads) // tp)
+    if heads // tp % cp == 0 and groups % cp == 0:
+        return None
+    return Problem(
+        f"cp_comm_type a2a over {cp} ranks, and a TP rank has {heads // tp} heads with {groups} "
+        "query groups",
+        "use p2p or all_gather, or a2a+p2p over fewer ranks",
+        "AssertionError: The number of attention heads needs to be divisible by CP size!",
+    )
+
+
+def _has_sinks(raw: RawSettings) -> bool:
+    return raw.softmax_type != "vanilla"
+
+
+def _window(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Sliding windows need cp_comm_type a2a or all_gather."""
+    rings = [kind for kind in _kinds(raw) if kind in _RINGS]
+    if not rings or raw.window_size is None:
+        return None
+    return Problem(
+        f"window_size = {raw.window_size} with cp_comm_type = {rings[0]}",
+        "use cp_comm_type a2a" + ("" if _has_sinks(raw) else " or all_gather"),
+        "AssertionError: Context parallelism does not support sliding window attention with",
+    )
+
+
+def _latent_attention(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Before Transformer Engine 2.15 latent attention needs a ring, and no fp8 attention."""
+    if not raw.multi_latent_attention or _release(raw, revision) >= _LATENT_EVERYWHERE:
+        return None
+    others = [kind for kind in _kinds(raw) if kind not in _RINGS]
+    if others:
+        return Problem(
+            f"multi_latent_attention with cp_comm_type = {others[0]}",
+            "use cp_comm_type p2p or a2a+p2p, or Transformer Engine 2.15",
+            "AssertionError: Context parallelism does not support MLA with",
+        )
+    if not _kinds(raw) or not (raw.fp8 and raw.fp8_dot_product_attention):
+        return None
+    return Problem(
+        "multi_latent_attention with fp8_dot_product_attention over context-parallel ranks",
+        "drop fp8_dot_product_attention, or use Transformer Engine 2.15",
+        "ValueError: No dot product attention backend is available",
+    )
+
+
+def _packed_sequences(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Packed sequences: p2p; a2a from Transformer Engine 2.10, all_gather 2.18, a2a+p2p 2.19."""
+    if not raw.packed_sequences:
+        return None
+    release = _release(raw, revision)
+    for kind in _kinds(raw):
+        since = _PACKED_SINCE.get(kind, release)
+        if _has_sinks(raw):
+            since = max(since, _PACKED_SINKS_SINCE)
+        if release < since:
+            return Problem(
+                f"packed sequences with cp_comm_type = {kind} and Transformer Engine "
+                f"{release[0]}.{release[1]}",
+                ("" if _has_sinks(raw) else "use cp_comm_type p2p, or ")
+                + f"use Transformer Engine {since[0]}.{since[1]}",
+                "AssertionError: thd format is not supported",
+            )
+    return None
+
+
+_SOURCE: Final = "Transformer Engine 2.20.2 attention/dot_product_attention/context_parallel.py"
+_crashes = partial(Guard, verdict=Verdict.CRASHES, authority=Authority.TRAINING, source=_SOURCE)
+_breaks = partial(function, source=_SOURCE, verdict=Verdict.CRASHES, authority=Authority.TRAINING)
+_hierarchical_sizes = Guard(
+    summary="a2a+p2p needs two hierarchical_context_parallel_sizes whose product is CP.",
+    when=_bad_hierarchy,
+    reason="hierarchical_context_parallel_sizes = {found} with context_parallel_size = "
+    "{raw.context_parallel_size}",
+    fix="give two numbers with the product {raw.context_parallel_size}: all-to-all ranks, then "
+    "those of the ring",
+    raises="AssertionError",
+    authority=Authority.LAUNCHER,
+    source=arguments(473, 580, 564),
+)
+
+RULES: Final[dict[str, Rule]] = {
+    "cp_comm_type_per_layer": Guard(
+        summary="A list of cp_comm_type has one entry a layer.",
+        given=lambda raw, _: raw.num_layers is not None and len(_kinds(raw)) > 1,
+        when=lambda raw, _: len(_kinds(raw)) != raw.num_layers and f"{len(_kinds(raw))}",
+        reason="cp_comm_type has {found} entries and the model {raw.num_layers} layers",
+        fix="give one kind for all layers, or {raw.num_layers}",
+        raises="AssertionError: Length of cp_comm_type ({found}) should equal to",
+        source=config(1203, 1350, 1493, 1930, 2172, 2485, 2780),
+    ),
+    "hierarchical_sizes": _hierarchical_sizes,
+    "bridge_hierarchical_sizes": replace(
+        _hierarchical_sizes,
+        authority=Authority.BRIDGE,
+        source="Megatron Bridge 0.6.0 training/config.py:_validate_cp_comm_type",
+    ),
+    "nemo_without_hierarchy": Guard(
+        summary="NeMo has no hierarchical_context_parallel_sizes, without which a2a+p2p does not "
+        "run.",
+        when=lambda raw, _: "a2a+p2p" in _kinds(raw),
+        reason="cp_comm_type a2a+p2p, and NeMo builds no hierarchical groups",
+        fix="use p2p, all_gather or a2a",
+        authority=Authority.NEMO,
+        source="nemo_toolkit 2.5.3 nemo/lightning",
+    ),
+    "cp_needs_transformer_engine": Guard(
+        summary="Context parallelism needs transformer_impl transformer_engine.",
+        when=lambda raw, _: _kinds(raw) and raw.transformer_impl == "local",
+        reason="context_parallel_size = {raw.context_parallel_size} with transformer_impl = local",
+        fix="use transformer_impl transformer_engine",
+        raises="AssertionError: Context parallelism is only supported by TEDotProductAttention!",
+        authority=Authority.TRAINING,
+        source="megatron-core 0.16.1 transformer/dot_product_attention.py:58",
+    ),
+    "cp_needs_fused_kernels": _crashes(
+        summary="No unfused attention runs over context-parallel ranks.",
+        given=lambda raw, _: raw.transformer_impl != "local",
+        when=lambda raw, _: _kinds(raw) and raw.attention_backend == "unfused",
+        reason="attention_backend = unfused has no context parallelism",
+        fix="use attention_backend fused, flash or auto",
+        raises="ValueError: No dot product attention backend is available",
+        source="Transformer Engine 2.20.2 attention/dot_product_attention/utils.py",
+    ),
+    "cp_comm_type_known": _crashes(
+        summary="cp_comm_type is p2p, all_gather, a2a or a2a+p2p, whatever the help of Megatron-LM "
+        "says.",
+        # Its help spells allgather, which sparse attention alone understands.
+        given=lambda raw, _: raw.experimental_attention_variant != "dsa",
+        when=lambda raw, _: [kind for kind in _kinds(raw) if kind not in _KINDS][:1],
+        reason="cp_comm_type = {found} is none of p2p, all_gather, a2a, a2a+p2p",
+        fix="use one of p2p, all_gather, a2a, a2a+p2p",
+        raises="ValueError: Unsupported communication type: {found}!",
+    ),
+    "cp_exchanged_heads": _breaks(_exchanged_heads),
+    "cp_window": _breaks(_window),
+    "cp_sinks": _crashes(
+        summary="Softmax with sinks needs cp_comm_type a2a.",
+        when=lambda raw, _: _has_sinks(raw) and [kind for kind in _kinds(raw) if kind != "a2a"][:1],
+        reason="softmax_type = {raw.softmax_type} with cp_comm_type = {found}",
+        fix="use cp_comm_type a2a",
+        raises="AssertionError: Context parallelism only supports",
+    ),
+    "cp_latent_attention": _breaks(_latent_attention),
+    "cp_packed_sequences": _breaks(_packed_sequences),
+}

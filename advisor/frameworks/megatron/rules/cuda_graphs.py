@@ -1,0 +1,358 @@
+"""Rules of TransformerConfig on CUDA graphs, alone, around experts, and with recompute or offload.
+
+Releases before 0.16 do not look at the modules that a graph captures.
+"""
+
+from collections.abc import Set
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import replayed, unknown
+from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+
+
+def _flags(raw: RawSettings, _: Revision) -> Problem | None:
+    """enable_cuda_graph, external_cuda_graph and cuda_graph_impl exclude each other."""
+    old_spelling = raw.enable_cuda_graph or raw.external_cuda_graph
+    if old_spelling and raw.cuda_graph_impl != "none":
+        return Problem(
+            "enable_cuda_graph or external_cuda_graph with cuda_graph_impl = "
+            f"{raw.cuda_graph_impl}",
+            "drop the old spelling",
+            "AssertionError: Do not use enable_cuda_graph or external_cuda_graph with cuda_graph",
+        )
+    if raw.enable_cuda_graph and raw.external_cuda_graph:
+        return Problem(
+            "enable_cuda_graph and external_cuda_graph are both on",
+            "use cuda_graph_impl local or transformer_engine",
+            "AssertionError: enable_cuda_graph and external_cuda_graph cannot be enabled at the "
+            "same",
+        )
+    return None
+
+
+def _modules(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The captured modules must be known to the release; checked from 0.16 on."""
+    wanted = () if raw.cuda_graph_modules == ("full",) else raw.cuda_graph_modules
+    found, field = unknown(wanted, revision.cuda_graph_modules), revision.cuda_graph_field
+    if found is None:
+        return None
+    if "full" in found.names:
+        return Problem(
+            f"{field} has full beside {names([m for m in wanted if m != 'full'])}",
+            f"leave {field} empty to capture the whole layer",
+            "AssertionError: full scope cannot be used with other scopes.",
+        )
+    return Problem(
+        f"{field} {found}: not accepted by {revision.label}",
+        found.advice,
+        f"KeyError: '{found.first}'",
+    )
+
+
+def _impl(raw: RawSettings, revision: Revision) -> Problem | None:
+    """cuda_graph_impl must be known to the release."""
+    found = unknown((raw.cuda_graph_impl,), revision.cuda_graph_impls)
+    if found is None:
+        return None
+    old_spelling = "cuda_graph_impl local with cuda_graph_scope full_iteration"
+    return Problem(
+        f"cuda_graph_impl = {found}: not accepted by {revision.label}",
+        old_spelling if found.first == "full_iteration" else found.advice,
+        f"AssertionError: Invalid cuda graph implementation: {found}",
+    )
+
+
+def _full_iteration(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph of the whole iteration captures no single modules and needs its own impl."""
+    graphs = graphs_of(raw, revision)
+    if graphs.impl == "full_iteration" and graphs.modules and revision.at_least(0, 18):
+        return Problem(
+            f"cuda_graph_impl = full_iteration with cuda_graph_modules {names(graphs.modules)}",
+            "drop cuda_graph_modules",
+            "AssertionError: cuda_graph_modules must be empty when cuda_graph_impl=",
+        )
+    if graphs.impl != "transformer_engine" or "full_iteration" not in graphs.modules:
+        return None
+    new = "AssertionError: cuda_graph_modules='full_iteration' cannot be combined with"
+    old = "AssertionError: To use full iteration cuda graph, please use cuda_graph_impl=local"
+    return Problem(
+        "cuda_graph_impl = transformer_engine with scope full_iteration",
+        "use cuda_graph_impl full_iteration (local before 0.18)",
+        new if revision.at_least(0, 18) else old,
+    )
+
+
+def _beside_cpu_offloading(raw: RawSettings, revision: Revision) -> str:
+    """The kind of graphs, where it does not go with cpu_offloading."""
+    graphs = graphs_of(raw, revision)
+    excepted = revision.at_least(0, 18) and graphs.impl == "full_iteration"
+    read = revision.cuda_graph_impls or raw.enable_cuda_graph
+    return graphs.impl if graphs.on and read and not excepted else ""
+
+
+_OF_GRAPHS: Final[dict[str, Rule]] = {
+    "cuda_graph_flags": function(_flags, config(0, 0, 1373, 1670, 1912, 2141, 2365)),
+    "cuda_graph_modules": function(_modules, config(0, 0, 0, 1712, 1954, 2217, 2441)),
+    "cuda_graph_impl": function(_impl, config(0, 0, 1390, 1716, 1958, 2222, 2446)),
+    "cuda_graph_full_iteration": function(_full_iteration, config(0, 0, 0, 1738, 1980, 2237, 2461)),
+    "cuda_graph_cpu_offloading": Guard(
+        summary="CUDA graphs exclude cpu_offloading; from 0.18 on not those of the whole "
+        "iteration.",
+        given=lambda raw, _: raw.cpu_offloading,
+        when=_beside_cpu_offloading,
+        reason="cuda_graph_impl = {found} with cpu_offloading",
+        fix="drop one of the two",
+        raises="ValueError: CUDA graphs not supported with CPU offloading.",
+        source=config(1171, 1268, 1395, 1722, 1964, 2243, 2467),
+    ),
+}
+
+
+def _captured(raw: RawSettings, revision: Revision) -> Set[str]:
+    """Modules that single graphs name; the local implementation takes router and preprocess
+    together."""
+    graphs = graphs_of(raw, revision)
+    if not graphs.on or graphs.impl == "full_iteration":
+        return frozenset()
+    router = {"moe_router", "moe_preprocess"}
+    modules = frozenset(graphs.modules)
+    return modules | router if graphs.impl == "local" and modules & router else modules
+
+
+def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph captures moe or moe_router, not both, and moe_preprocess with moe_router only."""
+    modules = _captured(raw, revision)
+    if {"moe", "moe_router"} <= modules:
+        return Problem(
+            "the graph captures both moe and moe_router",
+            "drop one of the two",
+            f"AssertionError: {revision.cuda_graph_field} must not contain both moe and moe_router",
+        )
+    if "moe_preprocess" in modules and "moe_router" not in modules:
+        return Problem(
+            "the graph captures moe_preprocess without moe_router",
+            "add moe_router",
+            "AssertionError: moe_preprocess cuda graph is only supported with moe_router",
+        )
+    return None
+
+
+def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph captures moe only with drop-and-pad; moe_preprocess needs a fixed shape as well."""
+    modules = _captured(raw, revision)
+    factor = raw.moe_expert_capacity_factor
+    capacity = factor is not None and factor >= 0
+    if not raw.has_experts or (capacity and raw.moe_pad_expert_input_to_capacity):
+        return None
+    if "moe" in modules:
+        return Problem(
+            "the graph captures moe, whose shapes vary without drop-and-pad",
+            "capture moe_router, or set moe_expert_capacity_factor and "
+            "moe_pad_expert_input_to_capacity",
+            "AssertionError: moe cuda graph is only supported with drop-padding MoE.",
+        )
+    copies = capacity or raw.moe_router_padding_for_fp8
+    if "moe_preprocess" not in modules or raw.moe_token_dispatcher_type != "alltoall" or not copies:
+        return None
+    return Problem(
+        "the graph captures moe_preprocess, which copies to the host with a capacity factor or "
+        "moe_router_padding_for_fp8",
+        "drop moe_preprocess",
+        "AssertionError: moe_preprocess cuda graph is not supported when there are DtoH copies",
+    )
+
+
+_OF_EXPERTS: Final[dict[str, Rule]] = {
+    "cuda_graph_router_modules": function(_router_modules, config(0, 0, 0, 1745, 1987, 2262, 2486)),
+    "cuda_graph_experts_of_dense": Guard(
+        summary="A graph captures moe and moe_router in a MoE model only.",
+        given=lambda raw, _: not raw.has_experts,
+        when=lambda raw, revision: sorted(_captured(raw, revision) & {"moe", "moe_router"}),
+        reason="the graph captures {found} of a dense model",
+        fix="capture attn and mlp, or leave the list empty for the whole layer",
+        raises="AssertionError: moe cuda graph is only supported for MoE.",
+        source=config(0, 0, 0, 1754, 1996, 2271, 2495),
+    ),
+    "cuda_graph_mlp_of_experts": Guard(
+        summary="A graph captures mlp only where some layer is dense.",
+        when=lambda raw, revision: not raw.has_dense_mlp and "mlp" in _captured(raw, revision),
+        reason="the graph captures mlp, and every layer is a mixture of experts",
+        fix="capture moe_router and moe_preprocess instead",
+        raises="AssertionError: mlp cuda graph is only supported for dense layers, but not found "
+        "in the",
+        source=config(0, 0, 0, 1760, 2002, 2277, 2501),
+    ),
+    "cuda_graph_dropless": function(_dropless, config(0, 0, 0, 1769, 2011, 2286, 2510)),
+}
+
+
+def _attention_alone(raw: RawSettings, revision: Revision) -> bool:
+    """Whether Transformer Engine's graphs capture attention and nothing else."""
+    graphs = graphs_of(raw, revision)
+    return graphs.impl == "transformer_engine" and graphs.modules == ("attn",)
+
+
+def _beside_any_recompute(raw: RawSettings, revision: Revision) -> str:
+    """The kind of graphs, where it does not go with recompute: up to 0.14 any, in 0.15 all but
+    Transformer Engine's of attn with selective recompute."""
+    graphs = graphs_of(raw, revision)
+    applies = raw.enable_cuda_graph
+    if revision.at_least(0, 15):
+        applies = graphs.on and (raw.full or not _attention_alone(raw, revision))
+    return graphs.impl if applies else ""
+
+
+def _kind_without_full(raw: RawSettings, revision: Revision) -> str:
+    """The kind of graphs, where it does not hold the whole iteration."""
+    graphs = graphs_of(raw, revision)
+    return graphs.impl if graphs.on and not graphs.iteration else ""
+
+
+def _around_router(raw: RawSettings, revision: Revision) -> bool:
+    graphs = graphs_of(raw, revision)
+    return graphs.impl == "transformer_engine" and "moe_router" in graphs.modules
+
+
+def _captures(raw: RawSettings, revision: Revision, module: str) -> bool:
+    return graphs_of(raw, revision).captures(module)
+
+
+_OF_RECOMPUTE: Final[dict[str, Rule]] = {
+    "cuda_graph_any_recompute": Guard(
+        summary="Up to 0.15 CUDA graphs exclude recompute, but for TE graphs of attn with "
+        "selective (0.15).",
+        given=lambda raw, _: raw.recompute_granularity is not None or raw.moe_layer_recompute,
+        when=_beside_any_recompute,
+        reason="CUDA graphs ({found}) with recompute_granularity = {raw.recompute_granularity}",
+        fix="drop one of the two, or use megatron-core 0.16 or newer",
+        raises="ValueError: CUDA graphs not supported with activation recomputation.",
+        source=config(1173, 1270, 1402, 0, 0, 0, 0),
+    ),
+    "cuda_graph_attn_recompute": Guard(
+        summary="In 0.15 a TE graph of attn excludes recompute inside attention.",
+        given=_attention_alone,
+        when=lambda raw, _: [
+            module for module in raw.recomputed_modules if module in ("core_attn", "mla_up_proj")
+        ][:1],
+        reason="the graph captures attn, and {found} is recomputed inside it",
+        fix="drop {found}, or use megatron-core 0.16 or newer",
+        raises="ValueError: attn cuda graph is not supported with {found} recompute.",
+        source=config(0, 0, 1406, 0, 0, 0, 0),
+    ),
+    "cuda_graph_full_recompute": Guard(
+        summary="Full recompute goes with a graph of the whole iteration only.",
+        given=lambda raw, _: raw.recompute_granularity is not None and not raw.selective,
+        when=_kind_without_full,
+        reason="full recompute with cuda_graph_impl = {found}",
+        fix="use selective recompute, or a graph of the full iteration",
+        raises="AssertionError: full recompute is only supported with full iteration CUDA graph.",
+        source=config(0, 0, 0, 1781, 2023, 2298, 2522),
+    ),
+    "cuda_graph_router_recompute": Guard(
+        summary="A TE graph of moe_router excludes recompute of moe.",
+        given=_around_router,
+        when=lambda raw, _: replayed(raw, "moe"),
+        reason="the graph captures moe_router, and moe is recomputed around it",
+        fix="drop one of the two",
+        raises="AssertionError: moe recompute is not supported with moe_router CUDA graph with:",
+        source=config(0, 0, 0, 1792, 2034, 2309, 2533),
+    ),
+    "cuda_graph_attention_dropout": Guard(
+        summary="core_attn recomputed inside a graph excludes attention dropout.",
+        given=lambda raw, _: raw.attention_dropout and replayed(raw, "core_attn"),
+        when=lambda raw, revision: _captures(raw, revision, "attn"),
+        reason="core_attn is recomputed inside a CUDA graph and attention_dropout = "
+        "{raw.attention_dropout:g}",
+        fix="set attention_dropout 0, or drop core_attn",
+        raises="AssertionError: attention dropout is not supported with graphed attention "
+        "recomputation.",
+        source=config(0, 0, 0, 1805, 2047, 2321, 2545),
+    ),
+    "cuda_graph_hidden_dropout": Guard(
+        summary="mlp or moe recomputed inside a graph excludes hidden dropout.",
+        given=lambda raw, _: raw.hidden_dropout,
+        when=lambda raw, revision: [
+            label for label in replayed(raw, "mlp", "moe") if _captures(raw, revision, label)
+        ],
+        reason="{found} is recomputed inside a CUDA graph and hidden_dropout = "
+        "{raw.hidden_dropout:g}",
+        fix="set hidden_dropout 0, or drop {found}",
+        raises="AssertionError: hidden dropout is not supported with graphed MLP/MoE "
+        "recomputation.",
+        source=config(0, 0, 0, 1812, 2054, 2329, 2553),
+    ),
+    "cuda_graph_router_jitter": Guard(
+        summary="moe recomputed inside a graph excludes moe_input_jitter_eps.",
+        given=lambda raw, _: raw.moe_input_jitter_eps is not None and replayed(raw, "moe"),
+        when=lambda raw, revision: _captures(raw, revision, "moe"),
+        reason="moe is recomputed inside a CUDA graph and moe_input_jitter_eps = "
+        "{raw.moe_input_jitter_eps:g}",
+        fix="drop moe_input_jitter_eps, or moe",
+        raises="AssertionError: moe_input_jitter_eps is not supported with graphed moe "
+        "recomputation.",
+        source=config(0, 0, 0, 1823, 2065, 2347, 2571),
+    ),
+}
+
+_LOCAL_OFFLOAD: Final = ("expert_fc1", "moe_act", "fused_group_mlp")
+
+
+def _offload(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Module offload goes with TE or full-iteration graphs; checked from 0.18 on."""
+    graphs = graphs_of(raw, revision)
+    if not (raw.fine_grained_activation_offloading and raw.offload_modules and graphs.on):
+        return None
+    if graphs.impl == "local":
+        return _local_graph_offload(raw, revision, graphs.modules)
+    most = raw.fine_grained_offloading_max_inflight_offloads
+    if graphs.impl == "full_iteration" and (most is None or most < 0):
+        return Problem(
+            "offload_modules with a full-iteration graph and no "
+            "fine_grained_offloading_max_inflight_offloads",
+            "set fine_grained_offloading_max_inflight_offloads to 0 or more",
+            "AssertionError: fine_grained_offloading_max_inflight_offloads must be a non-negative",
+        )
+    if "moe" in graphs.modules:
+        return Problem(
+            "offload_modules with a graph that captures moe",
+            "drop one of the two",
+            "AssertionError: Token-drop MoE is temporarily not supported with activation",
+        )
+    if raw.cuda_graph_warmup_steps > 0:
+        return None
+    return Problem(
+        "offload_modules with cuda_graph_warmup_steps = 0",
+        "set cuda_graph_warmup_steps 3",
+        "AssertionError: cuda_graph_warmup_steps must be greater than 0 when enabling",
+    )
+
+
+def _local_graph_offload(
+    raw: RawSettings, revision: Revision, captured: tuple[str, ...]
+) -> Problem | None:
+    outside = [m for m in raw.offload_modules if m not in _LOCAL_OFFLOAD]
+    fix = "use cuda_graph_impl transformer_engine, or drop the offload"
+    if not revision.at_least(0, 19):
+        return Problem(
+            "offload_modules with cuda_graph_impl = local",
+            fix,
+            "AssertionError: fine-grained activation offloading is only supported with",
+        )
+    local = "AssertionError: fine-grained activation offloading with cuda_graph_impl='local'"
+    if outside:
+        reason = f"offload of {names(outside)} with cuda_graph_impl = local"
+        return Problem(reason, fix, f"{local} only supports offload_modules")
+    if captured:
+        return None
+    reason = "offload_modules with cuda_graph_impl = local that captures whole layers"
+    return Problem(reason, fix, f"{local} is not")
+
+
+RULES: Final = (
+    _OF_GRAPHS
+    | _OF_EXPERTS
+    | _OF_RECOMPUTE
+    | {"cuda_graph_offload": function(_offload, config(0, 0, 0, 0, 0, 2348, 2616))}
+)

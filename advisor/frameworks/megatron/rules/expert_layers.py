@@ -1,0 +1,318 @@
+"""Rules of TransformerConfig on mixture-of-experts models."""
+
+from functools import partial
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+
+_AUXILIARY: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss", "none")
+_WITHOUT_PADDING: Final = ("allgather", "alltoall_seq")
+_OVERLAP: Final = "overlap_moe_expert_parallel_comm"
+
+
+def _shared_overlap_dispatchers(raw: RawSettings, revision: Revision) -> str:
+    """The dispatchers that could overlap the shared experts, where another one is set."""
+    able = ("alltoall", "flex") if revision.at_least(0, 18) else ("alltoall",)
+    wanted = raw.moe_shared_expert_overlap and raw.moe_shared_expert_intermediate_size is not None
+    return " or ".join(able) if wanted and raw.moe_token_dispatcher_type not in able else ""
+
+
+def _flex_padding(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The flex dispatcher on DeepEP excludes moe_pad_expert_input_to_capacity."""
+    deepep = raw.moe_flex_dispatcher_backend == "deepep" or not revision.at_least(0, 16)
+    flex = raw.moe_token_dispatcher_type == "flex" and deepep
+    if not flex or not raw.moe_pad_expert_input_to_capacity:
+        return None
+    new = "ValueError: Flex token dispatcher with deepep backend does not support"
+    old = "ValueError: Flex token dispatcher does not support moe_pad_expert_input_to_capacity"
+    return Problem(
+        "moe_token_dispatcher_type = flex on DeepEP with moe_pad_expert_input_to_capacity",
+        "use alltoall, or drop moe_pad_expert_input_to_capacity",
+        new if revision.at_least(0, 16) else old,
+    )
+
+
+SHAPE_RULES: Final[dict[str, Rule]] = {
+    "expert_parallel_needs_experts": Guard(
+        summary="expert_model_parallel_size > 1 needs num_moe_experts.",
+        when=lambda raw, _: raw.expert_model_parallel_size != 1 and raw.num_moe_experts is None,
+        reason="expert_model_parallel_size = {raw.expert_model_parallel_size} in a dense model",
+        fix="use expert_model_parallel_size 1",
+        raises="ValueError: num_moe_experts must be non None to use expert-parallel.",
+        source=config(704, 739, 808, 1048, 1180, 1326, 1468),
+    ),
+    "experts_are_positive": Guard(
+        summary="num_moe_experts must be at least 1.",
+        when=lambda raw, _: raw.num_moe_experts is not None and raw.num_moe_experts <= 0,
+        reason="num_moe_experts = {raw.num_moe_experts}",
+        fix="leave it unset in a dense model",
+        raises="ValueError: num_moe_experts must be non-negative.",
+        source=config(707, 742, 811, 1051, 1231, 1389, 1531),
+    ),
+    "expert_size_needs_experts": Guard(
+        summary="moe_ffn_hidden_size needs num_moe_experts (up to 0.17).",
+        when=lambda raw, _: raw.moe_ffn_hidden_size is not None and raw.num_moe_experts is None,
+        reason="moe_ffn_hidden_size = {raw.moe_ffn_hidden_size} in a dense model",
+        fix="drop moe_ffn_hidden_size",
+        raises="AssertionError: moe_ffn_hidden_size must be None when num_experts is not set.",
+        source=config(716, 751, 820, 1060, 1240, 0, 0),
+    ),
+    "flex_dispatcher_padding": function(
+        _flex_padding, config(725, 760, 829, 1078, 1258, 1455, 1604)
+    ),
+    "shared_expert_size": Guard(
+        summary="moe_shared_expert_intermediate_size must be positive.",
+        when=lambda raw, _: (
+            raw.moe_shared_expert_intermediate_size is not None
+            and raw.moe_shared_expert_intermediate_size <= 0
+        ),
+        reason="moe_shared_expert_intermediate_size = {raw.moe_shared_expert_intermediate_size}",
+        fix="give shared experts times the ffn size of each, or leave it unset",
+        raises="ValueError: moe_shared_expert_intermediate_size must be num_shared_experts",
+        source=config(731, 766, 835, 1085, 1265, 1462, 1639),
+    ),
+    "shared_expert_overlap_dispatcher": Guard(
+        summary="moe_shared_expert_overlap needs the alltoall dispatcher (from 0.18 on flex will "
+        "do).",
+        when=_shared_overlap_dispatchers,
+        reason="moe_shared_expert_overlap with moe_token_dispatcher_type = "
+        "{raw.moe_token_dispatcher_type}",
+        fix="use moe_token_dispatcher_type alltoall, or drop moe_shared_expert_overlap",
+        raises="ValueError: moe_shared_expert_overlap only works with {found} token",
+        source=config(739, 774, 843, 1093, 1273, 1471, 1648),
+    ),
+    "capacity_needs_auxiliary_loss": Guard(
+        summary="moe_expert_capacity_factor goes with an auxiliary loss or no load balancing only.",
+        when=lambda raw, _: (
+            raw.moe_expert_capacity_factor is not None
+            and raw.moe_router_load_balancing_type not in _AUXILIARY
+        ),
+        reason="moe_expert_capacity_factor with moe_router_load_balancing_type = "
+        "{raw.moe_router_load_balancing_type}",
+        fix="use aux_loss, seq_aux_loss or none",
+        raises="ValueError: moe_expert_capacity_factor only works with aux_loss",
+        source=config(747, 792, 866, 1116, 1296, 1494, 1671),
+    ),
+    "padding_needs_capacity": Guard(
+        summary="moe_pad_expert_input_to_capacity needs moe_expert_capacity_factor.",
+        when=lambda raw, _: (
+            raw.moe_pad_expert_input_to_capacity
+            and (raw.moe_expert_capacity_factor is None or raw.moe_expert_capacity_factor < 0)
+        ),
+        reason="moe_pad_expert_input_to_capacity without moe_expert_capacity_factor",
+        fix="set moe_expert_capacity_factor, or drop the padding",
+        raises="ValueError: moe_expert_capacity_factor must be set to use moe_pad_expert_input",
+        source=config(753, 804, 883, 1133, 1313, 1511, 1688),
+    ),
+}
+"""Megatron checks these before offloading and recompute."""
+
+
+def _expert_tensor_parallel(raw: RawSettings) -> int:
+    return raw.expert_tensor_parallel_size or raw.tensor_model_parallel_size
+
+
+def _router_padding(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Padding of the router's output needs fp8 or fp4 and a dispatcher that can do it."""
+    newer = revision.at_least(0, 16)
+    wanted = raw.moe_router_padding_for_fp8 or (newer and raw.moe_router_padding_for_quantization)
+    if not wanted:
+        return None
+    if not raw.fp8 and not (newer and raw.fp4):
+        return Problem(
+            "the router pads for quantization, and neither fp8 nor fp4 is set",
+            "drop moe_router_padding_for_fp8 (or _for_quantization)",
+            f"ValueError: {'fp8/fp4' if newer else 'fp8'} must be specified when moe_router",
+        )
+    if raw.moe_token_dispatcher_type not in _WITHOUT_PADDING:
+        return None
+    return Problem(
+        f"the router pads for quantization with moe_token_dispatcher_type = "
+        f"{raw.moe_token_dispatcher_type}",
+        "use moe_token_dispatcher_type alltoall or flex",
+        "ValueError: allgather and alltoall_seq dispatcher does not support",
+    )
+
+
+ROUTER_RULES: Final[dict[str, Rule]] = {
+    "expert_bias_under_etp": Guard(
+        summary="Biases in experts need expert_tensor_parallel_size 1 (from 0.15 on).",
+        when=lambda raw, _: (
+            raw.num_moe_experts is not None
+            and raw.add_bias_linear is True
+            and _expert_tensor_parallel(raw) != 1
+            and str(_expert_tensor_parallel(raw))
+        ),
+        reason="add_bias_linear in a MoE model with expert_tensor_parallel_size = {found}",
+        fix="set add_bias_linear off (--disable-bias-linear), or use expert_tensor_parallel_size 1",
+        raises="AssertionError: Bias in Moe is only supported when ETP==1",
+        source=config(0, 0, 1303, 1590, 1832, 2057, 2281),
+    ),
+    "router_bias_needs_sigmoid": Guard(
+        summary="moe_router_enable_expert_bias needs the sigmoid score function.",
+        when=lambda raw, _: (
+            raw.moe_router_enable_expert_bias and raw.moe_router_score_function != "sigmoid"
+        ),
+        reason="moe_router_enable_expert_bias with moe_router_score_function = "
+        "{raw.moe_router_score_function}",
+        fix="use moe_router_score_function sigmoid",
+        raises="ValueError: Expert bias for aux-loss-free routing only supports sigmoid",
+        source=config(1104, 1201, 1307, 1594, 1836, 2064, 2288),
+    ),
+    "router_padding": function(_router_padding, config(1124, 1221, 1327, 1623, 1865, 2094, 2318)),
+    "single_expert_softmax": Guard(
+        summary="With one expert a token the softmax comes before the choice.",
+        when=lambda raw, _: (
+            raw.moe_router_topk == 1
+            and raw.moe_router_score_function == "softmax"
+            and not raw.moe_router_pre_softmax
+            and raw.moe_router_load_balancing_type != "sinkhorn"
+        ),
+        reason="moe_router_topk = 1 without moe_router_pre_softmax",
+        fix="set moe_router_pre_softmax",
+        raises="ValueError: Please use --moe-router-pre-softmax when topk is 1.",
+        source=config(1140, 1237, 1343, 1640, 1882, 2111, 2335),
+    ),
+}
+"""Megatron checks these after them."""
+
+
+def _overlap_full_recompute(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The overlap excludes full recompute, and its method and number of layers."""
+    if not raw.overlap_moe_expert_parallel_comm:
+        return None
+    fix = "use selective recompute, or drop overlap_moe_expert_parallel_comm"
+    if raw.full:
+        return Problem(
+            "full recompute with overlap_moe_expert_parallel_comm",
+            fix,
+            f"AssertionError: disable full recomputation when enabling {_OVERLAP}",
+        )
+    if raw.recompute_method is not None:
+        return Problem(
+            f"recompute_method = {raw.recompute_method} with overlap_moe_expert_parallel_comm",
+            fix,
+            f"AssertionError: disable recomputation method when enabling {_OVERLAP}",
+        )
+    if raw.recompute_num_layers is None:
+        return None
+    return Problem(
+        f"recompute_num_layers = {raw.recompute_num_layers} with overlap_moe_expert_parallel_comm",
+        fix,
+        f"AssertionError: recompute_num_layers must be None when enabling {_OVERLAP}",
+    )
+
+
+def _overlap_mtp(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The overlap allows one MTP layer, in 0.16 and 0.17 on a pipeline only."""
+    layers = raw.mtp_num_layers
+    if not raw.overlap_moe_expert_parallel_comm or layers is None:
+        return None
+    newest = revision.at_least(0, 19)
+    if layers > 1 or (layers == 0 and not newest):
+        old = "MTP layernum only supports 1 when enabling"
+        new = "MTP supports at most one layer when enabling"
+        return Problem(
+            f"mtp_num_layers = {layers} with overlap_moe_expert_parallel_comm",
+            "use one MTP layer, or leave it unset",
+            f"AssertionError: {new if newest else old} overlap_moe_expert_parallel_comm.",
+        )
+    needs_pipeline = revision.at_least(0, 16) and not revision.at_least(0, 18)
+    if layers == 0 or not needs_pipeline or raw.pipeline_model_parallel_size > 1:
+        return None
+    return Problem(
+        "an MTP layer with overlap_moe_expert_parallel_comm and no pipeline",
+        "use pipeline_model_parallel_size 2 or more, or megatron-core 0.18",
+        "AssertionError: Pipeline model parallel size must be larger than 1 when enabling",
+    )
+
+
+def _overlap_graphs(raw: RawSettings, revision: Revision) -> Problem | None:
+    """The overlap excludes graphs of mlp and moe; up to 0.17 any but Transformer Engine's."""
+    graphs = graphs_of(raw, revision)
+    if not raw.overlap_moe_expert_parallel_comm or not graphs.on or not revision.at_least(0, 16):
+        return None
+    captured = [module for module in ("mlp", "moe") if module in graphs.modules]
+    te = graphs.impl == "transformer_engine"
+    if (te and not captured) or (not te and revision.at_least(0, 18)):
+        return None
+    what = f"captures {names(captured)}" if captured else f"is {graphs.impl}"
+    return Problem(
+        f"overlap_moe_expert_parallel_comm with a CUDA graph that {what}",
+        "use cuda_graph_impl transformer_engine without mlp and moe",
+        "AssertionError: CUDA graph scope on moe and mlp is not supported with",
+    )
+
+
+_overlap = partial(Guard, given=lambda raw, _: raw.overlap_moe_expert_parallel_comm)
+OVERLAP_RULES: Final[dict[str, Rule]] = {
+    "expert_overlap_needs_chunks": _overlap(
+        summary="The overlap needs a virtual pipeline where there is a pipeline.",
+        when=lambda raw, _: (
+            raw.pipeline_model_parallel_size != 1
+            and raw.virtual_pipeline_model_parallel_size is None
+        ),
+        reason="overlap_moe_expert_parallel_comm with pipeline_model_parallel_size = "
+        "{raw.pipeline_model_parallel_size} and no virtual_pipeline_model_parallel_size",
+        fix="set virtual_pipeline_model_parallel_size, or drop overlap_moe_expert_parallel_comm",
+        raises="AssertionError: If enabling EP A2A overlap, virtual_pipeline_model_parallel_size "
+        "must",
+        source=config(0, 1304, 1447, 1858, 2100, 2405, 2675),
+    ),
+    "expert_overlap_needs_experts": _overlap(
+        summary="The overlap needs expert parallelism.",
+        when=lambda raw, _: raw.expert_model_parallel_size <= 1,
+        reason="overlap_moe_expert_parallel_comm with expert_model_parallel_size = "
+        "{raw.expert_model_parallel_size}",
+        fix="drop overlap_moe_expert_parallel_comm",
+        raises="AssertionError: overlap_moe_expert_parallel_comm is only supported with expert "
+        "model parallelism",
+        source=config(0, 1310, 1453, 1864, 2106, 2411, 2681),
+    ),
+    "expert_overlap_dispatcher": _overlap(
+        summary="The overlap needs the alltoall or the flex dispatcher.",
+        when=lambda raw, _: raw.moe_token_dispatcher_type not in ("alltoall", "flex"),
+        reason="overlap_moe_expert_parallel_comm with moe_token_dispatcher_type = "
+        "{raw.moe_token_dispatcher_type}",
+        fix="use moe_token_dispatcher_type alltoall or flex",
+        raises="AssertionError: overlap_moe_expert_parallel_comm is supported with alltoall/flex "
+        "token dispatcher",
+        source=config(0, 1314, 1457, 1868, 2110, 2415, 2685),
+    ),
+    "expert_overlap_full_recompute": function(
+        _overlap_full_recompute, config(0, 1318, 1461, 1872, 2114, 2419, 2689)
+    ),
+    "expert_overlap_moe_recompute": _overlap(
+        summary="The overlap excludes moe in recompute_modules (from 0.17 on).",
+        # Megatron looks at the list whatever the granularity.
+        when=lambda raw, _: "moe" in raw.effective_modules or raw.moe_layer_recompute,
+        reason="recompute_modules has moe with overlap_moe_expert_parallel_comm",
+        fix="recompute moe_act instead, or drop overlap_moe_expert_parallel_comm",
+        raises="AssertionError: disable moe in recompute_modules when enabling "
+        "overlap_moe_expert_parallel_comm",
+        source=config(0, 0, 0, 0, 2123, 2428, 2698),
+    ),
+    "expert_overlap_shared_experts": _overlap(
+        summary="The overlap excludes moe_shared_expert_overlap.",
+        when=lambda raw, _: raw.moe_shared_expert_overlap,
+        reason="moe_shared_expert_overlap with overlap_moe_expert_parallel_comm",
+        fix="drop moe_shared_expert_overlap",
+        raises="AssertionError: disable moe_shared_expert_overlap when enabling "
+        "overlap_moe_expert_parallel_comm",
+        source=config(0, 1333, 1476, 1887, 2132, 2437, 2707),
+    ),
+    "expert_overlap_mtp": function(_overlap_mtp, config(0, 1336, 1479, 1890, 2135, 2440, 2712)),
+    "expert_overlap_graphs": function(_overlap_graphs, config(0, 0, 0, 1903, 2148, 2448, 2743)),
+    "delayed_wgrad_needs_overlap": Guard(
+        summary="delay_wgrad_compute needs overlap_moe_expert_parallel_comm (from 0.14 on).",
+        when=lambda raw, _: raw.delay_wgrad_compute and not raw.overlap_moe_expert_parallel_comm,
+        reason="delay_wgrad_compute without overlap_moe_expert_parallel_comm",
+        fix="drop delay_wgrad_compute",
+        raises="AssertionError: overlap_moe_expert_parallel_comm must be enabled when enabling "
+        "delay_wgrad_compute",
+        source=config(0, 1342, 1485, 1911, 2156, 2456, 2751),
+    ),
+}
+"""Overlap of the communication of experts with computation."""

@@ -1,0 +1,148 @@
+"""Rules of TransformerConfig on activation offloading, of whole layers and of modules."""
+
+from functools import partial
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision, versions_with_offload_module
+from advisor.frameworks.megatron.rules.conditions import Unknown, offloaded, replayed, unknown
+from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+
+_INSIDE_MOE: Final = ("moe_act", "expert_fc1", "fused_group_mlp")
+
+_layers = partial(Guard, given=lambda raw, _: raw.cpu_offloading)
+
+LAYER_RULES: Final[dict[str, Rule]] = {
+    "cpu_offloading_num_layers": _layers(
+        summary="cpu_offloading_num_layers must be less than num_layers.",
+        when=lambda raw, _: (
+            raw.num_layers is not None
+            and not 0 <= raw.cpu_offloading_num_layers < raw.num_layers
+            and f"{raw.num_layers - 1}"
+        ),
+        reason="cpu_offloading_num_layers = {raw.cpu_offloading_num_layers} is not between 0 and "
+        "{found}",
+        fix="use at most {found}",
+        raises="ValueError: CPU offloading can be done only for layers less than {raw.num_layers}",
+        source=config(757, 808, 887, 1137, 1317, 1527, 1707),
+    ),
+    "cpu_offloading_pipeline": _layers(
+        summary="cpu_offloading excludes pipeline parallelism.",
+        when=lambda raw, _: raw.pipeline_model_parallel_size != 1,
+        reason="cpu_offloading with pipeline_model_parallel_size = "
+        "{raw.pipeline_model_parallel_size}",
+        fix="drop cpu_offloading, or use pipeline_model_parallel_size 1",
+        raises="ValueError: Currently there is no support for Pipeline parallelism with CPU "
+        "offloading",
+        source=config(764, 815, 894, 1144, 1324, 1534, 1714),
+    ),
+    "cpu_offloading_recompute": _layers(
+        summary="cpu_offloading excludes recompute.",
+        when=lambda raw, _: raw.recompute_granularity is not None,
+        reason="cpu_offloading with recompute_granularity = {raw.recompute_granularity}",
+        fix="drop one of the two",
+        raises="ValueError: CPU offloading does not work when activation recomputation is enabled",
+        source=config(769, 820, 899, 1149, 1329, 1539, 1719),
+    ),
+}
+"""Offload of whole layers: Megatron checks it before the recompute fields."""
+
+
+def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
+    """Modules that the release does not offload, with the releases that do."""
+    found = unknown(raw.offload_modules, revision.offload_modules)
+    if found is None:
+        return None
+    versions = versions_with_offload_module(found.first, revision.framework)
+    return found.with_versions(versions)
+
+
+def _fused_group_mlp(raw: RawSettings, _: Revision) -> Problem | None:
+    """fused_group_mlp needs the operation fuser and excludes its parts."""
+    if not raw.fine_grained_activation_offloading or not offloaded(raw, "fused_group_mlp"):
+        return None
+    if not raw.use_transformer_engine_op_fuser:
+        return Problem(
+            "offload_modules has fused_group_mlp and use_transformer_engine_op_fuser is off",
+            "drop fused_group_mlp",
+            "ValueError: fused_group_mlp requires use_transformer_engine_op_fuser.",
+        )
+    parts = offloaded(raw, "expert_fc1", "moe_act")
+    if not parts:
+        return None
+    return Problem(
+        f"offload_modules has fused_group_mlp and its parts {names(parts)}",
+        f"drop {names(parts)}",
+        "ValueError: fused_group_mlp offloads the whole fused grouped MLP and cannot be",
+    )
+
+
+def _paged_stash(raw: RawSettings, _: Revision) -> Problem | None:
+    """moe_paged_stash excludes cpu_offloading and offload inside the experts."""
+    if not raw.moe_paged_stash:
+        return None
+    if raw.cpu_offloading:
+        return Problem(
+            "moe_paged_stash with cpu_offloading",
+            "drop one of the two",
+            "ValueError: moe_paged_stash cannot be enabled with cpu_offloading.",
+        )
+    inside = offloaded(raw, *_INSIDE_MOE)
+    if not inside:
+        return None
+    return Problem(
+        f"moe_paged_stash covers {names(inside)}, which offload_modules has as well",
+        f"drop {names(inside)} from offload_modules",
+        "ValueError: When moe_paged_stash is enabled, offload_modules must not include",
+    )
+
+
+_modules = partial(Guard, given=lambda raw, _: raw.fine_grained_activation_offloading)
+
+MODULE_RULES: Final[dict[str, Rule]] = {
+    "offload_with_cpu_offloading": _modules(
+        summary="Offload of modules excludes offload of whole layers.",
+        when=lambda raw, _: raw.cpu_offloading,
+        reason="fine_grained_activation_offloading with cpu_offloading",
+        fix="drop one of the two",
+        raises="AssertionError: fine_grained_activation_offloading cannot be enabled with "
+        "cpu_offloading.",
+        source=config(0, 0, 0, 1269, 1449, 1659, 1849),
+    ),
+    "offload_needs_modules": _modules(
+        summary="fine_grained_activation_offloading needs offload_modules.",
+        when=lambda raw, revision: not raw.offload_modules and revision.offload_modules,
+        reason="fine_grained_activation_offloading without offload_modules",
+        fix="name some of {found}",
+        raises="AssertionError: ",
+        source=config(0, 0, 0, 1272, 1452, 1662, 1852),
+    ),
+    "offload_modules": _modules(
+        summary="Every offload module must be known to the release.",
+        when=_unknown_modules,
+        reason="offload_modules {found}: not accepted by {revision.label}",
+        fix="{found.advice}",
+        raises="AssertionError: Invalid choices for offload_modules: {{",
+        source=config(0, 0, 0, 1282, 1462, 1672, 1863),
+    ),
+    "offload_attn_proj": _modules(
+        summary="attn_proj is offloaded together with core_attn only.",
+        when=lambda raw, _: offloaded(raw, "attn_proj") and not offloaded(raw, "core_attn"),
+        reason="offload_modules has attn_proj without core_attn, whose backward reads the same "
+        "tensor",
+        fix="add core_attn to offload_modules",
+        raises="ValueError: attn_proj cannot be set to offload_modules alone without core_attn",
+        source=config(0, 0, 0, 1287, 1467, 1677, 1868),
+    ),
+    "offload_inside_moe": _modules(
+        summary="What lies inside a recomputed MoE layer is not offloaded; checked from 0.19 on.",
+        when=lambda raw, _: replayed(raw, "moe") and offloaded(raw, *_INSIDE_MOE),
+        reason="offload_modules has {found} inside the MoE layer that is recomputed",
+        fix="drop moe from recompute_modules, or {found} from offload_modules",
+        raises="AssertionError: Cannot offload {{",
+        source=config(0, 0, 0, 0, 0, 0, 1874),
+    ),
+    "offload_fused_group_mlp": function(_fused_group_mlp, config(0, 0, 0, 0, 0, 0, 1895)),
+    "paged_stash": function(_paged_stash, config(0, 0, 0, 0, 0, 1684, 1905)),
+}
+"""Offload of modules: Megatron checks it after the recompute fields."""

@@ -1,0 +1,247 @@
+"""Rules on the recompute and offload fields: what TransformerConfig refuses of them, and what it
+accepts and does not read.
+"""
+
+from functools import partial
+from typing import Final
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision, versions_with_recompute_module
+from advisor.frameworks.megatron.rules.conditions import Unknown, selects, unknown
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    arguments,
+    config,
+    function,
+    names,
+)
+from advisor.frameworks.names import Framework
+
+
+def _unknown_modules(raw: RawSettings, revision: Revision) -> Unknown | None:
+    """Labels that the release does not accept, with the releases that do."""
+    if not raw.selective or not revision.recompute_modules:
+        return None
+    found = unknown(raw.effective_modules, revision.recompute_modules)
+    if found is None:
+        return None
+    if "," in found.first:
+        return Unknown(found.names, "separate the modules by spaces")
+    versions = versions_with_recompute_module(found.first, revision.framework)
+    return found.with_versions(versions)
+
+
+CONFIG_RULES: Final[dict[str, Rule]] = {
+    "recompute_granularity": Guard(
+        summary="recompute_granularity is full or selective.",
+        when=lambda raw, _: unknown((raw.recompute_granularity,), ("full", "selective")),
+        reason="recompute_granularity = {found} is neither full nor selective",
+        fix="{found.advice}",
+        raises="ValueError: When using recompute_granuarlity: {found} must be",  # their spelling
+        source=config(775, 826, 905, 1155, 1335, 1545, 1725),
+    ),
+    "recompute_method": Guard(
+        summary="recompute_method is block or uniform, whatever the granularity.",
+        given=lambda raw, _: raw.recompute_granularity is not None,
+        when=lambda raw, _: unknown((raw.recompute_method,), ("block", "uniform")),
+        reason="recompute_method = {found} is neither uniform nor block",
+        fix="{found.advice}",
+        raises='ValueError: recompute_method: {found} must be "block" or "uniform".',
+        source=config(782, 833, 912, 1162, 1342, 1552, 1732),
+    ),
+    "full_needs_method": Guard(
+        summary="Full recompute needs a recompute_method.",
+        when=lambda raw, _: raw.full and raw.recompute_method is None,
+        reason="recompute_granularity = full without recompute_method",
+        fix="add recompute_method uniform (every layer) or block (the first N layers of a chunk)",
+        raises="ValueError: Using recompute_granularity: full so recompute_method must be",
+        source=config(786, 837, 916, 1166, 1346, 1556, 1736),
+    ),
+    "full_needs_num_layers": Guard(
+        summary="Full recompute needs recompute_num_layers (but in NeMo 1's own transformer).",
+        when=lambda raw, _: raw.full and raw.recompute_num_layers is None and raw.mcore_gpt,
+        reason="recompute_granularity = full without recompute_num_layers",
+        fix="add recompute_num_layers 1",
+        raises="ValueError: When using recompute_granularity: full recompute_num_layers must be "
+        "between",
+        source=config(792, 843, 922, 1172, 1352, 1562, 1742),
+    ),
+    "selective_num_layers": Guard(
+        summary="Selective recompute takes no recompute_num_layers.",
+        when=lambda raw, _: raw.selective and raw.recompute_num_layers is not None,
+        reason="recompute_granularity = selective with recompute_num_layers = "
+        "{raw.recompute_num_layers}",
+        fix="drop recompute_num_layers: selective recompute acts on every layer",
+        raises="ValueError: When using recompute_granularity: selective recompute_num_layers must "
+        "be None",
+        source=config(799, 850, 929, 1179, 1359, 1569, 1749),
+    ),
+    "distribute_with_sequence_parallel": Guard(
+        summary="distribute_saved_activations and sequence_parallel exclude each other.",
+        given=lambda raw, _: raw.recompute_granularity is not None,
+        when=lambda raw, _: raw.distribute_saved_activations and raw.sequence_parallel,
+        reason="distribute_saved_activations with sequence_parallel, which cuts them already",
+        fix="drop distribute_saved_activations",
+        raises="ValueError: distribute_saved_activations: True must be false when sequence "
+        "parallel is",
+        source=config(807, 858, 937, 1187, 1367, 1577, 1757),
+    ),
+    "recompute_modules": Guard(
+        summary="Every recompute module must be known to the release.",
+        when=_unknown_modules,
+        reason="recompute_modules {found}: not accepted by {revision.label}",
+        fix="{found.advice}",
+        raises="AssertionError: Invalid choices for recompute_modules: {{",
+        source=config(819, 878, 957, 1207, 1387, 1597, 1778),
+    ),
+}
+
+
+def _modules_without_selective(raw: RawSettings, _: Revision) -> Problem | None:
+    """recompute_modules is read under granularity selective only."""
+    modules = raw.recompute_modules
+    # A dumped configuration shows the promoted default even where nothing is recomputed.
+    if raw.selective or not modules or modules == ("core_attn",):
+        return None
+    granularity = raw.recompute_granularity or "unset"
+    return Problem(
+        f"recompute_modules {names(modules)} is ignored: recompute_granularity is {granularity}",
+        "set recompute_granularity selective, or drop recompute_modules",
+    )
+
+
+def _unread_method(raw: RawSettings, _: Revision) -> str:
+    """The fields of full recompute that are set."""
+    fields = {
+        "recompute_method": raw.recompute_method,
+        "recompute_num_layers": raw.recompute_num_layers,
+    }
+    return " and ".join(f"{name} = {value}" for name, value in fields.items() if value is not None)
+
+
+def _reads_method(raw: RawSettings, revision: Revision) -> bool:
+    """Megatron-LM's arguments refuse a method, and NeMo 1's own transformer demands it."""
+    return revision.framework == Framework.MEGATRON_LM or revision.version == "1"
+
+
+def _takes_no_empty_list(raw: RawSettings, revision: Revision) -> bool:
+    return revision.framework == Framework.MEGATRON_LM and revision.at_least(0, 16)
+
+
+def _why_not_distributed(raw: RawSettings, _: Revision) -> str:
+    if not raw.full:
+        return f"recompute_granularity is {raw.recompute_granularity or 'unset'}, not full"
+    return "tensor_model_parallel_size is 1" if raw.tensor_model_parallel_size <= 1 else ""
+
+
+def _more_layers_than_chunk(raw: RawSettings, revision: Revision) -> str:
+    """The layers of a model chunk, where more of them are to be recomputed."""
+    number, layers = raw.recompute_num_layers, raw.layers_per_chunk
+    refused = raw.recompute_method == "uniform" and revision.uniform_must_divide
+    if not raw.full or number is None or layers is None or number <= layers or refused:
+        return ""
+    return f"{layers}"
+
+
+def _recomputed_and_offloaded(raw: RawSettings, _: Revision) -> list[str]:
+    both = [m for m in raw.offload_modules if selects(raw, m)]
+    return both or (["every layer"] if raw.full and raw.offload_modules else [])
+
+
+_ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+_noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+_FULL: Final = "megatron-core 0.19.2 recompute.py:160-190"
+_CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
+_OFFLOAD: Final = "megatron-core 0.16.1 transformer_config.py:1268-1292"
+_BLOCK: Final = "megatron-core 0.16.1 transformer_block.py"
+
+UNREAD_RULES: Final[dict[str, Rule]] = {
+    "recompute_activations": _noted(
+        summary="--recompute-activations is short for selective, whatever granularity is given "
+        "beside it.",
+        when=lambda raw, _: raw.recompute_activations,
+        reason="--recompute-activations means recompute_granularity selective and overrides the "
+        "one given",
+        fix="write --recompute-granularity selective --recompute-modules with the modules you mean",
+        source=arguments(498, 605, 589),
+    ),
+    "modules_without_selective": function(
+        _modules_without_selective, _CONFIG, Verdict.NO_EFFECT, Authority.TRAINING
+    ),
+    "method_without_full": _ignored(
+        summary="recompute_method and recompute_num_layers are read under a granularity only.",
+        given=lambda raw, _: raw.recompute_granularity is None and not raw.moe_layer_recompute,
+        when=_unread_method,
+        reason="{found} without recompute_granularity: nothing is recomputed",
+        fix="set recompute_granularity full, or drop them",
+        source="megatron-core 0.16.1 transformer_config.py:1154",
+    ),
+    "method_with_selective": _ignored(
+        summary="TransformerConfig ignores recompute_method under selective recompute.",
+        given=lambda raw, revision: not _reads_method(raw, revision),
+        when=lambda raw, _: raw.selective and raw.recompute_method is not None,
+        reason="recompute_method = {raw.recompute_method} is ignored by selective recompute",
+        fix="drop recompute_method",
+        source=_BLOCK,
+    ),
+    "selective_without_modules": _ignored(
+        summary="selective with an empty list recomputes nothing (Megatron-LM's arguments have "
+        "none).",
+        given=lambda raw, revision: not _takes_no_empty_list(raw, revision),
+        when=lambda raw, _: (
+            raw.selective and raw.recompute_modules == () and not raw.moe_layer_recompute
+        ),
+        reason="selective recompute with an empty recompute_modules recomputes nothing",
+        fix="name modules, or drop recompute_granularity",
+        source=_CONFIG,
+    ),
+    "distribute_ignored": _ignored(
+        summary="TransformerConfig reads distribute_saved_activations under full recompute with TP "
+        "only.",
+        given=lambda raw, revision: (
+            raw.distribute_saved_activations and revision.framework != Framework.MEGATRON_LM
+        ),
+        when=_why_not_distributed,
+        reason="distribute_saved_activations is ignored: {found}",
+        fix="drop distribute_saved_activations",
+        source=_BLOCK,
+    ),
+    "block_without_layers": _ignored(
+        summary="block with recompute_num_layers below 1 recomputes nothing.",
+        given=lambda raw, _: raw.full and raw.recompute_method == "block",
+        when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
+        reason="block recompute with recompute_num_layers = {raw.recompute_num_layers} recomputes "
+        "nothing",
+        fix="use recompute_num_layers 1 or more, or drop recompute_granularity",
+        source=_FULL,
+    ),
+    "more_layers_than_chunk": _noted(
+        summary="recompute_num_layers beyond the model chunk means all of its layers.",
+        when=_more_layers_than_chunk,
+        reason="recompute_num_layers = {raw.recompute_num_layers} is more than the {found} layers "
+        "of a model chunk, and means {found}",
+        fix="use recompute_num_layers {found}",
+        source=_FULL,
+    ),
+    "offload_without_switch": _ignored(
+        summary="offload_modules is read under fine_grained_activation_offloading only.",
+        given=lambda raw, _: not raw.fine_grained_activation_offloading,
+        when=lambda raw, _: raw.offload_modules,
+        reason="offload_modules {found} is ignored: fine_grained_activation_offloading is off",
+        fix="set fine_grained_activation_offloading, or drop offload_modules",
+        source=_OFFLOAD,
+    ),
+    "offload_of_recomputed": _noted(
+        summary="Offloading what is recomputed anyway is accepted silently.",
+        given=lambda raw, _: raw.fine_grained_activation_offloading,
+        when=_recomputed_and_offloaded,
+        reason="{found} is both recomputed and offloaded",
+        fix="choose one of the two for each module",
+        source=_OFFLOAD,
+    ),
+}
+"""Fields first, then whole layers and offloading."""

@@ -1,0 +1,299 @@
+"""Rules on single recompute labels: what is refused, what does or buys nothing, what is promoted.
+
+A new label is a row in labels.py, its first release in revisions.py, and its rules here.
+"""
+
+from functools import partial
+from typing import Final
+
+from advisor.frameworks.megatron.labels import inside
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import lists, replayed, selects
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    config,
+    function,
+    names,
+)
+
+
+def _fp8_layernorm(raw: RawSettings, revision: Revision) -> Problem | None:
+    """layernorm and moe_act recompute exclude delayed scaling; in 0.13 any fp8 (0.12: no check)."""
+    labels = [m for m in ("moe_act", "layernorm") if lists(raw, m)]
+    if not raw.fp8 or not labels or not revision.at_least(0, 13):
+        return None
+    if not revision.at_least(0, 14):
+        return Problem(
+            f"recompute of {names(labels)} with fp8, which megatron-core 0.13 cannot do",
+            f"drop {names(labels)}, or use megatron-core 0.14 with another recipe than delayed",
+            "ValueError: moe_act and layernorm recompute cannot work with fp8.",
+        )
+    if not raw.delayed_scaling:
+        return None
+    return Problem(
+        f"recompute of {names(labels)} with fp8_recipe = delayed",
+        f"drop {names(labels)}, or use fp8_recipe tensorwise, blockwise or mxfp8",
+        "ValueError: Delayed scaling does not support moe_act and layernorm recompute for fp8.",
+    )
+
+
+CONFIG_RULES: Final[dict[str, Rule]] = {
+    "moe_act_needs_grouped_gemm": Guard(
+        summary="moe_act needs moe_grouped_gemm.",
+        when=lambda raw, _: lists(raw, "moe_act") and not raw.moe_grouped_gemm,
+        reason="recompute_modules has moe_act and moe_grouped_gemm is off",
+        fix="drop moe_act, or set moe_grouped_gemm in a mixture-of-experts model",
+        raises="ValueError: moe_act in recompute_modules is only supported with moe_grouped_gemm.",
+        source=config(825, 884, 963, 1213, 1393, 1603, 1784),
+    ),
+    "mla_up_proj_needs_mla": Guard(
+        summary="mla_up_proj needs multi-latent attention.",
+        when=lambda raw, _: lists(raw, "mla_up_proj") and not raw.multi_latent_attention,
+        reason="recompute_modules has mla_up_proj and the model has no multi-latent attention",
+        fix="drop mla_up_proj",
+        raises="ValueError: mla_up_proj in recompute_modules is only supported with",
+        source=config(830, 889, 968, 1218, 1398, 1608, 1789),
+    ),
+    "gdn_norm_out_needs_gdn": Guard(
+        summary="gdn_norm_out needs gated-delta-net attention.",
+        when=lambda raw, revision: (
+            lists(raw, "gdn_norm_out")
+            and raw.experimental_attention_variant
+            not in (("gdn", "gdn2") if revision.at_least(0, 20) else ("gated_delta_net",))
+        ),
+        reason="recompute_modules has gdn_norm_out and experimental_attention_variant is "
+        "{raw.experimental_attention_variant}",
+        fix="drop gdn_norm_out",
+        raises="ValueError: gdn_norm_out in recompute_modules is only supported with",
+        source=config(0, 0, 0, 0, 0, 0, 1795),
+    ),
+    "shared_experts_overlap": Guard(
+        summary="shared_experts recompute excludes moe_shared_expert_overlap.",
+        given=lambda raw, _: raw.moe_shared_expert_intermediate_size is not None,
+        when=lambda raw, _: lists(raw, "shared_experts") and raw.moe_shared_expert_overlap,
+        reason="recompute_modules has shared_experts and moe_shared_expert_overlap is on",
+        fix="drop one of the two",
+        raises="ValueError: shared_experts recompute cannot work with --moe-shared-expert-overlap.",
+        source=config(0, 903, 982, 1232, 1412, 1622, 1812),
+    ),
+    "fp8_layernorm_recompute": function(
+        _fp8_layernorm, config(846, 914, 993, 1243, 1423, 1633, 1823)
+    ),
+    "moe_layer_recompute_with_full": Guard(
+        summary="The deprecated moe_layer_recompute excludes full recompute (from 0.12 on).",
+        given=lambda _, revision: revision.at_least(0, 12),
+        when=lambda raw, _: raw.moe_layer_recompute and raw.full,
+        reason="moe_layer_recompute with recompute_granularity = full",
+        fix="drop moe_layer_recompute: full recompute covers the MoE layers",
+        raises="ValueError: Do not set --moe-layer-recompute with full recompute granularity.",
+        source=config(853, 931, 1010, 1260, 1440, 1650, 1840),
+    ),
+}
+
+# Lines 2028-2160 there.
+_on_main = partial(Guard, since=(0, 20), source="Megatron-LM main d98e8a6 transformer_config.py")
+
+MAIN_RULES: Final[dict[str, Rule]] = {
+    "mhc_needs_connections": _on_main(
+        summary="mhc needs enable_mhc_connections.",
+        when=lambda raw, _: replayed(raw, "mhc") and not raw.enable_mhc_connections,
+        reason="recompute_modules has mhc and enable_mhc_connections is off",
+        fix="drop mhc",
+        raises="ValueError: 'mhc' in recompute_modules requires enable_mhc_connections=True.",
+    ),
+    "mhc_with_mlp": _on_main(
+        summary="mhc excludes mlp.",
+        when=lambda raw, _: replayed(raw, "mhc") and replayed(raw, "mlp"),
+        reason="recompute_modules has both mhc and mlp",
+        fix="drop one of the two",
+        raises="ValueError: ",
+    ),
+    "mhc_layer_number": _on_main(
+        summary="mhc_recompute_layer_num must be at least 1.",
+        given=lambda raw, _: replayed(raw, "mhc"),
+        when=lambda raw, _: (
+            raw.mhc_recompute_layer_num is not None and raw.mhc_recompute_layer_num < 1
+        ),
+        reason="mhc_recompute_layer_num = {raw.mhc_recompute_layer_num}",
+        fix="use 1 or more, or leave it unset",
+        raises="ValueError: ",
+    ),
+    "mhc_with_offload": _on_main(
+        summary="mhc excludes offload of modules.",
+        when=lambda raw, _: replayed(raw, "mhc") and raw.fine_grained_activation_offloading,
+        reason="recompute_modules has mhc with fine_grained_activation_offloading",
+        fix="drop one of the two",
+        raises="NotImplementedError: 'mhc' in recompute_modules + "
+        "fine_grained_activation_offloading is",
+    ),
+    "mhc_with_full": _on_main(
+        summary="enable_mhc_connections excludes full recompute.",
+        when=lambda raw, _: raw.enable_mhc_connections and raw.full,
+        reason="full recompute with enable_mhc_connections",
+        fix="use selective recompute with mhc",
+        raises="NotImplementedError: enable_mhc_connections is not yet compatible with full "
+        "activation",
+    ),
+    "mhc_with_pipeline": _on_main(
+        summary="enable_mhc_connections excludes pipeline parallelism.",
+        when=lambda raw, _: raw.enable_mhc_connections and raw.pipeline_model_parallel_size != 1,
+        reason="enable_mhc_connections with pipeline_model_parallel_size = "
+        "{raw.pipeline_model_parallel_size}",
+        fix="use pipeline_model_parallel_size 1",
+        raises="NotImplementedError: enable_mhc_connections does not support "
+        "pipeline_model_parallel_size",
+    ),
+    "gdp_offload_and_recompute": _on_main(
+        summary="Offload of gdp_qkv excludes recompute of gdp_in_proj.",
+        given=lambda raw, _: raw.fine_grained_activation_offloading,
+        when=lambda raw, _: replayed(raw, "gdp_in_proj") and "gdp_qkv" in raw.offload_modules,
+        reason="offload_modules has gdp_qkv and recompute_modules gdp_in_proj",
+        fix="drop one of the two",
+        raises="ValueError: gdp_qkv cannot be set in offload_modules together with gdp_in_proj",
+    ),
+}
+"""On what main has and no release: mhc, gdp_in_proj, gdp_qkv."""
+
+
+def _keeps_no_scores(raw: RawSettings, _: Revision) -> bool:
+    """Whether flash or fused attention runs."""
+    local_scores = raw.transformer_impl == "local" and raw.attention_backend == "auto"
+    return raw.attention_backend not in ("unfused", "local") and not local_scores
+
+
+def _moe_labels_on_dense(raw: RawSettings, _: Revision) -> Problem | None:
+    """moe, shared_experts and moe_act do nothing in a dense model."""
+    labels = replayed(raw, "moe_act", "moe", "shared_experts")
+    if raw.num_moe_experts is not None or not labels:
+        return None
+    said, verb = names(labels), "does" if len(labels) == 1 else "do"
+    return Problem(f"{said} {verb} nothing in a dense model", f"drop {said}")
+
+
+def _norm_outside_router_graph(raw: RawSettings, revision: Revision) -> bool:
+    """Whether Transformer Engine's graph of moe_router holds the norm before it."""
+    graphs = graphs_of(raw, revision)
+    if graphs.impl != "transformer_engine" or "moe_router" not in graphs.modules:
+        return False
+    preprocess = "moe_preprocess" in graphs.modules and raw.moe_token_dispatcher_type == "alltoall"
+    return raw.moe_shared_expert_overlap or not preprocess
+
+
+_ignored = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NO_EFFECT)
+_noted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.NOTE)
+_promoted = partial(Guard, authority=Authority.TRAINING, verdict=Verdict.PROMOTED)
+_CONFIG: Final = "megatron-core 0.16.1 transformer_config.py:1193-1196"
+_LAYER: Final = "megatron-core 0.16.1 transformer_layer.py:382-447"
+_EXPERTS: Final = "megatron-core 0.16.1 moe/moe_layer.py"
+
+EFFECT_RULES: Final[dict[str, Rule]] = {
+    "promoted_core_attn": _promoted(
+        summary="selective with recompute_modules unset means core_attn.",
+        given=lambda raw, _: raw.selective and raw.recompute_modules is None,
+        when=lambda _, revision: revision.recompute_modules,
+        reason="recompute_modules is unset, which Megatron promotes to core_attn",
+        fix="name the modules that you mean",
+        source=_CONFIG,
+    ),
+    "promoted_moe_layer": _promoted(
+        summary="moe_layer_recompute means selective of moe and of the modules that stand there "
+        "already.",
+        given=lambda raw, _: raw.moe_layer_recompute and not raw.full,
+        when=lambda raw, revision: revision.at_least(0, 12) and raw.recomputed_modules,
+        reason="moe_layer_recompute is promoted to selective recompute of {found}",
+        fix="write recompute_granularity selective and recompute_modules moe",
+        source=_CONFIG,
+    ),
+    "core_attn_under_flash": Guard(
+        summary="core_attn frees next to nothing where flash or fused attention keeps no scores.",
+        given=lambda raw, _: selects(raw, "core_attn"),
+        when=_keeps_no_scores,
+        reason="core_attn with attention_backend = {raw.attention_backend} frees only the softmax "
+        "statistics and costs a second forward of attention",
+        fix="drop core_attn",
+        verdict=Verdict.BUYS_NOTHING,
+        authority=Authority.TRAINING,
+        source="megatron-core 0.16.1 transformer_config.py:1224",
+    ),
+    "layernorm_on_te": _ignored(
+        summary="layernorm does nothing on Transformer Engine's dense layer, whose norms are "
+        "fused.",
+        given=lambda raw, _: raw.num_moe_experts is None and not raw.multi_latent_attention,
+        when=lambda raw, _: (
+            selects(raw, "layernorm") and raw.transformer_impl == "transformer_engine"
+        ),
+        reason="layernorm does nothing with transformer_impl = transformer_engine: both norms of a "
+        "dense layer are fused into the linear layers that follow",
+        fix="drop layernorm",
+        source=_LAYER,
+    ),
+    "moe_labels_on_dense": function(
+        _moe_labels_on_dense, _EXPERTS, Verdict.NO_EFFECT, Authority.TRAINING
+    ),
+    "mlp_without_dense_layers": _ignored(
+        summary="mlp does nothing where every layer is a mixture of experts.",
+        when=lambda raw, _: replayed(raw, "mlp") and not raw.has_dense_mlp,
+        reason="mlp does nothing: every layer is a mixture of experts, and mlp means the dense MLP",
+        fix="drop mlp, or use moe, moe_act or shared_experts",
+        source=_LAYER,
+    ),
+    "shared_experts_without_any": _ignored(
+        summary="shared_experts does nothing in a model without shared experts.",
+        given=lambda raw, _: raw.has_experts and raw.moe_shared_expert_intermediate_size is None,
+        when=lambda raw, _: replayed(raw, "shared_experts"),
+        reason="shared_experts does nothing: the model has none",
+        fix="drop shared_experts",
+        source=_EXPERTS,
+    ),
+    "moe_act_on_local": _ignored(
+        summary="moe_act acts in Transformer Engine's grouped experts only.",
+        given=lambda raw, _: raw.has_experts and raw.transformer_impl == "local",
+        when=lambda raw, _: replayed(raw, "moe_act"),
+        reason="moe_act does nothing with transformer_impl = local, whose experts run one by one",
+        fix="drop moe_act",
+        source="megatron-core 0.16.1 moe/experts.py",
+    ),
+    "parts_of_recomputed_moe": _noted(
+        summary="What lies inside a recomputed MoE layer is replayed with it, and again by its own "
+        "label.",
+        given=lambda raw, _: raw.has_experts and replayed(raw, "moe"),
+        when=lambda raw, _: replayed(raw, *inside("moe")),
+        reason="{found} inside moe: replayed with it, and once more; only the working set of the "
+        "replay shrinks",
+        fix="drop {found} unless that working set decides",
+        source=_EXPERTS,
+    ),
+    "layernorm_under_router_graph": _noted(
+        summary="A TE graph of moe_router switches recompute of the norm before the MoE layer off.",
+        given=lambda raw, revision: revision.at_least(0, 16) and replayed(raw, "layernorm"),
+        when=_norm_outside_router_graph,
+        reason="layernorm leaves the norm before the MoE layer alone, which the graph of "
+        "moe_router holds",
+        fix="capture moe_preprocess as well, with the alltoall dispatcher",
+        source=_LAYER,
+    ),
+    "gdp_labels_without_gdp": _ignored(
+        summary="gdp_in_proj and gdp_qkv do nothing in a model without that attention.",
+        given=lambda raw, _: not raw.experimental_attention_variant,
+        when=lambda raw, _: [m for m in ("gdp_in_proj", "gdp_qkv") if selects(raw, m)],
+        reason="{found}: the model has no such attention",
+        fix="drop {found}",
+        source="Megatron-LM main d98e8a6",
+    ),
+    "output_discarding_extension": _noted(
+        summary="From 0.17 on, output-discarding recompute compiles a C++ extension at its first "
+        "backward.",
+        given=lambda raw, revision: raw.transformer_impl == "local" and revision.at_least(0, 17),
+        when=lambda raw, _: selects(raw, "layernorm"),
+        reason="layernorm recompute compiles a C++ extension at the first backward and needs "
+        "Transformer Engine importable, g++ and ninja",
+        fix="install them on every node",
+        source="megatron-core 0.17.1 random.py:65-75",
+    ),
+}
+"""What single labels really do in a model. Promotions first."""

@@ -1,0 +1,135 @@
+"""What TransformerConfig accepts and the training step then makes of it: hangs and crashes."""
+
+from functools import partial
+from typing import Final
+
+from advisor.frameworks.megatron.plan import reads_full_recompute
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.megatron.rules.conditions import replayed
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Problem,
+    Rule,
+    Verdict,
+    function,
+)
+
+
+def _uniform_must_divide(raw: RawSettings, revision: Revision) -> Problem | None:
+    """Up to 0.16, uniform N must divide the layers of a model chunk."""
+    number, layers = raw.recompute_num_layers, raw.layers_per_chunk
+    uniform = raw.full and raw.recompute_method == "uniform" and revision.uniform_must_divide
+    if not uniform or number is None or number < 1 or layers is None or layers % number == 0:
+        return None
+    divisors = [n for n in range(1, layers + 1) if layers % n == 0]
+    near = [n for n in divisors if n < number][-1:] + [n for n in divisors if n > number][:1]
+    return Problem(
+        f"uniform recompute of {number} layers in model chunks of {layers}, which {number} does "
+        "not divide",
+        f"use recompute_num_layers {' or '.join(str(n) for n in near)}, or megatron-core 0.17",
+        "IndexError: list index out of range",
+    )
+
+
+def _biased_mlp(raw: RawSettings, impl: str) -> bool:
+    biased = raw.add_bias_linear is True and raw.has_dense_mlp
+    return biased and raw.transformer_impl == impl and bool(replayed(raw, "mlp"))
+
+
+_rule = partial(Guard, authority=Authority.TRAINING)
+_MTP: Final = "megatron-core 0.16.1 multi_token_prediction.py:842-857"
+_BIASED_MLP: Final = (
+    "megatron-core 0.16.1 tensor_parallel/random.py:CheckpointFunction, mlp.py; run there"
+)
+
+RULES: Final[dict[str, Rule]] = {
+    "uniform_without_layers": _rule(
+        summary="uniform with recompute_num_layers below 1: the loop over layers never advances.",
+        given=lambda raw, _: raw.full and raw.recompute_method == "uniform",
+        when=lambda raw, _: raw.recompute_num_layers is not None and raw.recompute_num_layers <= 0,
+        reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers}: the "
+        "first forward never ends",
+        fix="use recompute_num_layers 1 or more",
+        verdict=Verdict.HANGS,
+        source="megatron-core 0.16.1 transformer_block.py:_checkpointed_forward, 0.19.2 "
+        "recompute.py",
+    ),
+    "uniform_must_divide": function(
+        _uniform_must_divide,
+        "megatron-core 0.16.1 transformer_block.py:_checkpointed_forward; fixed by PR #3562 (0.17)",
+        Verdict.CRASHES,
+        Authority.TRAINING,
+    ),
+    "mtp_uniform_layers": _rule(
+        summary="With MTP layers, uniform takes recompute_num_layers 1 only (from 0.14 on).",
+        given=lambda raw, revision: raw.mtp_num_layers and revision.at_least(0, 14),
+        when=lambda raw, _: (
+            raw.full
+            and raw.recompute_method == "uniform"
+            and raw.recompute_num_layers not in (None, 1)
+        ),
+        reason="uniform recompute with recompute_num_layers = {raw.recompute_num_layers} in a "
+        "model with MTP layers",
+        fix="use recompute_num_layers 1",
+        raises="AssertionError: recompute_num_layers must be 1 for MTP recompute",
+        verdict=Verdict.CRASHES,
+        source=_MTP,
+    ),
+    "mtp_block": _rule(
+        summary="block recomputes no MTP layer; up to 0.13 nothing does.",
+        given=lambda raw, _: raw.full and raw.mtp_num_layers,
+        when=lambda raw, revision: raw.recompute_method == "block" or revision.number < (0, 14),
+        reason="the MTP layers are not recomputed and keep all their activations",
+        fix="use uniform with recompute_num_layers 1 (megatron-core 0.14 or newer)",
+        verdict=Verdict.NOTE,
+        source=_MTP,
+    ),
+    # The MLP returns linear_fc2's bias beside its output. As an output of the checkpoint's autograd
+    # function the parameter itself gets that function as grad_fn, and the backward of the replay
+    # runs into it, and replays, again.
+    "mlp_recompute_with_bias": _rule(
+        summary="mlp recompute with add_bias_linear never ends on Megatron's own layers.",
+        when=lambda raw, _: _biased_mlp(raw, "local"),
+        reason="recompute_modules has mlp and add_bias_linear is on: the first backward replays "
+        "the MLP for ever",
+        fix="drop mlp, set add_bias_linear off (--disable-bias-linear), or use full recompute",
+        verdict=Verdict.HANGS,
+        source=_BIASED_MLP,
+    ),
+    "mlp_recompute_with_bias_under_te": _rule(
+        summary="The same checkpoint around Transformer Engine's layers, which was not run.",
+        when=lambda raw, _: _biased_mlp(raw, "transformer_engine"),
+        reason="recompute_modules has mlp and add_bias_linear is on: on the local layers the first "
+        "backward never ends (megatron-core 0.16.1); not tried with Transformer Engine",
+        fix="try one step before a long run",
+        verdict=Verdict.NOTE,
+        source=_BIASED_MLP,
+    ),
+}
+
+HYBRID_RULES: Final[dict[str, Rule]] = {
+    "hybrid_segments": _rule(
+        summary="| in a hybrid pattern came with 0.17.",
+        given=lambda _, revision: not revision.at_least(0, 17),
+        when=lambda raw, _: "|" in (raw.hybrid_layer_pattern or ""),
+        reason="{revision.label} knows no | in a hybrid pattern",
+        fix="use megatron-core 0.17, or leave the stages even",
+        raises="ValueError: In hybrid override pattern, '|' is not one of",
+        source="megatron-core 0.16.1 ssm/mamba_hybrid_layer_allocation.py:68-84",
+    ),
+    "hybrid_ignores_full": _rule(
+        summary="Before 0.18 a hybrid stack runs its layers without reading recompute_granularity "
+        "full.",
+        given=lambda raw, _: raw.full,
+        when=lambda raw, revision: not reads_full_recompute(raw.hybrid_layer_pattern, revision),
+        reason="full recompute of a hybrid pattern is ignored by {revision.label}: its MambaStack "
+        "has no checkpoint around a layer",
+        fix="use megatron-core 0.18, or selective recompute",
+        verdict=Verdict.NO_EFFECT,
+        source="megatron-core 0.17.0 ssm/mamba_block.py, 0.18.0 models/hybrid/hybrid_block.py:308",
+    ),
+}
+"""Stacks of Mamba, attention and MLP layers: MambaStack and HybridStack of the wheels
+megatron-core 0.16.1, 0.17.0, 0.18.0 and 0.19.0."""

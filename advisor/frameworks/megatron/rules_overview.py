@@ -1,0 +1,36 @@
+"""Labels, promotions and rules of a release of Megatron, for `advise rules`."""
+
+from collections.abc import Iterator
+
+from advisor.frameworks.megatron.revisions import Revision, checkpoint_kind
+from advisor.frameworks.megatron.rules import rules_in_force
+from advisor.frameworks.protocols import RulesOverview
+
+
+def overview(revision: Revision) -> RulesOverview:
+    """Every rule in force in `revision`, by verdict and authority."""
+    rules = rules_in_force(revision).items()
+    return RulesOverview(
+        label=revision.label,
+        facts=tuple(_labels(revision)),
+        rules=tuple((f"{r.verdict}, by {r.authority}", name, r.summary) for name, r in rules),
+    )
+
+
+def _labels(revision: Revision) -> Iterator[tuple[str, str]]:
+    kinds: dict[str, list[str]] = {}
+    for module in revision.recompute_modules:
+        kinds.setdefault(checkpoint_kind(module).replace("_", "-"), []).append(module)
+    yield (
+        "recompute modules",
+        "; ".join(f"{k}: {' '.join(m)}" for k, m in kinds.items())
+        or ("no list: selective is core attention"),
+    )
+    yield "offload modules", " ".join(revision.offload_modules) or "none"
+    impls = " ".join(revision.cuda_graph_impls) or "enable_cuda_graph, external_cuda_graph"
+    yield (
+        "CUDA graphs",
+        f"{impls}; {revision.cuda_graph_field}: "
+        + (" ".join(revision.cuda_graph_modules) or "none"),
+    )
+    yield "promotions", "; ".join(revision.promotions)

@@ -1,0 +1,1 @@
+"""Checks an existing configuration, and takes a request from one."""

@@ -1,0 +1,189 @@
+"""`advise lint`: a file or a command line becomes documents, and every framework is asked."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.frameworks.readers import readers
+from advisor.reading.command_options import num_gpus
+from advisor.reading.document_tree import read_tree
+from advisor.reading.python_source import read_python
+from advisor.reading.read_configuration import (
+    Checked,
+    Document,
+    Finding,
+    Level,
+    ReadConfiguration,
+    Reader,
+)
+from advisor.reading.shell import Command, Note, Script, read_shell
+from advisor.reading.words import Place, Word, word
+
+COMMAND_LINE: Final = "command line"
+_TREES: Final = (".yaml", ".yml", ".json", ".toml")
+_MOST: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintReport:
+    """What one target holds: its configurations, each with its findings."""
+
+    target: str
+    checked: tuple[Checked, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of them once, worst first, then as they stand in the file."""
+        order = list(Level)
+        found = {(f.rule, f.reason, f.place): f for c in self.checked for f in c.findings}
+        return tuple(sorted(found.values(), key=lambda f: (order.index(f.level), f.place)))
+
+    @property
+    def illegal(self) -> bool:
+        """Whether anything is refused, crashes or hangs."""
+        return any(finding.level is Level.ERROR for finding in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """1 where there is an error or a warning, 0 where there are at most notes."""
+        return int(any(finding.level is not Level.NOTE for finding in self.findings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTarget:
+    """The configurations of a target, each with the reader that understands it."""
+
+    name: str
+    configurations: tuple[tuple[Reader, ReadConfiguration], ...]
+    notes: tuple[Note, ...]
+
+
+def lint_target(target: str | Sequence[str], framework_version: str | None = None) -> LintReport:
+    """Check a file (shell script, YAML, JSON, TOML, Python), a command line, or its split words.
+
+    `framework_version` is that of the framework whose configuration it is, by default the one that
+    the keys tell or the newest. Raises UserError where the input cannot be read or no framework
+    knows a setting in it.
+    """
+    read = read_target(target)
+    checked = [
+        reader.check(configuration, framework_version)
+        for reader, configuration in read.configurations
+    ]
+    return LintReport(target=read.name, checked=tuple(checked), notes=read.notes)
+
+
+def read_target(target: str | Sequence[str]) -> ReadTarget:
+    """The configurations in a file or a command line; UserError where there are none."""
+    name, documents, script = _documents(target)
+    found = list(islice(_asked(documents, script), _MOST))
+    if not found:
+        raise UserError(
+            "lint",
+            name,
+            "holds no setting of a framework that is known here",
+            "give flags, a launch script or a configuration file",
+        )
+    notes = (*script.notes, *(note for _, c in found for note in c.notes))
+    unique = tuple(dict.fromkeys(notes))
+    return ReadTarget(name=name, configurations=tuple(found), notes=unique)
+
+
+def _asked(
+    documents: Sequence[Document], script: Script
+) -> Iterator[tuple[Reader, ReadConfiguration]]:
+    for document in documents:
+        for reader in readers():
+            for configuration in reader.read(document):
+                if isinstance(document, Command):
+                    configuration = replace(
+                        configuration,
+                        branch=document.branch,
+                        num_gpus=num_gpus(document, script.directives),
+                    )
+                yield reader, configuration
+
+
+def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
+    words = [target] if isinstance(target, str) else list(target)
+    if len(words) != 1:
+        return COMMAND_LINE, [_command(words)], Script()
+    text = words[0]
+    if len(text) < 4096 and "\n" not in text and os.path.exists(text):
+        return text, *_file(Path(text))
+    if "=" not in text and not text.lstrip().startswith("-") and not {" ", "\n"} & set(text):
+        raise UserError("lint", text, "is no file and holds no flags")
+    return COMMAND_LINE, *_shell(text, COMMAND_LINE)
+
+
+def _command(texts: Sequence[str]) -> Command:
+    """Words that a shell has split already; the column is that of the words with spaces between."""
+    column, words = 1, []
+    for text in texts:
+        words.append(word(text, Place(COMMAND_LINE, 1, column)))
+        column += len(text) + 1
+    return Command(words=tuple(words), place=Place(COMMAND_LINE, 1, 1), environment={})
+
+
+def _file(path: Path) -> tuple[list[Document], Script]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no text"
+        raise UserError("lint", path, f"cannot be read: {reason}") from None
+    if path.suffix in _TREES or path.suffix == ".py":
+        content = word(text, Place(str(path), 1, 1))
+        document = _document(content, path.suffix)
+        if document is None:
+            raise UserError("lint", path, "holds no mapping of settings")
+        return [document], Script()
+    documents, script = _shell(text, str(path))
+    return [*documents, *_named_files(script, path.parent)], script
+
+
+def _named_files(script: Script, folder: Path) -> Iterator[Document]:
+    """Configurations that the commands of a script name and that lie where it says."""
+    texts = [text for command in script.commands for text in command.texts]
+    texts += [w.text for command in script.commands for w in command.environment.values()]
+    names = dict.fromkeys(text.rpartition("=")[2] for text in texts)
+    for name in names:
+        path = folder / name
+        if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
+            continue
+        try:
+            content = word(path.read_text(encoding="utf-8"), Place(str(path), 1, 1))
+            document = _document(content, path.suffix)
+        except (OSError, UnicodeDecodeError, UserError) as error:
+            script.notes.append(Note(f"is not read: {error}", Place(str(path), 1, 1)))
+            continue
+        if document is not None:
+            yield document
+
+
+def _document(content: Word, suffix: str) -> Document | None:
+    return read_python(content) if suffix == ".py" else read_tree(content, suffix)
+
+
+def _shell(text: str, file: str) -> tuple[list[Document], Script]:
+    """Commands of a script, and the files that it writes."""
+    script = read_shell(re.sub("\r\n", "\n", text), file)
+    documents: list[Document] = list(script.commands)
+    for written in script.files:
+        suffix = Path(written.name).suffix
+        if suffix not in (*_TREES, ".py"):
+            continue
+        try:
+            document = _document(written.content, suffix)
+        except UserError:
+            place = written.content.place
+            script.notes.append(Note(f"{written.name} is not read: it holds variables", place))
+            continue
+        if document is not None:
+            documents.append(document)
+    return documents, script

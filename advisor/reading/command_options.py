@@ -1,0 +1,89 @@
+"""Options among the words of a command, and what its launcher says of the GPUs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from advisor.reading.shell.script import Command
+from advisor.reading.words import Place, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option as it is written, with the words behind it."""
+
+    name: str
+    values: tuple[Word, ...]
+    place: Place
+
+    @property
+    def text(self) -> str:
+        """The first value; empty where there is none."""
+        return self.values[0].text if self.values else ""
+
+
+def options(words: Sequence[Word]) -> Iterator[Option]:
+    """`--name`, `--name value …` and `--name=value`, in their order."""
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if not word.text.startswith("-") or is_number(word.text):
+            continue
+        name, equals, _ = word.text.partition("=")
+        values = [word.part(len(name) + 1)] if equals else []
+        while at < len(words) and not _starts_option(words[at].text):
+            if equals:
+                break
+            values.append(words[at])
+            at += 1
+        yield Option(name=name, values=tuple(values), place=word.place)
+
+
+def _starts_option(text: str) -> bool:
+    return text.startswith("-") and not is_number(text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a word is a number, be it negative."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def program_at(words: Sequence[Word]) -> int:
+    """Where the training program stands among the words of a command; 0 where it is not found."""
+    for number, word in enumerate(words):
+        if word.text.endswith(".py"):
+            return number
+    for number, word in enumerate(words[:-1]):
+        if word.text in ("-m", "--module") and number:
+            return number + 1
+    return 0
+
+
+_NODES = ("--nnodes", "--num_nodes", "--num_machines", "--nodes", "-N")
+_PROCESSES = (
+    "--nproc_per_node",
+    "--nproc-per-node",
+    "--num_gpus",
+    "--gpus-per-node",
+    "--ntasks-per-node",
+)
+
+
+def num_gpus(command: Command, directives: Sequence[Word]) -> int | None:
+    """GPUs of a job by torchrun's, accelerate's or Slurm's options; None where they do not say."""
+    before = command.words[: program_at(command.words) or len(command.words)]
+    found: dict[str, int] = {}
+    for option in (*options(directives), *options(before)):
+        text = option.text.rpartition(":")[2]
+        if text.isdigit():
+            found[option.name] = int(text)
+    if "--num_processes" in found:
+        return found["--num_processes"]
+    processes = next((found[name] for name in _PROCESSES if name in found), None)
+    if processes is None:
+        return None
+    return processes * next((found[name] for name in _NODES if name in found), 1)

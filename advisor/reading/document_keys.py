@@ -1,0 +1,126 @@
+"""Settings as keys with values, for frameworks whose configuration is a flat or nested mapping."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final
+
+from advisor.reading.document_tree import Tree
+from advisor.reading.python_source import Unknown
+from advisor.reading.read_configuration import Finding, Level, ReadValue
+from advisor.reading.words import Place
+
+_TRUE: Final = ("true", "yes", "1", "on", "t", "y")
+_FALSE: Final = ("false", "no", "0", "off", "f", "n")
+
+
+@dataclass(slots=True, kw_only=True)
+class Keys:
+    """Values by key, `section.key` where they nest; `place` is that of the whole.
+
+    faults: what the document's own format refuses.
+    """
+
+    place: Place
+    values: dict[str, ReadValue] = field(default_factory=dict)
+    faults: tuple[tuple[str, Place], ...] = ()
+    about: dict[str, str] = field(default_factory=dict)
+
+    def put(self, key: str, value: Any, place: Place, written: str = "") -> None:
+        """Store a value."""
+        self.values[key] = ReadValue(value=value, written=written or key, place=place)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is given, whatever its value."""
+        return key in self.values
+
+    def get(self, key: str) -> Any:
+        """The value; None where it is not given or not known."""
+        found = self.values.get(key)
+        return None if found is None or not known(found.value) else found.value
+
+    def truth(self, key: str) -> bool | None:
+        """The value as true or false; None where it is neither."""
+        return truth(self.get(key))
+
+    def number(self, key: str) -> int | None:
+        """The value as a whole number; None where it is none."""
+        return whole(self.get(key))
+
+    def under(self, section: str) -> Iterator[str]:
+        """Names directly below a section."""
+        start = f"{section}."
+        names = (key[len(start) :] for key in self.values if key.startswith(start))
+        yield from dict.fromkeys(name.partition(".")[0] for name in names)
+
+    def where(self, *keys: str) -> Place:
+        """The place of the first of `keys` that is given, or of what lies below one."""
+        for key in keys:
+            if key in self.values:
+                return self.values[key].place
+        for key in keys:
+            for name, value in self.values.items():
+                if name.startswith(f"{key}."):
+                    return value.place
+        return self.place
+
+
+def known(value: Any) -> bool:
+    """Whether nothing in a value stands for what only a run knows; `auto` is known later."""
+    if isinstance(value, Unknown):
+        return False
+    return not (isinstance(value, str) and ("$" in value or "{{" in value))
+
+
+def truth(value: Any) -> bool | None:
+    """A boolean, or the words that frameworks take for one."""
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower() if isinstance(value, str | int) else ""
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, written as such or as text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    try:
+        return int(str(value)) if isinstance(value, int | str) else None
+    except ValueError:
+        return None
+
+
+def put_tree(keys: Keys, tree: Tree, *path: str) -> None:
+    """Every leaf of a document, mappings by their keys and all else as it is."""
+    for name, value in tree.items(*path):
+        here = (*path, name)
+        if isinstance(value, Mapping) and value:
+            put_tree(keys, tree, *here)
+        else:
+            keys.put(".".join(here), value, tree.where(*here))
+
+
+def put_mapping(keys: Keys, values: Mapping[str, Any], place: Place, *path: str) -> None:
+    """Every leaf of a mapping that Python code holds, all at one place."""
+    for name, value in values.items():
+        here = (*path, str(name))
+        if isinstance(value, Mapping) and value:
+            put_mapping(keys, value, place, *here)
+        else:
+            keys.put(".".join(here), value, place)
+
+
+def near(name: str, names: Iterable[str], cutoff: float = 0.75) -> str:
+    """The known name that is meant, or empty."""
+    return next(iter(get_close_matches(name, list(names), 1, cutoff)), "")
+
+
+def finding(
+    keys: Keys, level: Level, rule: str, reason: str, fix: str, source: str, *at: str
+) -> Finding:
+    """A finding at the first of the keys `at` that is given."""
+    return Finding(
+        level=level, rule=rule, reason=reason, fix=fix, source=source, place=keys.where(*at)
+    )

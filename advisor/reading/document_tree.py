@@ -1,0 +1,168 @@
+"""YAML, JSON and TOML as one tree of values, each with the place where it is written."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import yaml
+
+from advisor.base.errors import UserError
+from advisor.reading.words import Place, Word
+
+Path = tuple[str, ...]
+_SECTION: Final = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?")
+_KEY: Final = re.compile(r"\s*([\w.\-]+|\"[^\"]+\")\s*=\s*")
+_TAB: Final = re.compile(r"\t")
+_VARIABLE: Final = re.compile(r"\$\{?\w+\}?|\{\{.*?\}\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A document of nested mappings.
+
+    values: the whole of it. places: of the value (YAML, JSON) or the key (TOML) at a path.
+    faults: what its own format refuses, with the place.
+    """
+
+    format: str
+    values: Mapping[str, Any]
+    place: Place
+    places: Mapping[Path, Place] = field(default_factory=dict)
+    faults: tuple[tuple[str, Place], ...] = ()
+
+    def get(self, *path: str) -> Any:
+        """The value at `path`; None where there is none."""
+        value: Any = self.values
+        for name in path:
+            if not isinstance(value, Mapping) or name not in value:
+                return None
+            value = value[name]
+        return value
+
+    def where(self, *path: str) -> Place:
+        """The place of `path`, or of what is nearest above it."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.places:
+                return self.places[path[:length]]
+        return self.place
+
+    def items(self, *path: str) -> Iterator[tuple[str, Any]]:
+        """Keys and values of the mapping at `path`."""
+        value = self.get(*path) if path else self.values
+        if isinstance(value, Mapping):
+            yield from ((str(key), item) for key, item in value.items())
+
+
+def read_tree(content: Word, suffix: str) -> Tree | None:
+    """The tree of a text; None where it is no mapping, UserError where it cannot be read."""
+    if suffix == ".toml":
+        return _read_toml(content)
+    if suffix == ".json":
+        return _read_json(content)
+    return _read_yaml(content, "yaml")
+
+
+def _place_at(content: Word, line: int, column: int) -> Place:
+    lines = content.text.split("\n")
+    return content.place_at(sum(len(text) + 1 for text in lines[:line]) + column)
+
+
+def _read_yaml(content: Word, name: str) -> Tree | None:
+    """All mappings with their places: a document of several is read to the first mapping."""
+    try:
+        node = next(iter(yaml.compose_all(_TAB.sub(" ", content.text), yaml.SafeLoader)), None)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        at = f" in line {_place_at(content, mark.line, mark.column).line}" if mark else ""
+        raise UserError("lint", content.place.file, f"is no {name.upper()}{at}") from None
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    places: dict[Path, Place] = {}
+    faults: list[tuple[str, Place]] = []
+    constructor = yaml.SafeLoader("")
+    values = _construct(constructor, node, content, (), places, faults)
+    return Tree(
+        format=name, values=values, place=content.place, places=places, faults=tuple(faults)
+    )
+
+
+def _construct(
+    constructor: yaml.SafeLoader,
+    node: yaml.Node,
+    content: Word,
+    path: Path,
+    places: dict[Path, Place],
+    faults: list[tuple[str, Place]],
+) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        constructor.flatten_mapping(node)
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = str(getattr(key_node, "value", ""))
+            here = (*path, key)
+            places[here] = _place_at(content, key_node.start_mark.line, key_node.start_mark.column)
+            if key in found:
+                faults.append((f"{key} stands there twice", places[here]))
+            found[key] = _construct(constructor, value_node, content, here, places, faults)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _construct(constructor, item, content, (*path, str(number)), places, faults)
+            for number, item in enumerate(node.value)
+        ]
+    try:
+        return constructor.construct_object(node, deep=True)
+    except yaml.YAMLError:  # a tag of another program, !ENV and the like
+        return getattr(node, "value", None)
+
+
+def _read_json(content: Word) -> Tree:
+    """JSON is read as the YAML that it nearly is, for its places; what JSON refuses is a fault."""
+    try:
+        tree = _read_yaml(content, "json")
+    except UserError:
+        tree = None
+    if tree is None:
+        tree = Tree(format="json", values={}, place=content.place)
+    faults = tree.faults
+    try:
+        json.loads(_VARIABLE.sub("0", content.text))
+    except json.JSONDecodeError as error:
+        place = _place_at(content, error.lineno - 1, error.colno - 1)
+        faults = (*faults, (f"is no JSON: {error.msg}", place))
+    return replace(tree, values=_numbers(tree.values), faults=faults)
+
+
+def _numbers(value: Any) -> Any:
+    """5e8, which YAML 1.1 takes for a text, is a number in JSON."""
+    if isinstance(value, Mapping):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?[eE][+-]?\d+", value):
+        return float(value)
+    return value
+
+
+def _read_toml(content: Word) -> Tree:
+    try:
+        values = tomllib.loads(content.text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError("lint", content.place.file, f"is no TOML: {error}") from None
+    places: dict[Path, Place] = {}
+    section: Path = ()
+    for number, line in enumerate(content.text.split("\n")):
+        header, key = _SECTION.match(line), _KEY.match(line)
+        if header and not key:
+            section = _names(header[1])
+            places[section] = _place_at(content, number, header.start(1))
+        elif key:
+            places[(*section, *_names(key[1]))] = _place_at(content, number, key.start(1))
+    return Tree(format="toml", values=values, place=content.place, places=places)
+
+
+def _names(text: str) -> Path:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))

@@ -1,0 +1,41 @@
+"""The model that a recipe, a script or a checkpoint has in its name."""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+from advisor.models.presets import model_names
+
+_PROVIDER: Final = re.compile(
+    r"([A-Za-z]+\d*?[A-Za-z]*\d*)(?:MoE)?(?:Model)?(?:Provider|Config)_?(\d+B(?:_?A\d+B)?)"
+)
+
+
+def named_model(texts: Iterable[str]) -> str:
+    """The preset whose name the texts hold, the longest one; empty where there is none.
+
+    >>> named_model(["examples/pretrain_llama3_70b.py"])
+    'llama3_70b'
+    """
+    found = [name for text in texts for name in _in_text(text)]
+    return max(found, key=len, default="")
+
+
+def _in_text(text: str) -> list[str]:
+    plain = re.sub(r"(?<=\d)\.(?=\d)", "", text.lower().replace("-", "_"))
+    plain += " " + " ".join(
+        f"{family}_{size}".lower().removesuffix("moe").replace("moe_", "_")
+        for family, size in _PROVIDER.findall(text)
+    )
+    plain += " " + re.sub(r"(?<=[a-z])_(?=\d)", "", plain)  # llama_2_7b is llama2_7b
+    found = []
+    for name, spelling in _names():
+        if re.search(rf"(?<![a-z0-9]){re.escape(spelling)}(?![a-z0-9])", plain):
+            found.append(name)
+    return found
+
+
+@cache
+def _names() -> tuple[tuple[str, str], ...]:
+    return tuple((name, name.lower().replace(".", "")) for name in model_names())

@@ -1,0 +1,304 @@
+"""Python as the values that it assigns and passes on, by its syntax tree; nothing is executed.
+
+Names that the text sets itself are followed, parameters stand for their defaults, and a branch is
+a way of its own, as in a shell script.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.reading.words import Place, Word
+
+_MOST_WAYS: Final = 24
+
+
+class Unknown:
+    """The value of an expression that is not known; its text is kept."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"${self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """What is assigned or passed, and where."""
+
+    value: Any
+    place: Place
+
+    @property
+    def known(self) -> bool:
+        """Whether all of it is a literal."""
+        return not _holds_unknown(self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call by the dotted name of what is called, with its keyword arguments."""
+
+    name: str
+    keywords: dict[str, Value]
+    place: Place
+    positional: tuple[Value, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Way:
+    """One way through a function or the module.
+
+    assigned: values of dotted targets, as `cfg.model.num_layers`, the last one that holds.
+    name: of the function, empty for the module. parameters: of the function, whose caller decides.
+    """
+
+    name: str = ""
+    place: Place
+    names: dict[str, Any] = field(default_factory=dict)
+    assigned: dict[str, Value] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    branch: tuple[str, ...] = ()
+    ended: bool = False
+    parameters: frozenset[str] = frozenset()
+
+    def copy(self) -> "Way":
+        """A way that parts from this one here."""
+        return Way(
+            name=self.name,
+            place=self.place,
+            names=dict(self.names),
+            assigned=dict(self.assigned),
+            calls=list(self.calls),
+            branch=self.branch,
+            parameters=self.parameters,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonSource:
+    """A module: names that it imports, and every way through it and its functions."""
+
+    file: str
+    imports: frozenset[str]
+    ways: tuple[Way, ...]
+    place: Place
+
+
+def read_python(content: Word) -> PythonSource:
+    """The ways through a module; UserError where it is no Python."""
+    file = content.place.file
+    try:
+        module = ast.parse(content.text)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UserError(
+            "lint", file, "is no Python" + (f" in line {line}" if line else "")
+        ) from None
+    reader = _Reader(content)
+    return PythonSource(
+        file=file,
+        imports=frozenset(_imports(module)),
+        ways=tuple(reader.ways(module)),
+        place=content.place,
+    )
+
+
+def _imports(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _holds_unknown(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_unknown(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return any(_holds_unknown(item) for item in value)
+    return isinstance(value, Unknown)
+
+
+class _Reader:
+    def __init__(self, content: Word) -> None:
+        self.content = content
+        self._lines = [0]
+        for line in content.text.split("\n"):
+            self._lines.append(self._lines[-1] + len(line) + 1)
+
+    def place(self, node: ast.AST) -> Place:
+        """Where a node begins."""
+        line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        return self.content.place_at(self._lines[line - 1] + column)
+
+    def ways(self, module: ast.Module) -> Iterator[Way]:
+        """Those of the module, then those of each function, which sees the module's names."""
+        top = self._block(module.body, [Way(place=self.content.place)])
+        yield from top
+        names = top[0].names if top else {}
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                way = Way(name=node.name, place=self.place(node), names=dict(names))
+                self._defaults(node.args, way)
+                yield from self._block(node.body, [way])
+
+    def _defaults(self, arguments: ast.arguments, way: Way) -> None:
+        positional = [*arguments.posonlyargs, *arguments.args]
+        for argument in (*positional, *arguments.kwonlyargs):
+            way.names[argument.arg] = Unknown(argument.arg)
+        way.parameters = frozenset(a.arg for a in (*positional, *arguments.kwonlyargs))
+        pairs = list(zip(reversed(positional), reversed(arguments.defaults), strict=False)) + list(
+            zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        )
+        for argument, default in pairs:
+            if default is not None:
+                way.names[argument.arg] = self._value(default, way)
+
+    def _block(self, body: Iterable[ast.stmt], ways: list[Way]) -> list[Way]:
+        for node in body:
+            ended = [way for way in ways if way.ended]
+            running = [way for way in ways if not way.ended]
+            ways = ended + [after for way in running for after in self._statement(node, way)]
+            if len(ways) > _MOST_WAYS:
+                ways = ways[:_MOST_WAYS]
+        return ways
+
+    def _statement(self, node: ast.stmt, way: Way) -> list[Way]:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import():
+                return [way]
+            case ast.If(test=test, body=body, orelse=orelse):
+                return self._if(test, body, orelse, way)
+            case ast.For(body=body) | ast.While(body=body) | ast.With(body=body):
+                return self._block(body, [way])
+            case ast.Try(body=body):
+                return self._block(body, [way])
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign(target, value, way)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, value, way)
+            case ast.Return() | ast.Raise():
+                self._visit(node, way)
+                way.ended = True
+                return [way]
+        self._visit(node, way)
+        return [way]
+
+    def _if(
+        self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], way: Way
+    ) -> list[Way]:
+        if ast.unparse(test).startswith("__name__"):
+            return self._block(body, [way])
+        known = self._value(test, way)
+        names = {inner.id for inner in ast.walk(test) if isinstance(inner, ast.Name)}
+        if isinstance(known, bool) and not names & way.parameters:
+            return self._block(body if known else orelse, [way])
+        self._visit(test, way)
+        other = way.copy()
+        text = ast.unparse(test)
+        way.branch, other.branch = (*way.branch, text), (*other.branch, f"not {text}")
+        return self._block(body, [way]) + self._block(orelse, [other])
+
+    def _assign(self, target: ast.expr, value: ast.expr, way: Way) -> None:
+        found = self._value(value, way)
+        if isinstance(target, ast.Name):
+            way.names[target.id] = found
+        name = _dotted(target)
+        if name:
+            way.assigned[name] = Value(value=found, place=self.place(target))
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            for one, other in zip(target.elts, value.elts, strict=False):
+                self._assign(one, other, way)
+
+    def _visit(self, node: ast.AST, way: Way) -> None:
+        """Every call inside a statement."""
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                way.calls.append(self._call(inner, way))
+
+    def _call(self, node: ast.Call, way: Way) -> Call:
+        keywords: dict[str, Value] = {}
+        for keyword in node.keywords:
+            found = self._value(keyword.value, way)
+            place = self.place(keyword)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = Value(value=found, place=place)
+            elif isinstance(found, dict):  # **options
+                keywords |= {str(k): Value(value=v, place=place) for k, v in found.items()}
+        positional = tuple(
+            Value(value=self._value(argument, way), place=self.place(argument))
+            for argument in node.args
+        )
+        return Call(
+            name=_dotted(node.func) or ast.unparse(node.func),
+            keywords=keywords,
+            place=self.place(node),
+            positional=positional,
+        )
+
+    def _value(self, node: ast.expr, way: Way) -> Any:
+        """A literal, a name that is known, or Unknown."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in way.names:
+                return way.names[name]
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                return [self._value(item, way) for item in items]
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                return {
+                    str(self._value(key, way)): self._value(value, way)
+                    for key, value in pairs
+                    if key is not None
+                }
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                return {k.arg: self._value(k.value, way) for k in keywords if k.arg is not None}
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                number = self._value(operand, way)
+                return -number if isinstance(number, int | float) else Unknown(ast.unparse(node))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._calculated(node, self._value(left, way), op, self._value(right, way))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                truth = self._value(operand, way)
+                return not truth if isinstance(truth, bool) else Unknown(ast.unparse(node))
+            case ast.Attribute(value=ast.Name(), attr=attr) if attr in (
+                "bfloat16",
+                "float16",
+                "float32",
+            ):
+                return attr
+        return Unknown(ast.unparse(node))
+
+    def _calculated(self, node: ast.expr, left: Any, op: ast.operator, right: Any) -> Any:
+        if isinstance(left, int) and isinstance(right, int):
+            match op:
+                case ast.Mult():
+                    return left * right
+                case ast.Add():
+                    return left + right
+                case ast.Sub():
+                    return left - right
+                case ast.FloorDiv() if right:
+                    return left // right
+        return Unknown(ast.unparse(node))
+
+
+def _dotted(node: ast.expr) -> str:
+    """`cfg.model.num_layers`, also of `cfg["model"]["num_layers"]`; empty for anything else."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            before = _dotted(value)
+            return f"{before}.{attr}" if before else ""
+        case ast.Subscript(value=value, slice=ast.Constant(value=str(key))):
+            before = _dotted(value)
+            return f"{before}.{key}" if before else ""
+    return ""

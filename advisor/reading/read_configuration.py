@@ -1,0 +1,101 @@
+"""What a framework makes of a document: the values that it understands, and what it finds."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from advisor.reading.document_tree import Tree
+from advisor.reading.python_source import PythonSource
+from advisor.reading.shell.script import Command, Note
+from advisor.reading.words import Place
+
+Document = Command | Tree | PythonSource
+
+
+class Level(StrEnum):
+    """How bad a finding is: nothing trains, something is for nothing, or it is good to know."""
+
+    ERROR = "ERROR"
+    WARNING = "WARNING"
+    NOTE = "NOTE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something to be said of a configuration; `place` is where it is written."""
+
+    level: Level
+    rule: str
+    reason: str
+    fix: str
+    source: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadValue:
+    """A value by one of our fields, and the option as it is written."""
+
+    value: Any
+    written: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfiguration:
+    """One job as a document tells it.
+
+    values: by path of our fields, as `layout.tensor_model_parallel_size` or `job.seq_length`.
+    recompute: the setting in the spelling of `--recompute`, None where nothing is said or it is
+    none that can be spelt; recompute_at: what spells it there. model: as the document names it,
+    empty where it does not.
+    notes: what is not known. branch: conditions under which it holds.
+    settings: what its framework's own checks read.
+    """
+
+    framework: str
+    place: Place
+    version: str = ""
+    values: Mapping[str, ReadValue] = field(default_factory=dict)
+    recompute: str | None = None
+    recompute_at: tuple[ReadValue, ...] = ()
+    model: str = ""
+    num_gpus: int | None = None
+    notes: tuple[Note, ...] = ()
+    branch: tuple[str, ...] = ()
+    settings: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A configuration with its findings.
+
+    label: framework and release. understood: its recompute in a few words.
+    release, settings: both as the framework's own rules see them.
+    """
+
+    configuration: ReadConfiguration
+    label: str
+    understood: str
+    findings: tuple[Finding, ...]
+    release: Any = None
+    settings: Any = None
+
+
+class Reader(Protocol):
+    """One framework's way of reading what is written for it."""
+
+    def read(self, document: Document) -> Iterator[ReadConfiguration]:
+        """The configurations in a document; none where it is not the framework's."""
+        ...
+
+    def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
+        """What the framework refuses or ignores in a configuration that it read; `version` is the
+        release, None for the one that the document tells or the newest."""
+        ...
+
+    def model(self, configuration: ReadConfiguration) -> str:
+        """A name that `--model` takes for the model of a configuration; empty where there is
+        none."""
+        ...

@@ -1,0 +1,95 @@
+"""Assignments of a shell script, with `export`, `declare` and `unset`."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from advisor.reading.shell.expansion import Expander, Source
+from advisor.reading.shell.script import Command, Script, WrittenFile
+from advisor.reading.shell.state import UNKNOWN, State, Variable, appended, scalar
+from advisor.reading.words import Piece, Word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class Record(Protocol):
+    """What a way through a script is told to: see reading.Reading."""
+
+    script: Script
+
+    def text(self, content: Word, states: list[State]) -> list[State]:
+        """Read a script inside the script."""
+        ...
+
+    def add(self, command: Command) -> None:
+        """A command that is run."""
+        ...
+
+    def add_file(self, file: WrittenFile) -> None:
+        """A file that a here-document writes."""
+        ...
+
+    def note(self, text: str, source: Source, node: "Node") -> None:
+        """What cannot be known."""
+        ...
+
+    def calls(self, name: str) -> None:
+        """A function that is called."""
+        ...
+
+    def assigned(self, name: str, variable: Variable) -> None:
+        """A variable that is set."""
+        ...
+
+    def uses(self, text: str) -> None:
+        """Text in which variables are read."""
+        ...
+
+
+class Assignments:
+    """What a source sets on its way through the interpreter."""
+
+    def __init__(self, reading: Record, source: Source) -> None:
+        self.reading = reading
+        self.source = source
+
+    def assign(self, node: "Node", state: State, *, export: bool = False) -> None:
+        """`X=value`, `X+=value`, `X=(…)`; of one element of an array nothing is known after."""
+        name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if name_node is None:
+            return
+        name = self.source.text(name_node).partition("[")[0]
+        if name_node.type == "subscript":
+            state.set(name, UNKNOWN)
+            return
+        variable = self._value(value, state, node)
+        if any(child.type == "+=" for child in node.children):
+            variable = appended(state.variables.get(name), variable)
+        if value is not None:
+            self.reading.uses(self.source.text(value))
+        state.set(name, variable, export=export or name in state.exported)
+        self.reading.assigned(name, variable)
+
+    def _value(self, value: "Node | None", state: State, node: "Node") -> Variable:
+        expander = Expander(self.source, state)
+        if value is None:
+            return scalar([Piece(text="", place=self.source.place(node))])
+        if value.type == "array":
+            return Variable(values=tuple(expander.words(value.named_children)), array=True)
+        return scalar(expander.scalar(value))
+
+    def declare(self, node: "Node", state: State) -> None:
+        """`export X=1`, `declare -a X=(…)`, `local X`."""
+        keyword = self.source.text(node.children[0])
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                self.assign(child, state, export=keyword == "export")
+            elif child.type == "variable_name" and keyword == "export":
+                state.exported.add(self.source.text(child))
+
+    def unset(self, node: "Node", states: list[State]) -> list[State]:
+        """`unset X`."""
+        for state in states:
+            for child in node.named_children:
+                state.variables.pop(self.source.text(child), None)
+                state.exported.discard(self.source.text(child))
+        return states

@@ -1,0 +1,301 @@
+"""Words of a shell text: quotes, variables with their defaults, arrays and arithmetic."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from advisor.reading.shell.arithmetic import calculate
+from advisor.reading.shell.state import State, Variable, scalar
+from advisor.reading.words import Piece, Place, Word, split_words
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_PARAMETER: Final = re.compile(
+    r"\$\{(?P<prefix>[!#]?)(?P<name>\w+|[@*#?])(?P<index>\[[^\]]*\])?(?P<rest>.*)\}", re.DOTALL
+)
+_OPERATOR: Final = re.compile(r":?[-=+?]")
+_ESCAPED_IN_QUOTES: Final = '$`"\\'
+_ALL: Final = ("[@]", "[*]")
+
+
+class Source:
+    """A text that is read as shell, with the place of each of its characters."""
+
+    def __init__(self, content: Word) -> None:
+        self.content = content
+        self._bytes = content.text.encode()
+        self._ascii = len(self._bytes) == len(content.text)
+
+    def text(self, node: "Node") -> str:
+        """What stands in the script."""
+        return self._bytes[node.start_byte : node.end_byte].decode()
+
+    def between(self, start: int, stop: int) -> str:
+        """What stands between two bytes."""
+        return self._bytes[start:stop].decode()
+
+    def place(self, node: "Node") -> Place:
+        """Where a node begins."""
+        return self.content.place_at(self.offset(node.start_byte))
+
+    def offset(self, byte: int) -> int:
+        """Characters before a byte."""
+        return byte if self._ascii else len(self._bytes[:byte].decode())
+
+    def pieces(self, start: int, stop: int) -> tuple[Piece, ...]:
+        """Characters between two bytes, with their places."""
+        return self.content.part(self.offset(start), self.offset(stop)).pieces
+
+
+class Expander:
+    """Expands the words of one source in one state."""
+
+    def __init__(self, source: Source, state: State) -> None:
+        self.source = source
+        self.state = state
+
+    def words(self, nodes: Sequence["Node"]) -> list[Word]:
+        """The words that `nodes` become; none of a variable that is empty, several of an array."""
+        pieces: list[Piece | None] = []
+        for node in nodes:
+            pieces += [*self.pieces(node), None]
+        return list(split_words(pieces))
+
+    def scalar(self, node: "Node") -> tuple[Piece, ...]:
+        """What a node becomes where nothing splits, as behind `X=`."""
+        pieces = [piece.splitting(False) for piece in self._joined(node)]
+        return tuple(pieces) or (Piece(text="", place=self.source.place(node)),)
+
+    def _joined(self, node: "Node") -> Iterator[Piece]:
+        """The pieces of a node, a space where one word would end."""
+        between = False
+        for piece in self.pieces(node):
+            if piece is None:
+                between = True
+                continue
+            if between:
+                yield Piece(text=" ", place=piece.place)
+            between = False
+            yield piece
+
+    def pieces(self, node: "Node", *, quoted: bool = False) -> Iterator[Piece | None]:
+        """Pieces of one node; None between the elements of an array."""
+        match node.type:
+            case "string":
+                yield Piece(text="", place=self.source.place(node))
+                yield from self._string(node)
+            case "raw_string":
+                yield Piece(text="", place=self.source.place(node))
+                yield from self._literal(node.start_byte + 1, node.end_byte - 1)
+            case "ansi_c_string" | "translated_string":
+                yield from self._literal(node.start_byte + 2, node.end_byte - 1)
+            case "simple_expansion":
+                name = self.source.text(node).removeprefix("$")
+                yield from self._variable(node, name, "", quoted=quoted)
+            case "expansion":
+                yield from self._expansion(node, quoted=quoted)
+            case "arithmetic_expansion":
+                yield from self._arithmetic(node)
+            case "command_substitution" | "process_substitution":
+                yield from self._substitution(node, quoted=quoted)
+            case "comment":
+                return
+            case "concatenation" | "command_name":
+                yield from self._children(node, quoted=quoted)
+            case _:
+                yield from self._word(node)
+
+    def _children(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
+        """Parts that stand side by side, with what the grammar leaves out between them."""
+        at = node.start_byte
+        for child in node.children:
+            yield from self._literal(at, child.start_byte)
+            yield from self.pieces(child, quoted=quoted)
+            at = child.end_byte
+        yield from self._literal(at, node.end_byte)
+
+    def _literal(self, start: int, stop: int) -> Iterator[Piece]:
+        if start < stop:
+            yield from self.source.pieces(start, stop)
+
+    def _word(self, node: "Node") -> Iterator[Piece | None]:
+        text = self.source.text(node)
+        if not node.children and "\\" in text:
+            yield from self._unescaped(node.start_byte, node.end_byte, None)
+        elif node.children:
+            yield from self._children(node, quoted=False)
+        else:
+            yield from self._literal(node.start_byte, node.end_byte)
+
+    def _unescaped(self, start: int, stop: int, escapable: str | None) -> Iterator[Piece]:
+        """Literal text without its backslashes; one before a newline joins the lines."""
+        text = self.source.between(start, stop)
+        data = text.encode()
+        at = scan = 0
+        while (found := data.find(b"\\", scan)) >= 0 and found + 1 < len(data):
+            behind = chr(data[found + 1])
+            if escapable is not None and behind not in escapable and behind != "\n":
+                scan = found + 2
+                continue
+            yield from self._literal(start + at, start + found)
+            at = found + (2 if behind == "\n" else 1)
+            scan = max(at, found + 2)
+        yield from self._literal(start + at, stop)
+
+    def _string(self, node: "Node") -> Iterator[Piece | None]:
+        """What stands between double quotes: expansions do not split."""
+        at, stop = node.start_byte + 1, node.end_byte - 1
+        for child in node.children:
+            if child.type in ('"', "string_content") or child.start_byte < at:
+                continue
+            yield from self._unescaped(at, child.start_byte, _ESCAPED_IN_QUOTES)
+            yield from self.pieces(child, quoted=True)
+            at = child.end_byte
+        yield from self._unescaped(at, stop, _ESCAPED_IN_QUOTES)
+
+    def _unknown(self, node: "Node") -> Piece:
+        return Piece(text=self.source.text(node), place=self.source.place(node), unknown=True)
+
+    def _variable(
+        self, node: "Node", name: str, index: str, *, quoted: bool
+    ) -> Iterator[Piece | None]:
+        """What a variable stands for; its own text where that is not known."""
+        variable = self.state.variables.get(name)
+        if variable is None and name in self.state.declared:
+            if quoted:
+                yield Piece(text="", place=self.source.place(node), certain=False)
+            return
+        if variable is None or variable.values is None:
+            yield self._unknown(node)
+            return
+        yield from _spread(_elements(variable, _ALL[0] if name in "@*" else index), quoted=quoted)
+
+    def _expansion(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
+        match = _PARAMETER.fullmatch(self.source.text(node))
+        if match is None or match["prefix"]:
+            yield self._unknown(node)
+            return
+        name, index, rest = match["name"], match["index"] or "", match["rest"]
+        if not rest:
+            yield from self._variable(node, name, index, quoted=quoted)
+            return
+        operator = _OPERATOR.match(rest)
+        variable = self.state.variables.get(name)
+        given = variable is not None and variable.values is not None
+        if operator is None:
+            yield self._unknown(node)
+        elif "+" in operator[0]:
+            yield from self._alternative(node, variable, len(rest) - len(operator[0]), quoted)
+        elif given and (":" not in operator[0] or any(v.text for v in variable.values or ())):  # type: ignore[union-attr]
+            yield from self._variable(node, name, index, quoted=quoted)
+        elif (variable is not None and variable.values is None) or "?" in operator[0]:
+            yield self._unknown(node)
+        else:
+            yield from self._taken_default(node, name, operator[0], rest, quoted, given)
+
+    def _taken_default(
+        self, node: "Node", name: str, operator: str, rest: str, quoted: bool, given: bool
+    ) -> Iterator[Piece | None]:
+        """The default; it is certain where the script itself sets the variable to nothing, and
+        `:=` makes it the variable's value."""
+        pieces = [
+            replace(piece, certain=piece.certain and given) if piece is not None else None
+            for piece in self._default(node, len(rest) - len(operator), quoted=quoted)
+        ]
+        if "=" in operator:
+            whole = [piece for piece in pieces if piece is not None]
+            self.state.set(name, scalar(whole or [Piece(text="", place=self.source.place(node))]))
+        yield from pieces
+
+    def _name(self, node: "Node") -> str:
+        match = _PARAMETER.fullmatch(self.source.text(node))
+        return match["name"] if match else ""
+
+    def _alternative(
+        self, node: "Node", variable: Variable | None, length: int, quoted: bool
+    ) -> Iterator[Piece | None]:
+        if variable is None and self._name(node) in self.state.declared:
+            return
+        if variable is None or variable.values is None:
+            yield self._unknown(node)
+        elif any(value.text for value in variable.values):
+            yield from self._default(node, length, quoted=quoted)
+
+    def _default(self, node: "Node", length: int, *, quoted: bool) -> Iterator[Piece | None]:
+        """What stands behind the operator, in the last `length` characters before the brace."""
+        stop = node.end_byte - 1
+        start = stop - len(self.source.text(node)[:-1][-length:].encode()) if length else stop
+        inside = [child for child in node.children if start <= child.start_byte < stop]
+        at = start
+        for child in inside:
+            yield from self._splitting(at, child.start_byte, quoted)
+            keeps = quoted or child.type in ("string", "raw_string")
+            for piece in self.pieces(child, quoted=quoted):
+                splits = piece is not None and not keeps and not piece.unknown
+                yield piece.splitting(True) if piece is not None and splits else piece
+            at = child.end_byte
+        yield from self._splitting(at, stop, quoted)
+
+    def _splitting(self, start: int, stop: int, quoted: bool) -> Iterator[Piece]:
+        for piece in self._literal(start, stop):
+            yield piece.splitting(not quoted)
+
+    def _arithmetic(self, node: "Node") -> Iterator[Piece | None]:
+        text = self.source.text(node)
+        inner = text[3:-2] if text.startswith("$((") else text[2:-1]
+        number = calculate(inner, self.state)
+        if number is None:
+            yield self._unknown(node)
+        else:
+            value, certain = number
+            yield Piece(text=str(value), place=self.source.place(node), certain=certain)
+
+    def _substitution(self, node: "Node", *, quoted: bool) -> Iterator[Piece | None]:
+        """`$(cat <<EOF …)` is its here-document; of other programs nobody knows what they say."""
+        commands = [c for c in node.named_children if c.type == "redirected_statement"]
+        body = commands[0].child_by_field_name("body") if len(commands) == 1 else None
+        if body is None or self.source.text(body).split() != ["cat"]:
+            yield self._unknown(node)
+            return
+        for child in commands[0].children:
+            if child.type == "heredoc_redirect":
+                for piece in self.heredoc(child):
+                    yield piece.splitting(not quoted)
+
+    def heredoc(self, node: "Node") -> Iterator[Piece]:
+        """The text of a here-document, expanded unless its delimiter is quoted."""
+        start = next((c for c in node.children if c.type == "heredoc_start"), None)
+        body = next((c for c in node.children if c.type == "heredoc_body"), None)
+        if body is None or start is None:
+            return
+        if set(self.source.text(start)) & set("'\"\\"):
+            yield from self._literal(body.start_byte, body.end_byte)
+            return
+        at = body.start_byte
+        for child in body.children:
+            if child.type == "heredoc_content":
+                continue
+            yield from self._unescaped(at, child.start_byte, "$`\\")
+            for piece in self.pieces(child, quoted=True):
+                if piece is not None:
+                    yield piece
+            at = child.end_byte
+        yield from self._unescaped(at, body.end_byte, "$`\\")
+
+
+def _elements(variable: Variable, index: str) -> Sequence[Word]:
+    values = variable.values or ()
+    if index in _ALL or not variable.array:
+        return values
+    number = index.strip("[]") or "0"
+    return values[int(number) : int(number) + 1] if number.isdigit() else ()
+
+
+def _spread(values: Sequence[Word], *, quoted: bool) -> Iterator[Piece | None]:
+    for number, value in enumerate(values):
+        if number:
+            yield None
+        for piece in value.pieces:
+            yield piece.splitting(not quoted and not piece.unknown)

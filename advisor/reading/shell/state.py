@@ -1,0 +1,151 @@
+"""What a shell knows while a script is read: variables, and which branches were taken."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from advisor.reading.words import Piece, Word
+
+Values = tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable: one word, or the elements of an array. None: set, but to nobody knows what."""
+
+    values: Values | None
+    array: bool = False
+
+    @property
+    def certain(self) -> bool:
+        """Whether the value is the same for everybody who runs the script."""
+        return self.values is not None and all(value.certain for value in self.values)
+
+
+UNKNOWN = Variable(values=None)
+
+
+@dataclass(slots=True)
+class State:
+    """One way through a script.
+
+    assumed: what conditions that are not known were taken to be, by their text.
+    functions: bodies by name. ended: behind `exit`, or `return` of a function.
+    declared: names that the text assigns somewhere: empty where it has not done so yet.
+    """
+
+    variables: dict[str, Variable] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    branch: tuple[str, ...] = ()
+    assumed: dict[str, bool] = field(default_factory=dict)
+    functions: dict[str, Any] = field(default_factory=dict)
+    ended: str = ""
+    depth: int = 0
+    declared: set[str] = field(default_factory=set)
+
+    def copy(self) -> "State":
+        """A state that goes another way from here."""
+        return replace(
+            self,
+            variables=dict(self.variables),
+            exported=set(self.exported),
+            assumed=dict(self.assumed),
+            functions=dict(self.functions),
+        )
+
+    def set(self, name: str, variable: Variable, *, export: bool = False) -> None:
+        """Assign; what was assumed of the variable holds no more."""
+        self.variables[name] = variable
+        if export:
+            self.exported.add(name)
+        for text in [text for text in self.assumed if name in text]:
+            del self.assumed[text]
+
+    def environment(self) -> dict[str, Word]:
+        """Exported variables with a value that is known."""
+        found = {}
+        for name in sorted(self.exported):
+            variable = self.variables.get(name)
+            if variable is not None and variable.values:
+                found[name] = variable.values[0]
+        return found
+
+
+def doubted(variable: Variable) -> Variable:
+    """The same value, of which it is no longer certain that it holds."""
+    if variable.values is None:
+        return variable
+    values = tuple(
+        Word(tuple(replace(piece, certain=False) for piece in value.pieces))
+        for value in variable.values
+    )
+    return replace(variable, values=values)
+
+
+def joined(states: Iterable[State], before: State) -> State:
+    """One state out of several ways: where they differ, `before`'s value is likely, or none is."""
+    ways = list(states)
+    result = before.copy()
+    for name in {name for way in ways for name in way.variables}:
+        found = {_text(way.variables.get(name)) for way in ways}
+        if len(found) == 1:
+            result.variables[name] = ways[0].variables[name]
+        else:
+            known = before.variables.get(name)
+            result.variables[name] = UNKNOWN if known is None else doubted(known)
+    for way in ways:
+        result.exported |= way.exported
+        result.functions |= way.functions
+    return result
+
+
+def _text(variable: Variable | None) -> tuple[str, ...] | None:
+    if variable is None or variable.values is None:
+        return None
+    return tuple(value.text for value in variable.values)
+
+
+def scalar(pieces: Iterable[Piece]) -> Variable:
+    """A variable of one word."""
+    return Variable(values=(Word(tuple(piece.splitting(False) for piece in pieces)),))
+
+
+def appended(before: Variable | None, added: Variable) -> Variable:
+    """`X+=value`: elements of an array, or characters of a word."""
+    if added.values is None or (before is not None and before.values is None):
+        return UNKNOWN
+    if before is None or not before.values:
+        return added
+    if before.array or added.array:
+        return Variable(values=(*before.values, *added.values), array=True)
+    pieces = [piece for value in (*before.values, *added.values) for piece in value.pieces]
+    return scalar(pieces)
+
+
+def fingerprint(variable: Variable) -> tuple[tuple[str, bool], ...]:
+    """What tells two values of a variable apart."""
+    if variable.values is None:
+        return (("?", False),)
+    return tuple((value.text, value.certain) for value in variable.values)
+
+
+def positional(state: State) -> list[str]:
+    """The names of a function's parameters that are set."""
+    return [name for name in state.variables if name.isdigit() or name in ("@", "*")]
+
+
+def set_positional(state: State, words: Sequence[Word]) -> None:
+    """Set `$1`, `$2` and so on, and `$@`."""
+    for number, w in enumerate(words, 1):
+        state.variables[str(number)] = Variable(values=(w,))
+    state.variables["@"] = state.variables["*"] = Variable(values=tuple(words), array=True)
+
+
+def shift(state: State, words: Sequence[Word]) -> None:
+    """`shift 2`; of a script's own parameters nothing is known before or behind it."""
+    known = state.variables.get("@")
+    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    for name in positional(state):
+        del state.variables[name]
+    if known is not None and known.values is not None:
+        set_positional(state, known.values[count:])

@@ -1,0 +1,81 @@
+"""Nodes of tree-sitter's grammar of bash, and how to find one's way in them."""
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from advisor.reading.shell.expansion import Source
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser, Tree
+
+_QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
+
+
+def parsed(text: str) -> "Tree":
+    """The syntax tree of a text; what is no shell is an ERROR node in it."""
+    return _parser().parse(_without_comments(text).encode())
+
+
+@cache
+def _parser() -> "Parser":
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+def _without_comments(text: str) -> str:
+    """A comment between backquotes, which runs nothing, hides the end of its line from the grammar:
+    as many spaces in its place."""
+    return _QUOTED_COMMENT.sub(lambda match: " " * len(match[0].encode()), text)
+
+
+def first_error(node: "Node") -> "Node":
+    """The first node that is no shell."""
+    for child in node.children:
+        if child.type == "ERROR" or child.is_missing:
+            return child
+        if child.has_error:
+            return first_error(child)
+    return node
+
+
+def arms(node: "Node") -> list[tuple[list["Node"], list["Node"]]]:
+    """Conditions and body of an if, of each elif, and of the else, which has no condition."""
+    conditions = node.children_by_field_name("condition")
+    conditions = [c for c in conditions if c.is_named]
+    last = conditions[-1].end_byte if conditions else node.start_byte
+    body = [
+        c
+        for c in node.named_children
+        if c.start_byte >= last
+        and c.type not in ("elif_clause", "else_clause")
+        and c not in conditions
+    ]
+    arms = [(conditions, body)]
+    for clause in node.named_children:
+        if clause.type == "elif_clause":
+            found = _elif(clause)
+            arms.append(found)
+        elif clause.type == "else_clause":
+            arms.append(([], list(clause.named_children)))
+    return arms
+
+
+def _elif(clause: "Node") -> tuple[list["Node"], list["Node"]]:
+    then = next((c.start_byte for c in clause.children if c.type == "then"), clause.end_byte)
+    inside = clause.named_children
+    return [c for c in inside if c.start_byte < then], [c for c in inside if c.start_byte > then]
+
+
+def assigned_in(node: "Node", source: Source) -> set[str]:
+    """Names of the variables that a node assigns somewhere."""
+    found = set()
+    if node.type == "variable_assignment":
+        name = node.child_by_field_name("name")
+        if name is not None:
+            found.add(source.text(name))
+    for child in node.children:
+        found |= assigned_in(child, source)
+    return found

@@ -1,0 +1,233 @@
+"""Walks a shell script along all its branches.
+
+A condition that the script decides itself is decided; any other parts the way in two, each with its
+own variables, so that what one branch sets never meets what another does.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from advisor.reading.shell.branch_conditions import Verdict, assume, is_test, judge
+from advisor.reading.shell.expansion import Expander
+from advisor.reading.shell.simple_commands import Commands
+from advisor.reading.shell.state import (
+    UNKNOWN,
+    State,
+    Variable,
+    doubted,
+    fingerprint,
+    joined,
+    scalar,
+)
+from advisor.reading.shell.syntax import arms, assigned_in
+from advisor.reading.words import Piece, split_words, word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+_MOST_WAYS: Final = 256
+_MOST_ROUNDS: Final = 12
+_DIRECTIVE: Final = re.compile(r"#\s?SBATCH\s+")
+
+
+class Walk(Commands):
+    """One source on its way through the interpreter."""
+
+    def statements(self, nodes: Iterable["Node"], states: list[State]) -> list[State]:
+        """Statements one after the other, each in all states that still run."""
+        for node in nodes:
+            running = [state for state in states if not state.ended]
+            stopped = [state for state in states if state.ended]
+            if not running:
+                return states
+            states = stopped + self.statement(node, running)
+        return states
+
+    def statement(self, node: "Node", states: list[State]) -> list[State]:
+        """One statement in all states."""
+        match node.type:
+            case "comment":
+                self._directive(node, states[0])
+                return states
+            case "if_statement":
+                return self._each(states, lambda state: self._if(node, state))
+            case "case_statement":
+                return self._each(states, lambda state: self._case(node, state))
+            case "for_statement":
+                return self._each(states, lambda state: self._for(node, state))
+            case "while_statement" | "c_style_for_statement":
+                return self._each(states, lambda state: self._while(node, state))
+            case "function_definition":
+                return self._each(states, lambda state: self._define(node, state))
+            case "list":
+                return self._each(states, lambda state: self._list(node, state))
+            case "subshell":
+                for state in states:
+                    self.statements(node.named_children, [state.copy()])
+                return states
+            case "redirected_statement":
+                return self._each(states, lambda state: self.redirected(node, state))
+            case "command":
+                return self._each(states, lambda state: self.command(node, state))
+            case "variable_assignment":
+                for state in states:
+                    self.assign(node, state)
+                return states
+            case "declaration_command":
+                for state in states:
+                    self.declare(node, state)
+                return states
+            case "unset_command":
+                return self.unset(node, states)
+            case _:
+                return self.statements(node.named_children, states)
+
+    def _each(self, states: list[State], step: Callable[[State], list[State]]) -> list[State]:
+        results: list[State] = []
+        for state in states:
+            results += step(state)
+        return self._bounded(results, states[0])
+
+    def _bounded(self, states: list[State], before: State) -> list[State]:
+        """At most so many ways: beyond that, those that differ are no longer told apart."""
+        running = [state for state in states if not state.ended]
+        distinct: dict[object, State] = {}
+        for state in running:
+            values = tuple(sorted((n, fingerprint(v)) for n, v in state.variables.items()))
+            distinct.setdefault((values, tuple(sorted(state.assumed.items()))), state)
+        ways = list(distinct.values())
+        if len(ways) <= _MOST_WAYS:
+            return ways
+        return [joined(ways, before)]
+
+    def _directive(self, node: "Node", state: State) -> None:
+        text = self.source.text(node)
+        match = _DIRECTIVE.match(text)
+        if match:
+            behind = word(
+                text[match.end() :].partition(" #")[0], self.source.place(node).after(match[0])
+            )
+            expanded = [Piece(text=p.text, place=p.place, splits=True) for p in behind.pieces]
+            self.reading.script.directives.extend(split_words(expanded))
+
+    def _if(self, node: "Node", state: State) -> list[State]:
+        results: list[State] = []
+        open_ways = [state]
+        for conditions, body in arms(node):
+            remaining: list[State] = []
+            for way in open_ways:
+                taken, not_taken = self._condition(conditions, way)
+                results += self.statements(body, taken)
+                remaining += not_taken
+            open_ways = remaining
+        return results + open_ways
+
+    def _condition(self, nodes: Sequence["Node"], state: State) -> tuple[list[State], list[State]]:
+        """States in which the condition holds, and those in which it does not."""
+        if not nodes:
+            return [state], []
+        text = self.source.between(nodes[0].start_byte, nodes[-1].end_byte).rstrip("; \n")
+        verdict = judge(nodes[0], Expander(self.source, state)) if len(nodes) == 1 else Verdict()
+        if verdict.truth is not None:
+            return ([state], []) if verdict.truth else ([], [state])
+        for node in nodes:
+            if not is_test(node):
+                self.statement(node, [state.copy()])
+        return [assume(state, text, verdict, True)], [assume(state, text, verdict, False)]
+
+    def _case(self, node: "Node", state: State) -> list[State]:
+        subject = node.child_by_field_name("value")
+        expander = Expander(self.source, state)
+        words = expander.words([subject]) if subject is not None else []
+        known = "".join(w.text for w in words) if all(w.certain for w in words) else None
+        results: list[State] = []
+        matched = False
+        for item in (child for child in node.named_children if child.type == "case_item"):
+            patterns = item.children_by_field_name("value")
+            texts = [self.source.text(pattern).strip("\"'") for pattern in patterns]
+            if known is not None and not any(fnmatchcase(known, text) for text in texts):
+                continue
+            way = self._assume_pattern(state, subject, patterns, texts, known is None)
+            body = [
+                c
+                for c in item.named_children
+                if c not in patterns and c.start_byte > patterns[-1].end_byte
+            ]
+            results += self.statements(body, [way])
+            matched = matched or "*" in texts or known is not None
+            if known is not None:
+                break
+        if not matched:
+            results.append(state)
+        return results
+
+    def _assume_pattern(
+        self,
+        state: State,
+        subject: "Node | None",
+        patterns: Sequence["Node"],
+        texts: Sequence[str],
+        unknown: bool,
+    ) -> State:
+        way = state.copy()
+        if subject is None or not unknown:
+            return way
+        way.branch = (*way.branch, f"{self.source.text(subject)} is {' or '.join(texts)}")
+        name = self.source.text(subject).strip('"').removeprefix("$").strip("{}").partition(":")[0]
+        literal = len(texts) == 1 and not set(texts[0]) & set("*?[$")
+        if name.isidentifier() and literal:
+            way.set(name, scalar(word(texts[0], self.source.place(patterns[0])).pieces))
+        return way
+
+    def _for(self, node: "Node", state: State) -> list[State]:
+        variable = node.child_by_field_name("variable")
+        body = node.child_by_field_name("body")
+        name = self.source.text(variable) if variable is not None else ""
+        values = Expander(self.source, state).words(node.children_by_field_name("value"))
+        known = values and not any(value.unknown or "*" in value.text for value in values)
+        rounds = values[:_MOST_ROUNDS] if known else [None]
+        states = [state]
+        for value in rounds:
+            for way in states:
+                way.set(name, UNKNOWN if value is None else Variable(values=(value,)))
+                way.branch = state.branch
+            if body is not None:
+                states = self._bounded(self.statements([body], states), state)
+        return states
+
+    def _while(self, node: "Node", state: State) -> list[State]:
+        """The body is read once; what it changes is as likely as not to be changed."""
+        for condition in node.children_by_field_name("condition"):
+            if condition.is_named and not is_test(condition):
+                self.statement(condition, [state.copy()])
+        body = node.child_by_field_name("body")
+        if body is None:
+            return [state]
+        inside = state.copy()
+        for name in assigned_in(body, self.source):
+            if name in inside.variables:
+                inside.variables[name] = doubted(inside.variables[name])
+        ways = [way for way in self.statements([body], [inside.copy()]) if not way.ended]
+        return [joined([inside, *ways], state)]
+
+    def _define(self, node: "Node", state: State) -> list[State]:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            state.functions[self.source.text(name)] = (self.source, body)
+        return [state]
+
+    def _list(self, node: "Node", state: State) -> list[State]:
+        """`A && B` and `A || B`."""
+        left, right = node.named_children[0], node.named_children[-1]
+        either = any(child.type == "||" for child in node.children)
+        if is_test(left):
+            yes, no = self._condition([left], state)
+            runs, passes = (no, yes) if either else (yes, no)
+            return self.statements([right], runs) + passes
+        states = self.statement(left, [state])
+        if either:
+            self.statements([right], [way.copy() for way in states if not way.ended])
+            return states
+        return self.statements([right], states)

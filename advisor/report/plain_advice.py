@@ -1,0 +1,144 @@
+"""The ranked answer as plain data: every figure that is worked out when it is looked at, now."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from advisor.answer.advice import (
+    Advice,
+    AdvisedGpus,
+    AdvisedJob,
+    AdvisedModel,
+    Candidate,
+    Explanation,
+    MemoryShare,
+    RecipeNote,
+    Recompute,
+    RejectedSetting,
+)
+from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.answer.evaluation import Evaluation
+from advisor.job.job import Job
+from advisor.models.layer_kind import FeedForward, LayerKind
+from advisor.plan.recompute_plan import Setting
+from advisor.report.setting_flags import all_flags
+from advisor.report.wording import chosen, verdict
+
+
+def plain_advice(answer: Answer, *, top: int | None = None, explained: int | None = None) -> Advice:
+    """`answer` with its `top` best candidates (all where None); `explained` is the rank of the
+    candidate whose bytes and seconds are explained."""
+    best = chosen(answer)
+    wanted = next((c for c in answer.candidates if c.rank == explained), None)
+    return Advice(
+        fits=answer.fits,
+        job=_job(answer.job, best.evaluation if best else None),
+        assumptions=answer.assumptions,
+        evaluated=answer.evaluated,
+        calibration=answer.calibration,
+        candidates=tuple(_candidate(candidate) for candidate in answer.candidates[:top]),
+        rejected=tuple(
+            RejectedSetting(
+                recompute=_recompute(rejection.setting),
+                rule=rejection.rule,
+                reason=rejection.reason,
+                fix=rejection.fix,
+                source=rejection.source,
+            )
+            for rejection in answer.rejected
+        ),
+        remedies=answer.remedies,
+        verdict=verdict(answer),
+        recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
+        origin=dict(answer.origin),
+        differences=answer.differences,
+        explain=_explanation(wanted) if wanted else None,
+    )
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    return {field.name: getattr(instance, field.name) for field in fields(instance)}
+
+
+def _job(job: Job, evaluation: Evaluation | None) -> AdvisedJob:
+    from advisor.layers.parameters import active_parameters, parameter_count
+
+    gpu = _fields(job.gpu)
+    return AdvisedJob(
+        **_fields(job.config),
+        model=AdvisedModel(
+            **_fields(job.model),
+            num_parameters=parameter_count(job.model).total,
+            num_active_parameters=active_parameters(job.model),
+        ),
+        layout=job.layout,
+        gpus=AdvisedGpus(count=job.num_gpus, type=gpu.pop("name"), **gpu),
+        model_flops_per_step=evaluation.model_flops_per_step if evaluation else None,
+    )
+
+
+def _recompute(setting: Setting) -> Recompute:
+    return Recompute(
+        spec=setting.spec,
+        effective_modules=getattr(setting, "effective_modules", ()),
+        **_fields(setting),
+    )
+
+
+def _candidate(candidate: RankedEvaluation) -> Candidate:
+    evaluation = candidate.evaluation
+    peak = evaluation.peak
+    return Candidate(
+        rank=candidate.rank,
+        recompute=_recompute(evaluation.setting),
+        layout=evaluation.job.layout,
+        micro_batch_size=evaluation.job.config.micro_batch_size,
+        fits=evaluation.fits,
+        pareto=candidate.pareto,
+        preset=candidate.preset,
+        note=candidate.note,
+        fit_probability=evaluation.fit_probability,
+        budget_bytes=evaluation.budget_bytes,
+        peak_allocated_bytes=max(s.peak_allocated_bytes for s in evaluation.stages),
+        peak_reserved_bytes=peak.peak_reserved_bytes,
+        peak_stage=peak.stage,
+        stages=evaluation.stages,
+        saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),
+        time_seconds=evaluation.time_seconds,
+        step_time_seconds=evaluation.step_time_seconds,
+        step_time_low_seconds=evaluation.step_time_low_seconds,
+        step_time_high_seconds=evaluation.step_time_high_seconds,
+        tokens_per_second_per_gpu=evaluation.tokens_per_second_per_gpu,
+        tflops_per_gpu=evaluation.tflops_per_gpu,
+        mfu=evaluation.mfu,
+        hfu=evaluation.hfu,
+        recompute_overhead=evaluation.recompute_overhead,
+        verification=candidate.verification,
+        flags={str(name): flags for name, flags in all_flags(evaluation).items()},
+    )
+
+
+def _saved(kept: Mapping[LayerKind, int]) -> dict[str, int | None]:
+    """One layer with an MLP and one with experts, None where the model has none; then every kind by
+    its mixer and its feed-forward part, as a hybrid's layers have one of the two."""
+    saved: dict[str, int | None] = {"dense": None, "moe": None}
+    words = {FeedForward.DENSE: "dense", FeedForward.MOE: "moe"}
+    for kind, size in kept.items():
+        word = words.get(kind.feed_forward)
+        if word and saved[word] is None:
+            saved[word] = size
+        saved.setdefault(kind.name, size)
+    return saved
+
+
+def _explanation(candidate: RankedEvaluation) -> Explanation:
+    from advisor.search.explain import memory_lines, time_lines
+
+    return Explanation(
+        rank=candidate.rank,
+        memory=tuple(
+            MemoryShare(**_fields(line), num_bytes=line.num_bytes)
+            for line in memory_lines(candidate.evaluation)
+        ),
+        time=tuple(time_lines(candidate.evaluation)),
+    )

@@ -1,0 +1,103 @@
+"""What the request did not say, in the words of the page's `assumed` line."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from advisor.base.dtypes import DType
+from advisor.job.job import CudaGraphImpl, JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.layer_kinds import LINEAR_MIXERS
+from advisor.models.options import CrossEntropyFusion
+from advisor.models.spec import ModelSpec
+from advisor.request.experiments import Experiment
+from advisor.request.given import Given
+from advisor.request.recipe_choice import RecipeChoice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A job on its way, as far as words about it need it.
+
+    runs_presets: whether the framework runs recipes as they stand. first_framework: the one that
+    nobody needs to be told of.
+    """
+
+    given: Given
+    choice: RecipeChoice
+    model: ModelSpec
+    config: JobConfig
+    layout: ParallelLayout | None
+    runs_presets: bool
+    first_framework: str
+
+
+def said_assumptions(facts: Facts) -> tuple[str, ...]:
+    """All of them, in the page's order."""
+    return (*_of_framework(facts), *_of_source(facts), *_of_options(facts), *_of_model(facts))
+
+
+def _of_framework(facts: Facts) -> Iterator[str]:
+    framework = facts.config.framework
+    if facts.given.framework is None and framework != facts.first_framework:
+        yield f"framework {framework}"
+
+
+def _of_source(facts: Facts) -> Iterator[str]:
+    """The recipe and how it was changed; without one, batch and optimizer."""
+    preset = facts.choice.preset
+    if preset is None:
+        yield from _of_batch(facts)
+    elif not facts.runs_presets:
+        yield f"batch of preset {preset.name}"
+    else:
+        yield f"preset {preset.name}"
+        if facts.choice.borrowed:
+            yield _lent(preset, facts.layout)
+        if facts.layout is not None and not preset.splits_as_published:
+            yield "layers split as evenly as can be, which the preset does not say"
+        if preset.not_modelled:
+            yield f"without the preset's {', '.join(preset.not_modelled)}"
+
+
+def _of_batch(facts: Facts) -> Iterator[str]:
+    for name, words in (
+        ("seq_length", "sequence length"),
+        ("micro_batch_size", "micro batch"),
+        ("global_batch_size", "global batch"),
+    ):
+        searched = facts.layout is None or bool(facts.choice.left_open)
+        if name not in facts.given.job_fields and not (name == "micro_batch_size" and searched):
+            yield f"{words} {getattr(facts.config, name)}"
+    if facts.config.optimizer.is_muon and "optimizer" not in facts.given.job_fields:
+        yield f"{facts.config.optimizer} as in the nearest recipe"
+
+
+def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
+    """What is taken from a preset for another number of GPUs."""
+    ranks = layout.data_parallel_size if layout else preset.layout.data_parallel_size
+    given = "" if layout == preset.layout else ", but for what is given"
+    return f"its layout and batch a replica{given}, with DP {ranks}"
+
+
+def _of_options(facts: Facts) -> Iterator[str]:
+    config = facts.config
+    if config.cuda_graph_impl is not CudaGraphImpl.NONE:
+        yield "memory and time as without CUDA graphs"
+    if config.main_grads_dtype is not DType.FP32:
+        yield "bf16 main gradients"
+    if config.optimizer_cpu_offload:
+        yield "Adam on the host at 50 GB/s a GPU"
+    if config.expandable_segments:
+        yield "expandable segments"
+
+
+def _of_model(facts: Facts) -> Iterator[str]:
+    model, config = facts.model, facts.config
+    if model.num_moe_experts is not None:
+        yield f"busiest expert rank {config.moe_load_imbalance:g} x the mean"
+        yield "times of experts not checked against measured runs"
+    linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
+    if linear:
+        yield f"{' and '.join(linear)} layers read in their kernels' sources, not measured"
+    if model.cross_entropy_fusion is not CrossEntropyFusion.NONE:
+        yield f"fused cross entropy ({model.cross_entropy_fusion})"

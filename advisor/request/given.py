@@ -1,0 +1,135 @@
+"""What a request says, as typed values: flags and KEY=VALUE under the names of the job's fields."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from advisor.base.dtypes import Precision
+from advisor.base.errors import UserError
+from advisor.base.fields import field_types, parse, parse_all
+from advisor.base.units import nearest_names, parse_bytes
+from advisor.frameworks.registry import known_framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.presets import ModelSource
+from advisor.models.spec import ModelSpec
+from advisor.request.experiments import Experiment
+from advisor.request.request import Request
+
+GROUPS: Final = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
+_BUDGET: Final = "memory_budget_bytes"
+_JOB_FLAGS: Final = ("seq_length", "micro_batch_size", "global_batch_size", "framework_version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What somebody has said of a job; all else is looked up, completed or assumed.
+
+    model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
+    job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
+    None leaves the choice to `recipe_choice`.
+    """
+
+    model: ModelSource
+    gpus: str
+    model_fields: Mapping[str, Any] = field(default_factory=dict)
+    layout_fields: Mapping[str, Any] = field(default_factory=dict)
+    job_fields: Mapping[str, Any] = field(default_factory=dict)
+    recipe: Experiment | None = None
+    config_dir: Path | None = None
+
+    @property
+    def seq_length(self) -> int | None:
+        """Tokens of one sequence, where they are given."""
+        return self.job_fields.get("seq_length")
+
+    @property
+    def precision(self) -> Precision | None:
+        """Training precision, where it is given."""
+        return self.job_fields.get("precision")
+
+    @property
+    def framework(self) -> str | None:
+        """The framework, where it is named."""
+        return self.job_fields.get("framework")
+
+
+def read_given(request: Request) -> Given:
+    """The request's flags and KEY=VALUE pairs, parsed; UserError on a wrong key or value."""
+    pairs = _pairs_by_group(request.overrides)
+    return Given(
+        model=request.model,
+        gpus=request.gpus,
+        model_fields=parse_all(ModelSpec, pairs["model"], "model."),
+        layout_fields=_layout_fields(request, pairs["layout"]),
+        job_fields=_job_fields(request, pairs["job"]),
+        config_dir=request.config_dir,
+    )
+
+
+def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    """KEY=VALUE pairs by their group: model, layout or job."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    for pair in pairs:
+        path, _, text = pair.partition("=")
+        group, _, key = path.partition(".")
+        if "nvme" in pair.lower():
+            raise UserError(
+                path,
+                text,
+                "offload to NVMe (ZeRO-Infinity) is not modelled, to the host it is",
+                "job.optimizer_cpu_offload=true job.param_cpu_offload=true",
+            )
+        if group not in groups or not key:
+            raise UserError(
+                path,
+                text,
+                "is not a known key",
+                f"write model.KEY, layout.KEY or job.KEY; {_known_key(path)}",
+            )
+        groups[group][key] = text
+    return groups
+
+
+def _known_key(path: str) -> str:
+    keys = {f"{group}.{known.name}" for group, cls in GROUPS.items() for known in fields(cls)}
+    name = path.rpartition(".")[2]
+    same = sorted(key for key in keys if key.endswith(f".{name}"))
+    return f"did you mean {same[0]}?" if same else nearest_names(path, keys)
+
+
+def _layout_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of ParallelLayout that the request gives; a flag and a KEY=VALUE may not differ."""
+    hints = field_types(ParallelLayout)
+    given = {
+        name: getattr(request, name) for name in hints if getattr(request, name, None) is not None
+    }
+    for key, text in texts.items():
+        if key not in hints:
+            raise UserError(f"layout.{key}", text, "is not a known key", nearest_names(key, hints))
+        value = parse(text, hints[key], f"layout.{key}")
+        if given.setdefault(key, value) != value:
+            raise UserError(f"layout.{key}", text, f"the flag says {given[key]}", "give one")
+    return given
+
+
+def _job_fields(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of JobConfig that the request gives; a KEY=VALUE goes before a flag."""
+    given: dict[str, Any] = {
+        name: getattr(request, name) for name in _JOB_FLAGS if getattr(request, name) is not None
+    }
+    if request.precision:
+        given["precision"] = parse(request.precision, Precision, "--precision")
+    if request.framework:
+        given["framework"] = known_framework(request.framework, "--framework")
+    if request.memory_budget is not None:
+        given[_BUDGET] = parse_bytes(request.memory_budget, "--memory-budget")
+    texts = dict(texts)
+    budget = texts.get(_BUDGET, "0")
+    if not budget.isdigit():
+        texts[_BUDGET] = str(parse_bytes(budget, f"job.{_BUDGET}"))
+    given |= parse_all(JobConfig, texts, "job.")
+    if "framework" in given:
+        given["framework"] = known_framework(given["framework"])
+    return given

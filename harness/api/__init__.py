@@ -1,0 +1,1 @@
+"""What `import harness` gives: the commands as calls with Python types and results."""

@@ -1,0 +1,167 @@
+"""`harness.run` and `harness.rehearse`: plan, run, and results with their types."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import convert
+from harness.api.interrupt import stops_as_usual
+from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
+from harness.backends.megatron_core.installed import require_megatron
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.progress import Progress
+from harness.execution.runner import UNMEASURED, Runner, exit_code
+from harness.planner.command import check_request
+from harness.planner.planning import make_plan
+from harness.planner.rehearsal_request import parse_asked
+from harness.planner.run_request import RunConfig, compose
+from harness.rehearsal.trials import plan_rehearsal
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder
+
+REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """A run before it begins: what was asked, its trials with what is predicted, where it goes."""
+
+    config: RunConfig
+    plan: RunPlan
+    folder: RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """A run: its folder, the trials that were planned with what the advisor predicted of each, and
+    the results by trial name in the order in which they ran (none after a dry run)."""
+
+    folder: Path
+    plan: RunPlan
+    results: Mapping[str, TrialResult]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every trial has its final result; a cluster's may still be in the queue."""
+        return len(self.results) == sum(1 for _ in self.plan.trials())
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is finished, no trial failed, and at least one was measured."""
+        return self.finished and exit_code(dict(self.results)) == 0
+
+
+def run(
+    overrides: Overrides = (),
+    *,
+    dry_run: bool = False,
+    retry: bool | str | Iterable[str] = False,
+    config_dir: str | Path | None = None,
+    **keywords: object,
+) -> RunOutcome:
+    """What `harness run` does: each setting in fresh processes, measured.
+
+    Args:
+        overrides: ``["measure.steps=5", …]`` as on the command line, or ``{"measure.steps": 5}``.
+        dry_run: plan and predict, run nothing, write nothing.
+        retry: run trials again that gave no measurement; or those that ended so (``"unstable"``).
+        config_dir: searched before ./configs and the packaged configuration.
+        keywords: the same keys, groups as mappings: ``experiment="llama3_8b_1xh200"``,
+            ``recompute={"settings": ["none", "full:block:4"]}``, ``job={"seq_length": 2048}``,
+            ``measure={"repeats": 5}``, ``device="cpu"``, ``runs="runs"``, ``name="mine"``.
+
+    Times in results are seconds, sizes bytes. Progress goes to stderr. A trial that fails is a
+    result with a status; UserError where the request is wrong, OSError where a result cannot be
+    written. The same call goes on where it was stopped, and runs nothing twice.
+    """
+    planned = plan_run(hydra_overrides(overrides, keywords), _path(config_dir))
+    if dry_run:
+        return RunOutcome(folder=planned.folder.path, plan=planned.plan, results={})
+    total = sum(1 for _ in planned.plan.trials())
+    runner = make_runner(
+        planned.config.launcher, planned.folder, planned.plan, Progress(total), statuses_of(retry)
+    )
+    return _run(runner)
+
+
+def plan_run(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedRun:
+    """The run that the overrides mean; UserError where they are wrong."""
+    config = compose(overrides, config_dir)
+    check_request(config)
+    plan = make_plan(config, machine_of(config))
+    folder = run_folder(config.runs, config.name or plan.default_name)
+    return PlannedRun(config=config, plan=plan, folder=folder)
+
+
+def rehearse(
+    overrides: Overrides = (),
+    *,
+    dry_run: bool = False,
+    retry: bool | str | Iterable[str] = False,
+    config_dir: str | Path | None = None,
+    **keywords: object,
+) -> RunOutcome:
+    """What `harness rehearse` does: one rank of each pipeline stage, alone on one device.
+
+    overrides, dry_run, retry, config_dir: as for `run`. keywords: ``model="llama3_70b"``,
+    ``gpus="32xH100"``, ``layout="tp4_pp4_vpp5"``, ``recompute=["none", "selective:mlp"]``,
+    ``stage=0``, ``device="fake"``, ``steps=3``, ``job={"seq_length": 8192}``, ``runs``, ``name``.
+    UserError where the request is wrong or Megatron Core is not installed.
+    """
+    plan, folder = planned_rehearsal(plain_overrides(overrides, keywords), _path(config_dir))
+    if dry_run:
+        return RunOutcome(folder=folder.path, plan=plan, results={})
+    return _run(rehearsal_runner(plan, folder, statuses_of(retry)))
+
+
+def planned_rehearsal(
+    overrides: tuple[str, ...], config_dir: Path | None
+) -> tuple[RunPlan, RunFolder]:
+    """Trials of a rehearsal and where they go; UserError where the overrides are wrong."""
+    asked = parse_asked(overrides, config_dir)
+    plan = plan_rehearsal(asked)
+    return plan, run_folder(asked.runs, asked.name or plan.default_name)
+
+
+def rehearsal_runner(plan: RunPlan, folder: RunFolder, retry: frozenset[TrialStatus]) -> Runner:
+    """Who rehearses `plan`; UserError where Megatron Core is not installed."""
+    require_megatron()
+    return Runner(
+        folder=folder,
+        plan=plan,
+        progress=Progress(len(plan.settings)),
+        launcher=lambda _: LocalLauncher(REHEARSAL),
+        retry=retry,
+    )
+
+
+def _run(runner: Runner) -> RunOutcome:
+    with stops_as_usual():
+        results = runner.run()
+    return RunOutcome(folder=runner.folder.path, plan=runner.plan, results=results)
+
+
+def run_folder(runs: str, name: str) -> RunFolder:
+    """The folder of a run called `name` below `runs`; UserError where it is no plain name."""
+    if os.path.basename(name) != name or name in (".", ".."):
+        raise UserError("name", name, "must be the name of one folder")
+    return RunFolder(Path(runs) / name)
+
+
+def statuses_of(retry: bool | str | Iterable[str]) -> frozenset[TrialStatus]:
+    """Statuses of the trials that are run again: none, those without a measurement, or those
+    named; UserError for one that is not known."""
+    if isinstance(retry, bool):
+        return UNMEASURED if retry else frozenset()
+    names = (retry,) if isinstance(retry, str) else retry
+    return frozenset(convert(one, TrialStatus, "", "--retry") for one in names)
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)

@@ -1,0 +1,136 @@
+"""`harness.sweep`: settings, micro batches and layouts searched by measurement."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.base.errors import UserError
+from harness.api.interrupt import stops_as_usual
+from harness.api.overrides import Overrides, hydra_overrides
+from harness.api.running import run_folder, statuses_of
+from harness.execution.launch import machine_of, make_runner
+from harness.execution.runner import exit_code
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
+from harness.planner.planning import device_name
+from harness.planner.run_request import RunConfig, compose_sweep
+from harness.planner.sweep_options import SweepOptions
+from harness.sweeps.front import Outcome, pareto_front
+from harness.sweeps.loop import Sweep
+from harness.sweeps.space import Point, Space, make_space
+from harness.trial.result import TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSweep:
+    """A sweep before it begins: what was asked, its points, and where it goes."""
+
+    config: RunConfig
+    options: SweepOptions
+    space: Space
+    plan: RunPlan
+    folder: RunFolder
+
+    def sweep(self, retry: frozenset[TrialStatus]) -> Sweep:
+        """What runs it; `retry` are statuses of trials that are run again."""
+        launcher = _waiting(self.config.launcher)
+        return Sweep(
+            folder=self.folder,
+            plan=self.plan,
+            space=self.space,
+            options=self.options,
+            make_runner=lambda plan, progress, again: make_runner(
+                launcher, self.folder, plan, progress, again
+            ),
+            retry=retry,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOutcome:
+    """A sweep: its folder, what came of every point in the order in which they were chosen (none
+    after a dry run), and the points that no other beats in both step time and peak memory, the
+    fastest first. points: all of them, in the advisor's order."""
+
+    folder: Path
+    points: tuple[Point, ...]
+    outcomes: Mapping[Point, Outcome]
+    front: tuple[Point, ...]
+    ok: bool
+
+
+def sweep(
+    overrides: Overrides = (),
+    *,
+    dry_run: bool = False,
+    retry: bool | str | Iterable[str] = False,
+    config_dir: str | Path | None = None,
+    **keywords: object,
+) -> SweepOutcome:
+    """What `harness sweep` does: the advisor's best first, then what Optuna asks for.
+
+    overrides, dry_run, retry, config_dir and keywords as for `harness.run`, and
+    ``sweep={"trials": 30, "micro_batch_sizes": [1, 2]}``; a name, ``sweep="llama3_8b_1xh200"``, is
+    a file of configs/sweep. Times are seconds, sizes bytes. UserError where the request is wrong.
+    """
+    planned = plan_sweep(
+        hydra_overrides(overrides, keywords), None if config_dir is None else Path(config_dir)
+    )
+    points = tuple(planned.space.planned)
+    if dry_run:
+        return SweepOutcome(
+            folder=planned.folder.path, points=points, outcomes={}, front=(), ok=True
+        )
+    with stops_as_usual():
+        outcomes = planned.sweep(statuses_of(retry)).run()
+    return SweepOutcome(
+        folder=planned.folder.path,
+        points=points,
+        outcomes=outcomes,
+        front=tuple(pareto_front(outcomes, planned.options.budget_bytes())),
+        ok=exit_code(planned.folder.results()) == 0,
+    )
+
+
+def plan_sweep(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedSweep:
+    """The sweep that the overrides mean; UserError where they are wrong."""
+    config, options = compose_sweep(overrides, config_dir)
+    if config.measure.repeats > 1:
+        raise UserError(
+            "measure.repeats",
+            config.measure.repeats,
+            "must be 1: a point is one trial",
+            "repeat the best ones with `harness run`",
+        )
+    if config.backend is Backend.COMMAND:
+        raise UserError(
+            "backend",
+            config.backend,
+            "a command chooses layout and batch itself",
+            "backend=native, or `harness run backend=command`",
+        )
+    machine = machine_of(config)
+    space = make_space(config, machine, options)
+    plan = RunPlan(
+        experiment=config.experiment_name,
+        device_name=device_name(space.target.job, machine.device),
+        settings=(),
+        assumptions=space.target.assumptions,
+    )
+    folder = run_folder(config.runs, config.name or _default_name(config, space))
+    return PlannedSweep(config=config, options=options, space=space, plan=plan, folder=folder)
+
+
+def _default_name(config: RunConfig, space: Space) -> str:
+    """One that the same space always gives."""
+    keys = sorted(planned.trial.workload.key() for planned in space.planned.values())
+    digest = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:6]
+    return f"{config.experiment_name}-sweep-{digest}"
+
+
+def _waiting(options: LauncherOptions) -> LauncherOptions:
+    """A sweep has to know what came of a round before it asks for the next."""
+    return replace(options, wait=True) if options.kind is LauncherKind.SLURM else options

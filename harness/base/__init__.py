@@ -1,0 +1,1 @@
+"""What the harness builds on: questions about many values, and patches for a block."""

@@ -1,0 +1,49 @@
+"""Questions about many values: what belongs together, what is known, what nothing beats."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+Scalar = str | int | float | bool | None
+"""A value of JSON that holds no others."""
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+
+
+def grouped(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """key -> its items; unlike those of itertools.groupby they need not stand side by side."""
+    found: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        found.setdefault(key, []).append(item)
+    return found
+
+
+def known(values: Iterable[Item | None]) -> list[Item]:
+    """Those that are not None."""
+    return [value for value in values if value is not None]
+
+
+def front(items: Iterable[Item], costs: Callable[[Item], tuple[float, float]]) -> list[Item]:
+    """Items that no other beats in both costs, by the first of them; equals beat nobody."""
+    found: list[Item] = []
+    for item in sorted(items, key=costs):
+        best = costs(found[-1]) if found else (0.0, float("inf"))
+        if costs(item)[1] < best[1] or costs(item) == best:
+            found.append(item)
+    return found
+
+
+def flatten(value: object, prefix: str = "") -> dict[str, Scalar]:
+    """Nested JSON as ``a.b[0].c`` -> scalar; empty containers vanish."""
+    found: dict[str, Scalar] = {}
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            found |= flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            found |= flatten(item, f"{prefix}[{index}]")
+    elif isinstance(value, str | int | float | bool) or value is None:
+        found[prefix] = value
+    else:
+        found[prefix] = str(value)
+    return found

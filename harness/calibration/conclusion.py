@@ -1,0 +1,239 @@
+"""A calibration and its files out of samples: rates over peaks, what they leave open, and how far
+they are off."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any, Final
+
+from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
+from advisor.hardware.gpu import Gpu
+from harness.calibration.bench.cases import ATTENTION, Kind, Sample
+from harness.calibration.calibration_file import CalibrationDocument, HardwareRecord, hardware_path
+from harness.calibration.efficiencies import (
+    RESOURCES,
+    Ramp,
+    Rate,
+    Rates,
+    Resource,
+    fit,
+    fitted_samples,
+    left_out_errors,
+)
+from harness.calibration.reference import DeviceFacts, Reference, reference
+from harness.calibration.remarks import ATTENTION_WORDS, remarks
+from harness.execution.signals import Stop
+from harness.trial.files import write_atomic
+
+_MEASURED: Final = "measured"
+_LEAST_BAND: Final = 0.10
+"""Kernels that are predicted well do not make a step predicted better than the rows of published
+steps are: versions of one software lie that far apart (harness.calibration.published)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was written, and what is in it; `stopped` where a signal ended the measuring."""
+
+    calibration: Calibration
+    notes: Mapping[str, str]
+    path: Path
+    hardware_path: Path
+    hardware: str
+    journal: Path
+    samples: int
+    remarks: tuple[str, ...] = ()
+    finished: bool = True
+    stopped: Stop | None = None
+
+
+def conclude(
+    samples: Sequence[Sample],
+    facts: DeviceFacts,
+    environment: Mapping[str, Any],
+    path: Path,
+    world_size: int = 1,
+    date: str | None = None,
+) -> Outcome:
+    """Fit, validate and write: the calibration, and the hardware record that it is relative to.
+
+    date: of the measurement, where that is not today.
+    """
+    relative_to = reference(facts, samples)
+    rates = fit(samples, world_size)
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    again = () if date is None else (f"fitted again from its samples on {today}",)
+    said = (*again, *remarks(relative_to, rates, samples))
+    date = date or today
+    measured_on = f"{facts.name}, {date}, torch {environment.get('software', {}).get('torch')}"
+    calibration, notes = fitted(rates, relative_to, path.stem, within_one_node(world_size))
+    document = CalibrationDocument(
+        calibration=_judged(calibration, rates, samples, world_size, measured_on),
+        notes=notes | _attention_notes(samples, notes),
+        device=facts.name,
+        date=date,
+        environment=environment,
+        remarks=said,
+    )
+    record_path = _write(path, document, relative_to.record)
+    return Outcome(
+        calibration=document.calibration,
+        notes=document.notes,
+        path=path,
+        hardware_path=record_path,
+        hardware=relative_to.record.name,
+        journal=path.with_suffix(".jsonl"),
+        samples=len(samples),
+        remarks=said,
+    )
+
+
+def _write(path: Path, document: CalibrationDocument, record: HardwareRecord) -> Path:
+    """Both files; the path of the record, which names this calibration."""
+    record = replace(record, datasheet=replace(record.datasheet, calibration=path.stem))
+    record_path = hardware_path(path, record.name)
+    for target, text in ((path, document.text()), (record_path, record.text())):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, text)
+    return record_path
+
+
+def _judged(
+    calibration: Calibration,
+    rates: Rates,
+    samples: Sequence[Sample],
+    world_size: int,
+    measured_on: str,
+) -> Calibration:
+    """With how far it is off, and what it was fitted on."""
+    errors = left_out_errors(samples, world_size)
+    return replace(
+        calibration,
+        step_time_error=band(errors),
+        fitted_on=(measured_on, *_counts(samples)),
+        fit_error=_spread_of(rates),
+        left_out_error=_words(errors),
+    )
+
+
+def fitted(
+    rates: Rates, relative_to: Reference, name: str, one_node: bool = True
+) -> tuple[Calibration, dict[str, str]]:
+    """Rates over the reference's peaks, and a note for every number. What was not measured keeps
+    the value of the reference's base calibration, and the note says so."""
+    base = relative_to.base
+    values: dict[str, Any] = {}
+    notes: dict[str, str] = {}
+    for field, (resource, peak) in _peaks(relative_to.gpu, one_node).items():
+        rate = rates.of.get(resource)
+        if rate is not None and peak and rate.value >= _LEAST_EFFICIENCY * peak:
+            values[field] = min(1.0, rate.value / peak)
+            notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
+    for field, half in _halves(rates.ramp).items():
+        values[field] = half
+        notes[field] = f"{_MEASURED}: what brings all shapes closest to one rate"
+    for field in ("kernel_seconds", "collective_seconds"):
+        seconds = getattr(rates, field)
+        if seconds is not None:
+            values[field] = seconds
+            notes[field] = f"{_MEASURED}: median over short ones"
+    for field in _MEASURABLE:
+        notes.setdefault(field, f"not measured here: that of `{base.name}`")
+    calibration = replace(
+        base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
+    )
+    return calibration, notes
+
+
+def _peaks(gpu: Gpu, one_node: bool) -> dict[str, tuple[Resource, float | None]]:
+    """By field what its rate is of, and the peak that it is a fraction of."""
+    link, link_field = gpu.nvlink_bytes_per_second, "nvlink_efficiency"
+    if not one_node:
+        link, link_field = gpu.internode_bytes_per_second, "internode_efficiency"
+    elif gpu.nvlink_domain_size == 1:
+        link = gpu.host_link_bytes_per_second
+    memory = gpu.memory_bandwidth_bytes_per_second
+    return {
+        "gemm_efficiency": (Resource.GEMM, gpu.bf16_flops),
+        "fp8_gemm_efficiency": (Resource.GEMM_FP8, gpu.fp8_flops),
+        "attention_forward_efficiency": (Resource.ATTENTION_FORWARD, gpu.bf16_flops),
+        "attention_backward_efficiency": (Resource.ATTENTION_BACKWARD, gpu.bf16_flops),
+        "bandwidth_efficiency": (Resource.BANDWIDTH, memory),
+        "optimizer_bandwidth_efficiency": (Resource.OPTIMIZER, memory),
+        link_field: (Resource.COLLECTIVE, link),
+    }
+
+
+def _of_peak(rate: Rate, peak: float) -> str:
+    reached = rate.value / peak
+    over = "" if reached <= 1.0 else f", cut from {reached:.2f}"
+    quartiles = f"{rate.low / peak:.2f} to {rate.high / peak:.2f}"
+    return f"{rate.count} large shapes, quartiles {quartiles}{over}"
+
+
+def _halves(ramp: Ramp) -> dict[str, float]:
+    """What the samples tell of it; nothing where they were too few."""
+    if ramp == Ramp():
+        return {}
+    return {"attention_half_rate_rows": ramp.rows, "attention_half_rate_tokens": ramp.tokens}
+
+
+def _attention_notes(samples: Sequence[Sample], notes: Mapping[str, str]) -> dict[str, str]:
+    """Notes of the measured attention fields that say which implementation they are of."""
+    fitted_variants = {
+        f"{sample.case.kind}_efficiency": sample.case.variant
+        for sample in fitted_samples(samples)
+        if sample.case.kind in ATTENTION
+    }
+    return {
+        field: f"{notes[field]}; {ATTENTION_WORDS.get(variant, variant)}"
+        for field, variant in fitted_variants.items()
+        if notes[field].startswith(_MEASURED)
+    }
+
+
+_LEAST_EFFICIENCY: Final = 0.01
+"""Below this only the smallest cases were timed, which come first: flash attention of 32 tokens
+reached 2.4 GFLOP/s on an H100, in a budget of 20 s that ended before the next."""
+_MEASURABLE: Final = (*EFFICIENCIES, "kernel_seconds", "collective_seconds", "step_seconds")
+
+
+def band(errors: Sequence[float]) -> float:
+    """Half-width of the band around a step time: nine of ten left-out kernels lie within, and
+    never less than published steps scatter."""
+    if len(errors) < 2:
+        return 3 * _LEAST_BAND
+    return max(_LEAST_BAND, quantiles([abs(e) for e in errors], n=10, method="inclusive")[-1])
+
+
+def within_one_node(world_size: int) -> bool:
+    """Whether the link that collectives used is that of one machine."""
+    return os.environ.get("LOCAL_WORLD_SIZE", str(world_size)) == str(world_size)
+
+
+def _counts(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """``gemm: 412 shapes`` for every kind that is fitted."""
+    kinds = [s.case.kind for s in fitted_samples(samples) if s.case.kind in RESOURCES]
+    return tuple(f"{kind}: {kinds.count(kind)} shapes" for kind in Kind if kind in kinds)
+
+
+def _spread_of(rates: Rates) -> str:
+    """How wide the large shapes of each resource lie around the fitted rate."""
+    parts = [
+        f"{resource} {(rate.high - rate.low) / 2 / rate.value * 100:.0f} %"
+        for resource, rate in rates.of.items()
+    ]
+    return "half the interquartile range of large shapes: " + ", ".join(parts)
+
+
+def _words(errors: Sequence[float]) -> str:
+    if not errors:
+        return "too few shapes to leave some out"
+    sizes = [abs(error) for error in errors]
+    return (
+        f"a fifth of the shapes at a time: mean {mean(sizes) * 100:.1f} %, "
+        f"worst {max(sizes) * 100:.1f} %, {len(sizes)} large kernels"
+    )

@@ -1,0 +1,268 @@
+"""Reached rates and the fixed cost of a kernel out of measured samples, and how well they hold.
+
+The model is the advisor's own (advisor.time.roofline): work over a rate, and a fixed cost a kernel.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from math import log
+from statistics import harmonic_mean, median, pvariance, quantiles
+from typing import Final
+
+from harness.calibration.bench.cases import (
+    ATTENTION,
+    BANDWIDTH,
+    COLLECTIVES,
+    Case,
+    Kind,
+    Sample,
+)
+
+
+class Resource(StrEnum):
+    """What a rate is of."""
+
+    GEMM = "gemm"
+    GEMM_FP8 = "gemm_fp8"
+    ATTENTION_FORWARD = "attention_forward"
+    ATTENTION_BACKWARD = "attention_backward"
+    BANDWIDTH = "bandwidth"
+    OPTIMIZER = "optimizer"
+    COLLECTIVE = "collective"
+    TO_DEVICE = "to_device"
+    TO_HOST = "to_host"
+
+
+RESOURCES: Final = {
+    Kind.GEMM: Resource.GEMM,
+    Kind.GEMM_FP8: Resource.GEMM_FP8,
+    Kind.ATTENTION_FORWARD: Resource.ATTENTION_FORWARD,
+    Kind.ATTENTION_BACKWARD: Resource.ATTENTION_BACKWARD,
+    Kind.TO_DEVICE: Resource.TO_DEVICE,
+    Kind.TO_HOST: Resource.TO_HOST,
+    Kind.ADAM: Resource.OPTIMIZER,
+    **dict.fromkeys(BANDWIDTH, Resource.BANDWIDTH),
+    **dict.fromkeys(COLLECTIVES, Resource.COLLECTIVE),
+}
+"""A plain copy has no resource: it is a ceiling, and no kernel of a training step. Nor have grouped
+GEMMs, latent attention and the host's times, of which a calibration has no constant."""
+
+FITTED_ATTENTION: Final = ("flash", "torch")
+"""What the native backend runs: flash attention on a GPU, torch's own on a CPU. Megatron's backend
+and Transformer Engine may take cuDNN's, whose samples are in the journal for another fit."""
+_HALF_RATES: Final = tuple(product(range(0, 2**17, 2**12), range(0, 2**12, 2**8)))
+"""What is tried: rows of queries, and tokens, at which attention reaches half its rate."""
+_LEAST_ATTENTION: Final = 6
+"""Samples of each direction below which there is no telling."""
+_LEAST_TOKENS: Final = 2048
+"""Of a sequence that people train on: the ramp is fitted to these."""
+
+_TRAFFIC: Final = {Kind.NORM: 2 * 2.0, Kind.ADD: 2 * 3.0, Kind.SWIGLU: 5 * 3.5}
+"""Weights of kinds that share a rate: tensors of hidden size that each moves in a layer with two
+norms, two additions and ffn_hidden_size 3.5 times hidden_size (Llama 3). Others weigh the same."""
+_SHORT: Final = (Kind.GEMM, Kind.NORM, Kind.ADD, Kind.SWIGLU)
+_SHORT_WORK_SECONDS: Final = 20e-6
+_SHORT_COLLECTIVE_SECONDS: Final = 100e-6
+_LEAST_SHORT: Final = 3
+_LARGE: Final = 20
+"""Work of a large kernel, in fixed costs: rates are fitted where these hide the other."""
+_BARELY_LARGE: Final = 2
+_LARGEST_PART: Final = 3
+_PARTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Work per second over large shapes (see `_rate`), the quartiles of all, and how many."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ramp:
+    """Rows of queries and tokens at which flash attention reaches half its rate: Calibration's
+    attention_half_rate_rows and attention_half_rate_tokens."""
+
+    rows: float = 0.0
+    tokens: float = 0.0
+
+    def of(self, case: Case) -> float:
+        """How much longer a case takes than at the rate of endlessly many of both."""
+        if case.kind not in ATTENTION:
+            return 1.0
+        batch, seq, heads, *_ = case.sizes
+        return 1.0 + self.rows / (batch * seq * heads) + self.tokens / seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
+    ones were timed to tell."""
+
+    of: dict[Resource, Rate]
+    kernel_seconds: float | None
+    collective_seconds: float | None
+    ramp: Ramp = Ramp()
+
+    def seconds(self, case: Case, ranks: int = 1) -> float | None:
+        """Predicted seconds of a case; None where its resource has no rate."""
+        resource = RESOURCES.get(case.kind)
+        if resource is None or resource not in self.of:
+            return None
+        done = work(case, ranks) * self.ramp.of(case)
+        return done / self.of[resource].value + _fixed(
+            case, self.kernel_seconds, self.collective_seconds
+        )
+
+
+def work(case: Case, ranks: int = 1) -> float:
+    """FLOPs or bytes; of a collective the bytes that pass one rank's link in a ring."""
+    if case.kind not in COLLECTIVES:
+        return case.work
+    passes = 2 if case.kind is Kind.ALL_REDUCE else 1
+    return passes * case.work * (ranks - 1) / ranks
+
+
+def fit(samples: Sequence[Sample], ranks: int = 1) -> Rates:
+    """Rates of everything that was timed; of several attention implementations see
+    `fitted_samples`."""
+    chosen = fitted_samples(samples)
+    kernel = _intercept([s for s in chosen if s.case.kind in _SHORT], ranks)
+    collective = _intercept([s for s in chosen if s.case.kind in COLLECTIVES], ranks)
+    ramp = _ramp(chosen, kernel or 0.0)
+    rates = {}
+    for resource in Resource:
+        of_it = [s for s in chosen if RESOURCES.get(s.case.kind) is resource]
+        rate = _rate(of_it, ranks, kernel or 0.0, collective or 0.0, ramp)
+        if rate is not None:
+            rates[resource] = rate
+    return Rates(of=rates, kernel_seconds=kernel, collective_seconds=collective, ramp=ramp)
+
+
+def _ramp(samples: Sequence[Sample], kernel: float) -> Ramp:
+    """The ramp that brings the rates of each attention kind closest together (least squares of
+    their logarithms), one for both; none where too few were timed to tell."""
+    by_kind = [
+        [s for s in samples if s.case.kind is kind and s.case.sizes[1] >= _LEAST_TOKENS]
+        for kind in ATTENTION
+    ]
+    if any(len(of_kind) < _LEAST_ATTENTION for of_kind in by_kind):
+        return Ramp()
+    tried = (Ramp(rows=float(r), tokens=float(t)) for r, t in _HALF_RATES)
+    return min(tried, key=lambda ramp: sum(_scatter(one, kernel, ramp) for one in by_kind))
+
+
+def _scatter(samples: Sequence[Sample], kernel: float, ramp: Ramp) -> float:
+    """Sum of squared distances of the logarithms of the rates from their mean."""
+    logs = [log(ramp.of(s.case) * s.case.work / (s.seconds - kernel)) for s in samples]
+    return pvariance(logs) * len(logs)
+
+
+def fitted_samples(samples: Iterable[Sample]) -> list[Sample]:
+    """Samples with one implementation of each attention kind, the first of FITTED_ATTENTION that
+    was timed, or where none was, the first by name."""
+    samples = list(samples)
+    kept = [s for s in samples if s.case.kind not in ATTENTION]
+    for kind in ATTENTION:
+        timed = {s.case.variant for s in samples if s.case.kind is kind}
+        order = [variant for variant in (*FITTED_ATTENTION, *sorted(timed)) if variant in timed]
+        kept += [s for s in samples if s.case.kind is kind and s.case.variant == order[0]]
+    return kept
+
+
+def _intercept(samples: Sequence[Sample], ranks: int) -> float | None:
+    """Median of what short kernels take beyond their work, at the rate that large ones reach once
+    their own fixed cost is taken off (hence twice)."""
+    fixed: float | None = 0.0
+    for _ in range(2):
+        fixed = _left_over(samples, ranks, fixed or 0.0)
+    return fixed
+
+
+def _left_over(samples: Sequence[Sample], ranks: int, fixed: float) -> float | None:
+    found = []
+    for kind in {sample.case.kind for sample in samples}:
+        short = _SHORT_COLLECTIVE_SECONDS if kind in COLLECTIVES else _SHORT_WORK_SECONDS
+        large_ones = _largest(samples, kind, ranks)
+        rate = median(work(s.case, ranks) / max(s.seconds - fixed, fixed) for s in large_ones)
+        for sample in (s for s in samples if s.case.kind is kind):
+            seconds = work(sample.case, ranks) / rate
+            if seconds < short:
+                found.append(max(0.0, sample.seconds - seconds) / sample.case.kernels)
+    return median(found) if len(found) >= _LEAST_SHORT else None
+
+
+def _rate(
+    samples: Sequence[Sample], ranks: int, kernel: float, collective: float, ramp: Ramp
+) -> Rate | None:
+    """Work over what is left of the time without the fixed cost, over large shapes: of each kind
+    the median, and of several kinds the harmonic mean, as times add up (see _TRAFFIC)."""
+    by_kind: dict[Kind, list[float]] = {}
+    for sample in large(samples, ranks, kernel, collective):
+        seconds = sample.seconds - _fixed(sample.case, kernel, collective)
+        rate = ramp.of(sample.case) * work(sample.case, ranks) / seconds
+        by_kind.setdefault(sample.case.kind, []).append(rate)
+    rates = [rate for of_kind in by_kind.values() for rate in of_kind]
+    if not rates:
+        return None
+    value = harmonic_mean(
+        [median(of_kind) for of_kind in by_kind.values()],
+        [_TRAFFIC.get(kind, 1.0) for kind in by_kind],
+    )
+    low, _, high = quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3
+    return Rate(value=value, low=low, high=high, count=len(rates))
+
+
+def large(
+    samples: Sequence[Sample], ranks: int = 1, kernel: float = 0.0, collective: float = 0.0
+) -> list[Sample]:
+    """Of each kind the third with the most work, which is what a step is made of, among those that
+    take many times their fixed cost; where none does, among those that take twice as long."""
+    for least in (_LARGE, _BARELY_LARGE):
+        enough = [s for s in samples if s.seconds > least * _fixed(s.case, kernel, collective)]
+        if enough:
+            return [s for kind in Kind for s in _largest(enough, kind, ranks)]
+    return []
+
+
+def _largest(samples: Sequence[Sample], kind: Kind, ranks: int) -> list[Sample]:
+    """The third of a kind with the most work."""
+    of_kind = [sample for sample in samples if sample.case.kind is kind]
+    of_kind.sort(key=lambda sample: work(sample.case, ranks), reverse=True)
+    return of_kind[: -(-len(of_kind) // _LARGEST_PART)]
+
+
+def _fixed(case: Case, kernel: float | None, collective: float | None) -> float:
+    if case.kind in COLLECTIVES:
+        return collective or 0.0
+    return case.kernels * (kernel or 0.0)
+
+
+def left_out_errors(samples: Sequence[Sample], ranks: int = 1) -> tuple[float, ...]:
+    """Predicted over measured, less one, of large shapes that the fit did not see: every fifth is
+    left out, five times."""
+    chosen = sorted(fitted_samples(samples), key=lambda sample: sample.case.key)
+    fixed = fit(chosen, ranks)
+    watched = {
+        sample.case.key
+        for resource in Resource
+        for sample in large(
+            [s for s in chosen if RESOURCES.get(s.case.kind) is resource],
+            ranks,
+            fixed.kernel_seconds or 0.0,
+            fixed.collective_seconds or 0.0,
+        )
+    }
+    errors = []
+    for part in range(_PARTS):
+        rates = fit([s for i, s in enumerate(chosen) if i % _PARTS != part], ranks)
+        for sample in chosen[part::_PARTS]:
+            seconds = rates.seconds(sample.case, ranks)
+            if seconds is not None and sample.case.key in watched:
+                errors.append(seconds / sample.seconds - 1)
+    return tuple(errors)

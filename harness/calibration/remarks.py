@@ -1,0 +1,153 @@
+"""What a reader of a calibration must know and no field of it holds."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
+from harness.calibration.efficiencies import Rates, Resource, fitted_samples, large
+from harness.calibration.reference import Reference
+from harness.measure.trust import HARMLESS_REASONS
+from harness.trial.result import GpuLoad
+
+_LONG: Final = 2048
+"""Tokens of a sequence that people train on."""
+ATTENTION_WORDS: Final = {
+    "flash": "flash attention, as the native backend runs it",
+    "torch": "torch's attention on a CPU, as the native backend runs it",
+    "cudnn": "cuDNN attention: flash attention was not timed",
+}
+_DIRECTIONS: Final = ("forward", "backward")
+_NO_CONSTANT: Final = "in the journal; no constant is fitted on them"
+
+
+def remarks(relative_to: Reference, rates: Rates, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """Sentences for the head of the file."""
+    gpu = relative_to.gpu
+    said = [
+        f"efficiencies are fractions of hardware/{gpu.name}.yaml, reached by plain torch kernels, "
+        "as the native backend runs them; fused ones and cuDNN's attention are faster"
+    ]
+    if relative_to.measured:
+        said.append(
+            f"this device has no datasheet: its peaks are the best measured here, "
+            f"{gpu.bf16_flops / 1e12:.3g} TFLOP/s (bf16 GEMM) and "
+            f"{gpu.memory_bandwidth_bytes_per_second / 1e9:.3g} GB/s"
+        )
+    held = lasting(samples)
+    if held is not None:
+        said.append(f"{held.words}: of one GEMM alone, by which nothing is scaled")
+    said += _attention(samples)
+    for resource in (Resource.TO_DEVICE, Resource.TO_HOST):
+        if resource in rates.of:
+            said.append(f"host copies, {resource}: {rates.of[resource].value / 1e9:.1f} GB/s")
+    copies = [sample.rate for sample in samples if sample.case.kind is Kind.COPY]
+    if copies:
+        said.append(f"best copy within the device: {max(copies) / 1e9:.0f} GB/s")
+    return (*said, *_experts(samples), *_latent(samples), *_host(samples))
+
+
+def _attention(samples: Sequence[Sample]) -> Iterator[str]:
+    """Which implementation is fitted, and how much faster cuDNN's is where both ran."""
+    fitted = {s.case.variant for s in fitted_samples(samples) if s.case.kind in ATTENTION}
+    for variant in sorted(fitted):
+        yield f"attention: {ATTENTION_WORDS.get(variant, variant)}"
+    found = [
+        f"{name} {median(ratios):.2f} times as fast ({len(ratios)} shapes)"
+        for kind, name in zip(ATTENTION, _DIRECTIONS, strict=True)
+        if (ratios := _ratios(samples, kind, "cudnn", "flash"))
+    ]
+    if found:
+        yield f"cuDNN attention over flash, not in the fit: {', '.join(found)}"
+
+
+def _ratios(samples: Sequence[Sample], kind: Kind, one: str, other: str) -> list[float]:
+    """Rates of the variant `one` over those of `other`, of the sizes that both ran."""
+    of_kind = [sample for sample in samples if sample.case.kind is kind]
+    first, second = (
+        {s.case.sizes: s.rate for s in of_kind if s.case.variant == variant}
+        for variant in (one, other)
+    )
+    return [rate / second[sizes] for sizes, rate in first.items() if sizes in second]
+
+
+def _experts(samples: Sequence[Sample]) -> Iterator[str]:
+    parts = [
+        f"{words} {_large_rate(samples, Kind.GROUPED_GEMM, variant) / 1e12:.3g} TFLOP/s"
+        for variant, words in (("grouped", "at once"), ("one_by_one", "one by one"))
+        if _of(samples, Kind.GROUPED_GEMM, variant)
+    ]
+    if parts:
+        yield f"GEMMs of experts, large ones: {', '.join(parts)}; {_NO_CONSTANT}"
+
+
+def _latent(samples: Sequence[Sample]) -> Iterator[str]:
+    long = [s for s in samples if s.case.kind in LATENT_ATTENTION and s.case.sizes[1] >= _LONG]
+    parts = [
+        f"{name} {_large_rate(long, kind) / 1e12:.3g} TFLOP/s"
+        for kind, name in zip(LATENT_ATTENTION, _DIRECTIONS, strict=True)
+        if _of(long, kind)
+    ]
+    if parts:
+        yield f"latent attention (MLA), large ones: {', '.join(parts)}; {_NO_CONSTANT}"
+
+
+def _large_rate(samples: Sequence[Sample], kind: Kind, variant: str = "") -> float:
+    return median(sample.rate for sample in large(_of(samples, kind, variant)))
+
+
+def _of(samples: Sequence[Sample], kind: Kind, variant: str = "") -> list[Sample]:
+    return [s for s in samples if s.case.kind is kind and s.case.variant == variant]
+
+
+def _host(samples: Sequence[Sample]) -> Iterator[str]:
+    """Seconds that a step cannot be faster than, however small its kernels are."""
+    launches = [s.seconds for s in samples if s.case.kind is Kind.HOST_LAUNCH]
+    layers = [s for s in samples if s.case.kind is Kind.HOST_LAYER]
+    parts = [f"{seconds * 1e6:.1f} µs to queue a kernel" for seconds in launches]
+    if layers:
+        each = ", ".join(f"{s.case.variant} {s.seconds * 1e3:.2f} ms" for s in layers)
+        parts.append(f"forward and backward of a native layer: {each}")
+    if parts:
+        yield f"host: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lasting:
+    """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load.
+
+    It is told, and scales nothing: a GEMM alone draws more power than a training step. On an H100
+    of 700 W one held for 5 s ran at 1,350 MHz and 0.86 of its burst, dense training steps at 1,545
+    MHz and more; predicted by bursts they are 2 % off, and would be 13 % by what was held
+    (results/measured/h100).
+    """
+
+    ratio: float
+    load: GpuLoad
+
+    @property
+    def words(self) -> str:
+        """``sustained 0.93 of the burst rate, SM clock 1,755 of 1,980 MHz, 690 W, sw_power_cap``;
+        what is not known is left out."""
+        load, said = self.load, [f"sustained {self.ratio:.2f} of the burst rate"]
+        if load.sm_clock_mhz is not None:
+            highest = "" if load.max_sm_clock_mhz is None else f" of {load.max_sm_clock_mhz:,.0f}"
+            said.append(f"SM clock {load.sm_clock_mhz:,.0f}{highest} MHz")
+        if load.power_watts is not None:
+            said.append(f"{load.power_watts:,.0f} W")
+        said += [r for r in load.throttle_reasons or () if r not in HARMLESS_REASONS]
+        return ", ".join(said)
+
+
+def lasting(samples: Sequence[Sample]) -> Lasting | None:
+    """Out of the held GEMM and the burst of the same one; None where either is missing."""
+    by_case = {sample.case: sample for sample in samples}
+    for sample in samples:
+        case = sample.case
+        burst = by_case.get(Case(kind=Kind.GEMM, sizes=case.sizes, variant=case.variant))
+        if case.kind is Kind.SUSTAINED_GEMM and burst is not None:
+            return Lasting(
+                ratio=min(1.0, burst.seconds / sample.seconds), load=sample.load or GpuLoad()
+            )
+    return None

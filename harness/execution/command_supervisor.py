@@ -1,0 +1,62 @@
+"""Runs the command of a trial under a shell, and sees to it that nothing of it is left behind."""
+
+import faulthandler
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import Final
+
+from harness.execution.launchers.local import descendants, group_leaders, kill_groups
+from harness.execution.launchers.parent_death import die_with_parent
+from harness.trial.store import TrialFolder
+from harness.trial.trial import Command, MeasurementPlan
+
+SHELL: Final = "/bin/sh"
+FOLDER: Final = "HARNESS_TRIAL_FOLDER"
+"""Tells the command where its trial's files are: a place for its own output."""
+
+
+def supervise(command: Command, plan: MeasurementPlan, folder: TrialFolder) -> int:
+    """Run the command to its end; its exit code, or our own end by the signal that ended it.
+
+    SIGTERM reaches the command's processes from where it reaches us, and they may take their time:
+    we wait. When the harness itself dies, all of them are killed, ranks in sessions of their own
+    (torchrun's) included.
+    """
+    faulthandler.unregister(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGHUP, lambda *_: _end_all())
+    die_with_parent(signal.SIGHUP)
+    line = command.line(plan)
+    print(f"+ {line}", flush=True)
+    # close_fds=False: the lock of the trial stays held as long as one of its processes lives
+    child = subprocess.Popen(
+        [SHELL, "-c", line], env=_environment(command, folder), close_fds=False
+    )
+    code = child.wait()
+    if code < 0:
+        _end_like(-code)
+    return code
+
+
+def _environment(command: Command, folder: TrialFolder) -> dict[str, str]:
+    """Ours, with what the setting needs; what the user has set stands."""
+    wanted = dict(pair.split("=", 1) for pair in command.variables)
+    return {**wanted, **os.environ, FOLDER: str(folder.path.resolve())}
+
+
+def _end_all() -> None:
+    members = descendants(os.getpid())
+    kill_groups(group_leaders(members), signal.SIGKILL)
+    for pid in members:  # those of our own group
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(128 + signal.SIGHUP)
+
+
+def _end_like(number: int) -> None:
+    """End by the same signal, so that whoever waits for us sees what became of the command."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,65 @@
+"""Where a run's trials go: the runner and the machine that ``launcher=`` means."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from advisor.base.fields import convert
+from advisor.base.units import parse_gpus
+from harness.execution.launchers.launcher import Launcher
+from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
+from harness.execution.progress import Progress
+from harness.execution.runner import Runner
+from harness.planner import command
+from harness.planner.device import Machine
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
+from harness.planner.run_request import RunConfig
+from harness.trial.result import TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder
+from harness.trial.trial import Device, Trial
+
+_GPUS = "gpus"
+
+
+def make_runner(
+    options: LauncherOptions,
+    folder: RunFolder,
+    plan: RunPlan,
+    progress: Progress,
+    retry: frozenset[TrialStatus] = frozenset(),
+) -> Runner:
+    """A runner of `plan`; what it needs beyond the standard library is imported only now."""
+    given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress, "retry": retry}
+    if options.kind is LauncherKind.SLURM:
+        from harness.execution.launchers.slurm.runner import SlurmRunner
+
+        return SlurmRunner(options=options, **given)
+    if options.kind is LauncherKind.TORCHRUN:
+        from harness.execution.launchers.follow import Follower
+
+        launcher = _torchrun(options)
+        if options.node_rank:
+            return Follower(launcher=launcher, node_rank=options.node_rank, **given)
+        return Runner(launcher=launcher, **given)
+    return Runner(**given)
+
+
+def _torchrun(options: LauncherOptions) -> Callable[[Trial], Launcher]:
+    if options.nnodes == 1:
+        return lambda _: TorchrunLauncher()
+    host, port = options.endpoint()
+    place = Rendezvous(nnodes=options.nnodes, node_rank=options.node_rank, host=host, port=port)
+    return lambda _: TorchrunLauncher(rendezvous=place)
+
+
+def machine_of(config: RunConfig) -> Machine:
+    """The device that trials run on: this machine's, or those that a cluster will give."""
+    kind = config.launcher.kind
+    if kind is LauncherKind.SLURM and config.device != Device.CPU:
+        where = f"experiment {config.experiment_name}"
+        asked = config.gpus or convert(config.experiment.get(_GPUS, ""), str, where, _GPUS)
+        count, gpu_type = parse_gpus(asked)
+        return Machine(device=Device.CUDA, gpu_names=(gpu_type,) * count)
+    machine = command.machine_of(config)
+    return replace(machine, gpu_names=machine.gpu_names * config.launcher.nnodes)

@@ -1,0 +1,83 @@
+"""The other machines of a run without a scheduler: each starts its ranks of every trial that
+node 0 runs, in the same order, from the same folder on a shared file system."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from harness.execution.launchers.launcher import Running
+from harness.execution.runner import Runner, label_of
+from harness.execution.signals import StopSignals
+from harness.trial.result import TrialResult
+from harness.trial.run_plan import PlannedSetting, same_trial
+from harness.trial.store import TrialFolder
+from harness.trial.trial import Trial
+
+_LOOK_SECONDS: Final = 0.5
+_OTHERS_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follower(Runner):
+    """Runs no trial of its own and writes no result: node 0's result ends each of them."""
+
+    node_rank: int
+
+    def run(self) -> dict[str, TrialResult]:
+        """Results of all trials as node 0 wrote them. Raises Stop where we are asked to end."""
+        with StopSignals() as signals:
+            trials = list(self.plan.trials())
+            before = {trial.name: self._result(trial) for _, trial in trials}
+            self.progress.plan(len(trials))
+            return {
+                trial.name: self._follow(number, setting, trial, before[trial.name], signals)
+                for number, (setting, trial) in enumerate(trials, start=1)
+            }
+
+    def _result(self, trial: Trial) -> TrialResult | None:
+        return self.folder.trial(trial.name).result()
+
+    def _follow(
+        self,
+        number: int,
+        setting: PlannedSetting,
+        trial: Trial,
+        before: TrialResult | None,
+        signals: StopSignals,
+    ) -> TrialResult:
+        """Help with one trial until it has a result that node 0 will not run again."""
+        self.progress.begin(number, label_of(setting, trial))
+        folder = self.folder.trial(trial.name)
+        running: Running | None = None
+        try:
+            while (result := self._final(trial, folder, before)) is None:
+                if running is None and not setting.skip and self._is_asked(trial, folder):
+                    with signals.held():
+                        running = self._start(trial, folder)
+                if running is None:
+                    time.sleep(_LOOK_SECONDS)
+                elif running.wait(_LOOK_SECONDS) is not None:
+                    running = None  # node 0 was not ready yet, or is about to conclude
+        finally:
+            if running is not None:
+                with signals.held():
+                    if running.wait(_OTHERS_SECONDS) is None:
+                        running.stop(self.grace_seconds)
+        self.progress.end(result)
+        return result
+
+    def _is_asked(self, trial: Trial, folder: TrialFolder) -> bool:
+        written = folder.trial()
+        return written is not None and same_trial(trial, written)
+
+    def _final(
+        self, trial: Trial, folder: TrialFolder, before: TrialResult | None
+    ) -> TrialResult | None:
+        """The trial's result where node 0 keeps it as found, or has just written it."""
+        result = folder.result()
+        if result is None or not self._is_asked(trial, folder):
+            return None
+        return None if result.status in self.retry and result == before else result
+
+    def _start(self, trial: Trial, folder: TrialFolder) -> Running:
+        return self.launcher(trial).start(trial, folder, trial.environment)

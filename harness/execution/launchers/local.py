@@ -1,0 +1,182 @@
+"""One trial as a process group of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from advisor.base.errors import UserError
+from harness.execution.launchers.launcher import Exit
+from harness.execution.launchers.parent_death import TETHER
+from harness.trial.files import Lock, holders
+from harness.trial.store import TrialFolder
+from harness.trial.trial import Trial
+
+_PATIENCE_SECONDS: Final = 30.0
+WORKER: Final = (sys.executable, "-m", "harness.execution.worker")
+
+
+class LocalLauncher:
+    """Starts `program FOLDER` in a session of its own; `program` is the worker, or a test's."""
+
+    def __init__(self, program: Sequence[str] = WORKER) -> None:
+        self._program = tuple(program)
+
+    def start(self, trial: Trial, folder: TrialFolder, variables: dict[str, str]) -> "ProcessGroup":
+        """Start the trial's one process."""
+        return ProcessGroup([*self._program, str(folder.path.resolve())], folder, variables)
+
+
+class ProcessGroup:
+    """A command and everything it starts; `node` is which of a trial's machines this is."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: TrialFolder,
+        variables: dict[str, str],
+        node: int = 0,
+    ) -> None:
+        self._oom_kills = oom_kills()
+        environment = {**os.environ, **_ALWAYS, **variables}
+        lock = Lock(folder.lock)
+        try:
+            lock.take()
+            with open(folder.log_of(node), "wb") as log:
+                self._process = subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                    pass_fds=(lock.descriptor,),
+                )
+        finally:
+            lock.close()  # the process holds it now, and keeps it should we die
+
+    @property
+    def pid(self) -> int:
+        """Leader of the group."""
+        return self._process.pid
+
+    def wait(self, seconds: float) -> Exit | None:
+        """How the command ended, or None after `seconds`; what it left running is ended."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        kill_groups({self.pid}, signal.SIGKILL)
+        return self._exit(code)
+
+    def stop(self, grace_seconds: float) -> Exit:
+        """SIGTERM to all, SIGKILL after `grace_seconds`; torchrun's ranks have groups of their own,
+        so descendants are looked up while their parents live."""
+        groups = {self.pid} | group_leaders(descendants(self.pid))
+        kill_groups(groups, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_seconds)
+        groups |= group_leaders(descendants(self.pid))
+        kill_groups(groups, signal.SIGKILL)
+        ended = self._exit(self._process.wait())
+        return Exit(code=ended.code, signal=ended.signal, stopped=True)
+
+    def _exit(self, code: int) -> Exit:
+        before, after = self._oom_kills, oom_kills()
+        known = None if before is None or after is None else after > before
+        if code >= 0:
+            return Exit(code=code, host_oom=known)
+        return Exit(signal=-code, host_oom=known)
+
+
+def end_left_over(folder: TrialFolder, grace_seconds: float = 2.0) -> None:
+    """End what an earlier runner that was killed left running in `folder`, and wait until it has.
+
+    The processes of a trial hold its lock; a runner that dies takes its own hold with it. Raises
+    UserError where they do not end (another user's, another host's).
+    """
+    if not folder.lock.exists():
+        return
+    lock = Lock(folder.lock)
+    try:
+        began = time.monotonic()
+        while not lock.take():
+            waited = time.monotonic() - began
+            if waited > grace_seconds + _PATIENCE_SECONDS:
+                raise UserError(
+                    "trial",
+                    folder.path.name,
+                    "is still run by processes of an earlier run that do not end",
+                    "end them first",
+                )
+            pids = set(holders(folder.lock))
+            members = pids.union(*(descendants(pid) for pid in pids))
+            kill_groups(group_leaders(members), _signal(waited, grace_seconds))
+            time.sleep(0.05)
+    finally:
+        lock.close()
+
+
+def _signal(waited: float, grace_seconds: float) -> signal.Signals:
+    return signal.SIGKILL if waited > grace_seconds else signal.SIGTERM
+
+
+def kill_groups(groups: set[int], number: signal.Signals) -> None:
+    """Send a signal to process groups; those that are gone are passed over, ours is spared."""
+    for group in groups - {os.getpgrp(), 0, 1}:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+
+def group_leaders(pids: set[int]) -> set[int]:
+    """Groups that the processes belong to."""
+    groups = set()
+    for pid in pids:
+        with suppress(OSError):
+            groups.add(os.getpgid(pid))
+    return groups
+
+
+def descendants(pid: int) -> set[int]:
+    """Children of a process, their children, and so on; empty without /proc."""
+    children: dict[int, list[int]] = {}
+    with suppress(OSError):
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                parent = _parent(entry)
+                if parent is not None:
+                    children.setdefault(parent, []).append(int(entry))
+    found: set[int] = set()
+    waiting = list(children.get(pid, ()))
+    while waiting:
+        child = waiting.pop()
+        found.add(child)
+        waiting += children.get(child, ())
+    return found
+
+
+def _parent(entry: str) -> int | None:
+    try:
+        # "pid (name) state ppid …": the name may hold spaces and brackets
+        return int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def oom_kills() -> int | None:
+    """Processes that the kernel has killed for memory so far, here or in our container."""
+    found = None
+    for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with suppress(OSError, ValueError):
+            for line in Path(path).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    found = (found or 0) + int(line.split()[1])
+    return found
+
+
+_ALWAYS: Final = {TETHER: "1", "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

@@ -1,0 +1,180 @@
+"""What Slurm says of jobs, by its own commands, and what their ends say of the trials.
+
+``scontrol`` knows a job for MinJobAge after its end (five minutes unless configured otherwise);
+``sacct`` knows it for good where the cluster keeps accounts. A controller that is restarted does
+not answer for a while, which says nothing about its jobs.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from harness.execution.launchers.launcher import Exit
+from harness.trial.failures import Failure
+from harness.trial.result import TrialStatus
+
+_TIMEOUT_SECONDS: Final = 60
+_GONE: Final = "Invalid job id"
+_FIELD: Final = re.compile(r"(\w+)=(\S*)")
+_UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are shortened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """A job's state in Slurm's word, its exit code, the signal that ended it, where it ran, and
+    why it waits."""
+
+    state: str
+    code: int = 0
+    signal: int = 0
+    nodes: str = ""
+    reason: str = ""
+
+
+class Queue:
+    """The cluster's queue."""
+
+    def reports(self, job: str) -> dict[str, JobReport] | None:
+        """All tasks of `job` by id (``12`` or ``12_3``) as far as they are known; None where the
+        controller does not answer."""
+        shown = _ask("scontrol", "show", "job", "--oneliner", job)
+        if shown is None or (shown.returncode and _GONE not in shown.stderr):
+            return None
+        found = dict(_accounts(job))
+        for line in shown.stdout.splitlines():
+            found.update(_report(line))
+        return found
+
+    def named(self, name: str) -> tuple[str, ...] | None:
+        """Jobs of that name that wait or run; None where the controller does not answer."""
+        shown = _ask("squeue", "--noheader", f"--name={name}", "--format=%F")
+        if shown is None or shown.returncode:
+            return None
+        return tuple(dict.fromkeys(shown.stdout.split()))
+
+    def cancel(self, job: str) -> None:
+        """Ask for the end of a job; one that has ended stays as it is."""
+        _ask("scancel", job)
+
+
+def _ask(*words: str) -> "subprocess.CompletedProcess[str] | None":
+    try:
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIMEOUT_SECONDS,
+            env={**os.environ, **_UNCUT},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _report(line: str) -> Iterator[tuple[str, JobReport]]:
+    """The jobs of one line of scontrol: one, or all tasks of an array that still wait."""
+    fields = dict(_FIELD.findall(line))
+    if "JobState" not in fields:
+        return
+    code, signal = _exit_code(fields.get("ExitCode", ""))
+    report = JobReport(
+        state=fields["JobState"],
+        code=code,
+        signal=signal,
+        nodes=_given(fields.get("NodeList", "")),
+        reason=_given(fields.get("Reason", "")),
+    )
+    if "ArrayJobId" not in fields:
+        yield fields["JobId"], report
+        return
+    for task in tasks(fields.get("ArrayTaskId", "")):
+        yield f"{fields['ArrayJobId']}_{task}", report
+
+
+def _accounts(job: str) -> Iterator[tuple[str, JobReport]]:
+    """The same of jobs that have ended, where the cluster keeps accounts."""
+    shown = _ask(
+        "sacct",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={job}",
+        "--format=JobID,State,ExitCode,NodeList",
+    )
+    for line in () if shown is None or shown.returncode else shown.stdout.splitlines():
+        name, state, exit_code, nodes = (line.split("|") + [""] * 3)[:4]
+        if name and "[" not in name and state:
+            code, signal = _exit_code(exit_code)
+            # "CANCELLED by 1000"
+            yield name, JobReport(state=state.split()[0], code=code, signal=signal, nodes=nodes)
+
+
+def tasks(text: str) -> Iterator[int]:
+    """Numbers of an array: ``0,3-5%2`` is 0, 3, 4, 5."""
+    for part in text.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            yield from range(int(first), int(last or first) + 1)
+
+
+def _exit_code(text: str) -> tuple[int, int]:
+    code, _, signal = text.partition(":")
+    return (int(code) if code.isdigit() else 0), (int(signal) if signal.isdigit() else 0)
+
+
+def _given(text: str) -> str:
+    return "" if text in ("(null)", "None", "N/A") else text
+
+
+def array_id(job: str) -> str:
+    """``12`` of ``12_3``."""
+    return job.partition("_")[0]
+
+
+def counts(reports: Sequence[JobReport]) -> str:
+    """``3 running, 14 pending (Resources)``."""
+    found: dict[str, int] = {}
+    for report in reports:
+        words = report.state.lower() + (f" ({report.reason})" if report.reason else "")
+        found[words] = found.get(words, 0) + 1
+    return ", ".join(f"{number} {words}" for words, number in sorted(found.items()))
+
+
+_COMPLETED: Final = "COMPLETED"
+_FAILED: Final = "FAILED"
+# States of `man squeue`, JOB STATE CODES, that no other follows.
+_ENDED: Final = {
+    "BOOT_FAIL": (TrialStatus.FAILED, "its node did not boot"),
+    "CANCELLED": (TrialStatus.FAILED, "was cancelled"),
+    "DEADLINE": (TrialStatus.TIMEOUT, "missed its deadline"),
+    "LAUNCH_FAILED": (TrialStatus.FAILED, "could not be launched"),
+    "NODE_FAIL": (TrialStatus.FAILED, "lost its node"),
+    "OUT_OF_MEMORY": (TrialStatus.OOM, "ran out of the host memory that it was given"),
+    "PREEMPTED": (TrialStatus.FAILED, "was preempted, and not requeued"),
+    "RECONFIG_FAIL": (TrialStatus.FAILED, "its node could not be configured"),
+    "REVOKED": (TrialStatus.FAILED, "was revoked"),
+    "TIMEOUT": (TrialStatus.TIMEOUT, "reached its time limit"),
+}
+
+
+def has_ended(report: JobReport) -> bool:
+    """Whether nothing more comes: a job that is requeued waits again."""
+    return report.state in (*_ENDED, _COMPLETED, _FAILED)
+
+
+def exit_of(job: str, report: JobReport | None) -> Exit:
+    """How `job` ended; None is a job that Slurm has forgotten."""
+    if report is None:
+        return Exit(told=_failed(f"Slurm no longer knows job {job}, and it left no result"))
+    if report.state in _ENDED:
+        status, words = _ENDED[report.state]
+        where = f" on {report.nodes}" if report.nodes else ""
+        return Exit(told=Failure(status=status, message=f"Slurm job {job} {words}{where}"))
+    return Exit(code=None if report.signal else report.code, signal=report.signal or None)
+
+
+def _failed(message: str) -> Failure:
+    return Failure(status=TrialStatus.FAILED, message=message)

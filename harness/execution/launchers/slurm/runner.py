@@ -1,0 +1,161 @@
+"""Trials that Slurm runs: submitted once, collected by the same command whenever it runs again.
+
+A trial with a result.json is finished; one with a job.json and no result belongs to that job until
+Slurm says that the job has ended; one with neither is submitted. So nothing is lost or run twice
+when this process, a node or Slurm's controller goes down in between.
+"""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from harness.execution.conclude import Attempt, conclude
+from harness.execution.execute import keep
+from harness.execution.launchers.slurm.queue import (
+    JobReport,
+    Queue,
+    array_id,
+    counts,
+    exit_of,
+    has_ended,
+)
+from harness.execution.launchers.slurm.submission import Submitter
+from harness.execution.launchers.slurm.task import MakeLauncher, make_launcher
+from harness.execution.runner import Runner, label_of, skip
+from harness.execution.signals import StopSignals
+from harness.planner.launcher_options import LauncherKind, LauncherOptions
+from harness.trial.files import tail
+from harness.trial.result import TrialResult
+from harness.trial.run_plan import PlannedSetting, same_trial
+from harness.trial.store import SubmittedJob, TrialFolder
+from harness.trial.trial import Trial
+
+_TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmRunner(Runner):
+    """Submits what has no job, collects what has ended; waits for the rest where it is told to."""
+
+    options: LauncherOptions = field(
+        default_factory=lambda: LauncherOptions(kind=LauncherKind.SLURM)
+    )
+    queue: Queue = field(default_factory=Queue)
+    on_node: MakeLauncher = make_launcher
+
+    def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
+        trials = list(self.plan.trials())
+        submitter = self._submitter()
+        submitter.recover()
+        found = {trial.name: self._finished(trial) for _, trial in trials}
+        results = {name: result for name, result in found.items() if result is not None}
+        for number, (setting, trial) in enumerate(trials, start=1):
+            if trial.name in results:
+                self.progress.found(number, label_of(setting, trial), results[trial.name])
+            elif setting.skip:
+                with signals.held():
+                    result = skip(self.folder.trial(trial.name), setting, trial)
+                results[trial.name] = result
+        self._collect(trials, results, signals)
+        with signals.held():
+            self._submit([trial for _, trial in trials if trial.name not in results])
+        while self.options.wait and len(results) < len(trials):
+            time.sleep(self.options.poll_seconds)
+            self._collect(trials, results, signals)
+        return {trial.name: results[trial.name] for _, trial in trials if trial.name in results}
+
+    def _submitter(self) -> Submitter:
+        return Submitter(
+            folder=self.folder,
+            options=self.options,
+            queue=self.queue,
+            launcher=self.on_node,
+        )
+
+    def _submit(self, waiting: list[Trial]) -> None:
+        new = [trial for trial in waiting if self.folder.trial(trial.name).job() is None]
+        if new:
+            jobs = self._submitter().submit(new)
+            ids = ", ".join(dict.fromkeys(array_id(job) for job in jobs))
+            trials = "1 trial" if len(new) == 1 else f"{len(new)} trials"
+            self.progress.say(f"{trials} submitted as job {ids}")
+
+    def _finished(self, trial: Trial) -> TrialResult | None:
+        """As found; a job that measures what is not asked any more is cancelled."""
+        folder = self.folder.trial(trial.name)
+        job, earlier = folder.job(), folder.trial()
+        if job is not None and earlier is not None and not folder.has_result():
+            if same_trial(trial, earlier):
+                return None
+            self.queue.cancel(job.job)
+            self.folder.set_aside(trial.name)
+        return Runner._finished(self, trial)  # super() does not know a class with slots
+
+    def _put_in_order(self, folder: TrialFolder, earlier: Trial | None) -> None:
+        """What is a job's is left to it."""
+        if folder.job() is None:
+            Runner._put_in_order(self, folder, earlier)
+
+    def _collect(
+        self,
+        trials: list[tuple[PlannedSetting, Trial]],
+        results: dict[str, TrialResult],
+        signals: StopSignals,
+    ) -> None:
+        """Add to `results` what has become final."""
+        reports: dict[str, dict[str, JobReport] | None] = {}
+        waiting: list[JobReport] = []
+        for number, (setting, trial) in enumerate(trials, start=1):
+            folder = self.folder.trial(trial.name)
+            job = folder.job()
+            if trial.name in results or job is None:
+                continue
+            result = folder.result()
+            if result is None:
+                array = array_id(job.job)
+                if array not in reports:
+                    reports[array] = self.queue.reports(array)
+                result = self._ended(folder, trial, job, reports[array], waiting, signals)
+            if result is not None:
+                results[trial.name] = result
+                self.progress.collected(number, label_of(setting, trial), result)
+        if None in reports.values():
+            self.progress.say("Slurm's controller does not answer; its jobs go on")
+        elif waiting and not self.options.wait:
+            self.progress.say(f"in Slurm's queue: {counts(waiting)}")
+
+    def _ended(
+        self,
+        folder: TrialFolder,
+        trial: Trial,
+        job: SubmittedJob,
+        known: dict[str, JobReport] | None,
+        waiting: list[JobReport],
+        signals: StopSignals,
+    ) -> TrialResult | None:
+        """The result of a job that is over; None of one that is not, which joins `waiting`, and
+        where the controller does not answer."""
+        report = None if known is None else known.get(job.job)
+        if report is not None and not has_ended(report):
+            waiting.append(report)
+            return None
+        if known is None:
+            return None
+        with signals.held():
+            return self._conclude(folder, trial, job, report)
+
+    def _conclude(
+        self, folder: TrialFolder, trial: Trial, job: SubmittedJob, report: JobReport | None
+    ) -> TrialResult:
+        """The result that node 0 or all ranks wrote, else what Slurm says of the job's end."""
+        with suppress(OSError):
+            os.listdir(folder.path)  # network file systems: see what other hosts wrote
+        attempt = Attempt(started_at=job.submitted_at, clock=time.monotonic())
+        result = conclude(folder, trial, attempt, exit_of(job.job, report))
+        if result.evidence is not None and not result.evidence.log_tail:
+            found = (tail(path, _TAIL_LINES) for path in self._submitter().output(job.job))
+            said = next((lines for lines in found if lines), ())
+            result = replace(result, evidence=replace(result.evidence, log_tail=said))
+        keep(folder, result)
+        return result

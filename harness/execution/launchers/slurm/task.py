@@ -1,0 +1,216 @@
+"""What Slurm runs once on every node of a trial: node 0 starts, watches and concludes the trial,
+the others start their ranks."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from harness.execution.execute import Execution, begin, keep, launcher_of, not_run
+from harness.execution.launchers.launcher import Exit, Launcher, Running
+from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
+from harness.execution.signals import Stop, StopSignals
+from harness.trial.failures import Failure
+from harness.trial.ranks import failed_ranks
+from harness.trial.result import TrialStatus
+from harness.trial.store import TrialFolder
+from harness.trial.trial import Trial
+
+NOTICE_SECONDS: Final = 30
+"""How long before its time limit a job gets SIGUSR2; Slurm may send it a minute earlier."""
+_EARLY_SECONDS: Final = NOTICE_SECONDS + 90
+_OTHERS_SECONDS: Final = 15.0
+_GRACE_SECONDS: Final = 5.0
+_SIGNALS_APART_SECONDS: Final = 0.2
+_FIRST_PORT: Final = 10000
+_NUM_PORTS: Final = 20000  # below the ports that Linux gives to clients
+
+MakeLauncher = Callable[[Trial, Rendezvous | None], Launcher]
+
+
+def make_launcher(trial: Trial, rendezvous: Rendezvous | None) -> Launcher:
+    """The launcher of this machine, or of this node's share."""
+    return launcher_of(trial) if rendezvous is None else TorchrunLauncher(rendezvous=rendezvous)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTask:
+    """One trial on one node; submitit pickles it.
+
+    minutes is the job's time limit. A trial that Slurm starts anew, preempted or after the loss of
+    a node, begins at its beginning, at most `max_requeues` times.
+    """
+
+    folder: str
+    minutes: int
+    max_requeues: int
+    launcher: MakeLauncher = make_launcher
+
+    def __call__(self) -> None:
+        """Run; SystemExit where Slurm ends us, with no result, as Slurm knows why."""
+        folder = TrialFolder(Path(self.folder))
+        trial = folder.trial()
+        if trial is None:
+            raise RuntimeError(f"{folder.path} holds no trial.json that can be read")
+        rendezvous = rendezvous_of(os.environ)
+        launcher = self.launcher(trial, rendezvous)
+        notice = Notice(self.minutes)
+        with StopSignals() as signals:
+            try:
+                if rendezvous is not None and rendezvous.node_rank:
+                    self._join(launcher, trial, folder)
+                else:
+                    several = rendezvous is not None
+                    self._run(Watched(launcher, notice, folder, several), trial, folder, signals)
+            except Stop as stop:
+                raise SystemExit(stop.exit_code) from None
+
+    def _run(
+        self, launcher: Launcher, trial: Trial, folder: TrialFolder, signals: StopSignals
+    ) -> None:
+        """Node 0: everything from the start to result.json; nothing where it is there already."""
+        if folder.result() is not None:
+            return
+        requeues = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        if requeues > self.max_requeues:
+            message = f"was requeued {requeues} times: preempted, or its node was lost"
+            keep(folder, not_run(trial, begin(), TrialStatus.FAILED, message))
+            return
+        Execution(
+            folder=folder,
+            trial=trial,
+            launcher=launcher,
+            signals=signals,
+            tick=lambda _: None,
+        ).run()
+
+    def _join(self, launcher: Launcher, trial: Trial, folder: TrialFolder) -> None:
+        """Another node: its ranks, and an exit code by which Slurm ends the job if they fail,
+        once node 0 has had the time to conclude by itself."""
+        running = launcher.start(trial, folder, trial.environment)
+        try:
+            while (ended := running.wait(1.0)) is None:
+                pass
+        except BaseException:
+            running.stop(_GRACE_SECONDS)
+            raise
+        if ended.code != 0:
+            time.sleep(_OTHERS_SECONDS)
+            raise SystemExit(ended.code or 1)
+
+
+class Notice:
+    """Whether Slurm has told us, by SIGUSR2, that the job is about to end."""
+
+    def __init__(self, minutes: int) -> None:
+        self.minutes = minutes
+        self._began = time.monotonic()
+        self._came: float | None = None
+        # in place of submitit's handler, which requeues
+        signal.signal(signal.SIGUSR2, self._receive)
+
+    def _receive(self, *_: Any) -> None:
+        self._came = time.monotonic() - self._began
+
+    @property
+    def came(self) -> bool:
+        """Whether it came at all."""
+        return self._came is not None
+
+    @property
+    def early(self) -> bool:
+        """Whether it came so long before the time limit that it means preemption."""
+        return self._came is not None and self._came < self.minutes * 60 - _EARLY_SECONDS
+
+
+class Watched:
+    """A launcher whose trials also end by Slurm's notice, or when ranks of other nodes failed."""
+
+    def __init__(
+        self, launcher: Launcher, notice: Notice, folder: TrialFolder, several: bool
+    ) -> None:
+        self._launcher, self._notice = launcher, notice
+        self._folder, self._several = folder, several
+
+    def start(
+        self, trial: Trial, folder: TrialFolder, variables: dict[str, str]
+    ) -> "WatchedRunning":
+        """Start the trial."""
+        others = self._folder if self._several else None
+        return WatchedRunning(self._launcher.start(trial, folder, variables), self._notice, others)
+
+
+class WatchedRunning:
+    """A trial that ends by itself, by its parent, or by what this node cannot see in it."""
+
+    def __init__(self, running: Running, notice: Notice, others: TrialFolder | None) -> None:
+        self._running, self._notice, self._others = running, notice, others
+        self._failed_since: float | None = None
+
+    def wait(self, seconds: float) -> Exit | None:
+        """How it ended, or None after `seconds`."""
+        ended = self._running.wait(seconds)
+        if ended is not None and ended.code != 0:
+            time.sleep(_SIGNALS_APART_SECONDS)  # Slurm signals the ranks and us in any order
+        if self._notice.came:
+            return self._ended_by_notice(ended)
+        if ended is None and self._others_failed():
+            return self._running.stop(_GRACE_SECONDS)
+        return ended
+
+    def stop(self, grace_seconds: float) -> Exit:
+        """End it."""
+        return self._running.stop(grace_seconds)
+
+    def _ended_by_notice(self, ended: Exit | None) -> Exit:
+        ended = self._running.stop(_GRACE_SECONDS) if ended is None else ended
+        if self._notice.early:
+            raise Stop(signal.SIGUSR2)
+        message = f"Slurm's time limit of {self._notice.minutes} min was about to be reached"
+        return replace(ended, told=Failure(status=TrialStatus.TIMEOUT, message=message))
+
+    def _others_failed(self) -> bool:
+        """Whether a rank has said for some time that it failed, while ours wait for it."""
+        if self._others is None or not failed_ranks(self._others.rank_results()):
+            return False
+        now = time.monotonic()
+        self._failed_since = self._failed_since or now
+        return now - self._failed_since > _OTHERS_SECONDS
+
+
+def rendezvous_of(variables: Any) -> Rendezvous | None:
+    """Where the nodes of this job meet, from SLURM_*; None where there is one node.
+
+    The host is the job's first node, by the address from which srun was started where its name
+    does not resolve. The port is the job's own: jobs that share a node have different ones.
+    """
+    nnodes = int(variables.get("SLURM_JOB_NUM_NODES") or 1)
+    if nnodes == 1:
+        return None
+    return Rendezvous(
+        nnodes=nnodes,
+        node_rank=int(variables["SLURM_NODEID"]),
+        host=_host(first_node(variables["SLURM_JOB_NODELIST"]), variables),
+        port=_FIRST_PORT + int(variables["SLURM_JOB_ID"]) % _NUM_PORTS,
+    )
+
+
+def first_node(nodes: str) -> str:
+    """``gpu007`` of ``gpu[007-009,012],big1``."""
+    head, bracket, rest = nodes.partition("[")
+    if not bracket or "," in head:
+        return head.partition(",")[0]
+    digits = rest.partition("]")[0].partition(",")[0].partition("-")[0]
+    return head + digits + rest.partition("]")[2].partition(",")[0]
+
+
+def _host(name: str, variables: Any) -> str:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return str(variables.get("SLURM_LAUNCH_NODE_IPADDR") or name)
+    return name

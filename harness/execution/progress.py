@@ -1,0 +1,231 @@
+"""One line about a run on stderr: which trial, which phase, how long, how much longer."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+
+from harness.trial.result import TrialResult, reason
+from harness.trial.store import TrialState
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_NOT_REWRITTEN: Final = ("dumb", "unknown")
+_BAR_WIDTH: Final = 30
+_REFRESH_SECONDS: Final = 0.5
+_PLAIN_SECONDS: Final = 30.0
+
+
+class _Talk:
+    """A stream of talk: a closed pipe or a full disk behind it ends no measurement."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+class LiveLine:
+    """A line at the foot of a terminal that is rewritten, text and bar; elsewhere there is none.
+
+    It is drawn when it is told to, by no thread: nothing runs beside what is measured.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = cast(TextIO, _Talk(sys.stderr if stream is None else stream))
+        self.live = self._stream.isatty() and os.environ.get("TERM") not in _NOT_REWRITTEN
+        self._bar: Bar | None = None
+
+    def show(self, text: str, done: float, total: float) -> None:
+        """The line as it is now; of the bar `done` of `total` is full."""
+        if not self.live:
+            return
+        if self._bar is None:
+            self._bar = _started(self._stream)
+        (task,) = self._bar.task_ids
+        self._bar.update(task, description=text, completed=done, total=total, refresh=True)
+
+    def say(self, text: str) -> None:
+        """One whole line, which stays; on a terminal in place of the one that was shown."""
+        self.close()
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """The line vanishes, and the terminal is as it was."""
+        if self._bar is not None:
+            bar, self._bar = self._bar, None
+            bar.stop()
+
+
+def _started(stream: TextIO) -> "Bar":
+    """The bar gives way to the text, and the text's end to a narrow terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
+
+    whole = Column(no_wrap=True, overflow="ellipsis")
+    bar = Progress(
+        TextColumn("{task.description}", markup=False, table_column=whole),
+        BarColumn(bar_width=None, table_column=Column(max_width=_BAR_WIDTH)),
+        console=Console(file=stream),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bar.add_task("")
+    bar.start()
+    return bar
+
+
+def say(text: str, command: str = "run") -> None:
+    """A line of talk of a command; a full or closed stderr is no reason to fail."""
+    try:
+        print(f"harness {command}: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)
+
+
+class Progress:
+    """A line that is rewritten on a terminal; elsewhere a plain line when a trial ends."""
+
+    def __init__(
+        self,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._clock = total, clock
+        self._line = LiveLine(stream)
+        self._number = 0
+        self._label = ""
+        self._began = clock()
+        self._spent: list[float] = []
+        self._open = 0  # trials that are still to run, this one included
+
+    def plan(self, to_run: int) -> None:
+        """So many trials have no result yet: what remains is estimated from these alone."""
+        self._open = to_run
+
+    def begin(self, number: int, label: str) -> None:
+        """Trial `number` of the total starts."""
+        self._number, self._label = number, label
+        self._began = self._clock()
+        self.tick(TrialState())
+
+    def tick(self, state: TrialState) -> None:
+        """The trial is where `state` says."""
+        step = f" step {state.step}" if state.step else ""
+        elapsed = self._clock() - self._began
+        text = f"{self._head()}  {state.phase}{step}  {duration(elapsed)}"
+        remaining = self._remaining(elapsed)
+        if remaining is not None:
+            text += f"  {duration(remaining)} to go"
+        self._line.show(text, self._number - 1, self._total)
+
+    def end(self, result: TrialResult) -> None:
+        """The trial has its final result."""
+        spent = self._clock() - self._began
+        self._spent.append(spent)
+        self._open -= 1
+        text = f"{self._head()}  {result.status}  {duration(spent)}"
+        if result.evidence is not None:
+            text += f"  {reason(result.evidence)}"
+        remaining = self._remaining(0.0)
+        if remaining:
+            text += f"  ({duration(remaining)} to go)"
+        self.say(text)
+
+    def found(self, number: int, label: str, result: TrialResult) -> None:
+        """The trial was finished by an earlier run."""
+        self._number, self._label = number, label
+        self.say(f"{self._head()}  {result.status}, as found")
+
+    def collected(self, number: int, label: str, result: TrialResult) -> None:
+        """The trial has its final result, and ran elsewhere."""
+        self._number, self._label = number, label
+        text = f"{self._head()}  {result.status}  {duration(result.wall_seconds)}"
+        self.say(text + (f"  {reason(result.evidence)}" if result.evidence is not None else ""))
+
+    def say(self, text: str) -> None:
+        """One whole line."""
+        self._line.say(text)
+
+    def close(self) -> None:
+        """What is shown of a trial that did not end vanishes."""
+        self._line.close()
+
+    def _head(self) -> str:
+        width = len(str(self._total))
+        return f"trial {self._number:>{width}}/{self._total}  {self._label}"
+
+    def _remaining(self, elapsed: float) -> float | None:
+        """Seconds until the last trial ends, if the rest take as long as the mean so far."""
+        if not self._spent:
+            return None
+        mean = sum(self._spent) / len(self._spent)
+        return max(0.0, mean * self._open - min(elapsed, mean))
+
+
+class TimedCases:
+    """How much of a calibration's budget is spent, and how many cases are timed: a line that is
+    rewritten on a terminal, elsewhere a plain one now and then."""
+
+    def __init__(
+        self,
+        command: str,
+        budget_seconds: float,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command, self._budget, self._clock = command, budget_seconds, clock
+        self._line = LiveLine(stream)
+        self._began = clock()
+        self._said = self._drawn = self._began
+
+    def tick(self, timed: int, total: int) -> None:
+        """So many cases of all are timed."""
+        now = self._clock()
+        spent = now - self._began
+        text = (
+            f"{timed} of {total} cases timed, {duration(spent)} of {duration(self._budget)} spent"
+        )
+        if self._line.live and now - self._drawn >= _REFRESH_SECONDS:
+            self._drawn = now
+            self._line.show(text, spent, self._budget)
+        elif not self._line.live and now - self._said >= _PLAIN_SECONDS:
+            self._said = now
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """One whole line."""
+        self._line.say(f"harness {self._command}: {text}")
+
+    def close(self) -> None:
+        """The line that was rewritten vanishes."""
+        self._line.close()
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 20 s``, ``1 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,161 @@
+"""Runs the trials of a plan one after another, and loses nothing: not to a trial that hangs, not to
+Ctrl-C, not to a full disk, not to a SIGKILL of this process.
+
+A trial is finished when its result.json is there. Whatever else is found in its folder is the rest
+of an attempt that ended with its runner, and is run again.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from advisor.base.errors import UserError
+from harness.execution.conclude import merged
+from harness.execution.execute import GRACE_SECONDS, Execution, begin, keep, launcher_of, not_run
+from harness.execution.launchers.launcher import Launcher
+from harness.execution.launchers.local import end_left_over
+from harness.execution.progress import Progress
+from harness.execution.signals import StopSignals
+from harness.trial.files import exclusive
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import PlannedSetting, RunPlan, same_question
+from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.trial import Trial
+
+MEASURED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
+UNMEASURED: Final = frozenset(TrialStatus).difference(MEASURED)
+FAILED: Final = (
+    TrialStatus.FAILED,
+    TrialStatus.TIMEOUT,
+    TrialStatus.NCCL_ERROR,
+    TrialStatus.NAN,
+    TrialStatus.NO_DATA,
+)
+"""Statuses that say nothing about the setting: an answer is still owed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """How trials are run, on this machine. retry: those of these statuses are run again."""
+
+    folder: RunFolder
+    plan: RunPlan
+    progress: Progress
+    launcher: Callable[[Trial], Launcher] = launcher_of
+    retry: frozenset[TrialStatus] = frozenset()
+    grace_seconds: float = GRACE_SECONDS
+
+    def run(self) -> dict[str, TrialResult]:
+        """Final results of all trials by name, in the order in which they ran; a runner that does
+        not wait for its trials leaves out those that are not final.
+
+        Raises Stop on Ctrl-C and OSError where a result cannot be written; what is finished is
+        on disk by then, and the same call goes on from there. UserError where another process is
+        at work in the folder.
+        """
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        with exclusive(self.folder.lock) as alone, closing(self.progress):
+            if not alone:
+                raise UserError(
+                    "name",
+                    self.folder.path.name,
+                    "another harness run is at work in this folder",
+                    "wait for it, or give name=ANOTHER",
+                )
+            self.folder.create(self.plan)
+            with StopSignals() as signals:
+                return self._run_all(signals)
+
+    def _run_all(self, signals: StopSignals) -> dict[str, TrialResult]:
+        trials = list(self.plan.trials())
+        found = {trial.name: self._finished(trial) for _, trial in trials}
+        self.progress.plan(sum(result is None for result in found.values()))
+        results: dict[str, TrialResult] = {}
+        for number, (setting, trial) in enumerate(trials, start=1):
+            label = label_of(setting, trial)
+            result = found[trial.name]
+            if result is not None:
+                self.progress.found(number, label, result)
+            else:
+                self.progress.begin(number, label)
+                result = self._run_one(setting, trial, signals)
+                self.progress.end(result)
+            results[trial.name] = result
+        return results
+
+    def _finished(self, trial: Trial) -> TrialResult | None:
+        """The final result of an earlier run that answers the same question.
+
+        What an earlier runner left behind is put in order first: its processes are ended, the
+        results of all ranks become one, and results to other questions are set aside.
+        """
+        folder = self.folder.trial(trial.name)
+        if not folder.path.exists():
+            return None
+        earlier = folder.trial()
+        self._put_in_order(folder, earlier)
+        result = folder.result()
+        if result is None and not folder.has_result():
+            return None
+        if (broken := folder.broken_result()) is not None:
+            self.progress.say(f"{broken}; it counts as absent, and is kept in superseded")
+        wanted = result is not None and result.status not in self.retry
+        if result and earlier and wanted and same_question(trial, earlier, result):
+            return result
+        self.folder.set_aside(trial.name)
+        return None
+
+    def _put_in_order(self, folder: TrialFolder, earlier: Trial | None) -> None:
+        """End what still runs of an earlier attempt, and keep what all its ranks wrote."""
+        job = folder.job()
+        if job is not None and not folder.has_result():
+            raise UserError(
+                "trial",
+                folder.path.name,
+                f"is in Slurm's hands as job {job.job}",
+                "launcher=slurm collects it",
+            )
+        end_left_over(folder)
+        if earlier is not None and not folder.has_result():
+            result = merged(folder, earlier)
+            if result is not None:
+                folder.write_result(result)
+
+    def _run_one(self, setting: PlannedSetting, trial: Trial, signals: StopSignals) -> TrialResult:
+        folder = self.folder.trial(trial.name)
+        if setting.skip:
+            with signals.held():
+                return skip(folder, setting, trial)
+        return Execution(
+            folder=folder,
+            trial=trial,
+            launcher=self.launcher(trial),
+            signals=signals,
+            tick=self.progress.tick,
+            grace_seconds=self.grace_seconds,
+        ).run()
+
+
+def label_of(setting: PlannedSetting, trial: Trial) -> str:
+    """A trial in a line of progress: its setting, and which repeat of how many."""
+    repeats = len(setting.trials())
+    return (setting.label or setting.spec) + (
+        f" repeat {trial.repeat + 1}/{repeats}" if repeats > 1 else ""
+    )
+
+
+def skip(folder: TrialFolder, setting: PlannedSetting, trial: Trial) -> TrialResult:
+    """The result of a setting that is not run, written with its reason."""
+    folder.create(trial)
+    result = not_run(trial, begin(), TrialStatus.SKIPPED, setting.skip)
+    keep(folder, result)
+    return result
+
+
+def exit_code(results: dict[str, TrialResult]) -> int:
+    """0: every setting has an answer, and one was measured. 4: a trial failed, or none measured."""
+    statuses = [result.status for result in results.values()]
+    failed = any(status in FAILED for status in statuses)
+    measured = any(status in MEASURED for status in statuses)
+    return 0 if measured and not failed else 4

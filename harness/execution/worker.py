@@ -1,0 +1,268 @@
+"""Runs ONE trial in a fresh process and writes one result.
+
+``python -m harness.execution.worker FOLDER``.
+
+Exit code 0: the trial was measured, or is one that the backend does not run. 1: it failed, and
+the result says how; under torchrun the other ranks are then stopped. Whatever ends the process
+before it can write (a signal, a full disk) is for the parent to judge (harness.execution.conclude).
+"""
+
+import faulthandler
+import importlib
+import math
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from advisor.base.errors import UserError
+from harness.execution.launchers.parent_death import die_with_parent
+from harness.measure.training_step import Recorder, StepFactory, TrainingStep
+from harness.trial import failures
+from harness.trial.codec import encode, plain
+from harness.trial.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
+from harness.trial.store import StateWriter, TrialFolder
+from harness.trial.trial import Backend, Trial
+
+if TYPE_CHECKING:
+    from harness.trial.result import Flops
+
+BACKENDS: Final[dict[Backend, str]] = {
+    Backend.NATIVE: "harness.backends.native",
+    Backend.MEGATRON_CORE: "harness.backends.megatron_core",
+}
+"""Module of each backend that runs in this process; its `build` is a StepFactory."""
+
+Counted = TypeVar("Counted")
+
+MeasuredOk: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a worker runs with; torch comes in through these alone."""
+
+    build: Callable[[Backend], StepFactory]
+    measure: Callable[..., Any]
+    fingerprint: Callable[..., dict[str, Any]]
+
+
+def factory(backend: Backend) -> StepFactory:
+    """The backend's `build`; UserError where this release has none."""
+    if backend not in BACKENDS:
+        raise UserError(
+            "backend",
+            backend,
+            "does not run in the harness's worker yet",
+            f"one of {', '.join(BACKENDS)}",
+        )
+    return cast(StepFactory, importlib.import_module(BACKENDS[backend]).build)
+
+
+def tools() -> Tools:
+    """The real ones."""
+    session = importlib.import_module("harness.measure.session")
+    environment = importlib.import_module("harness.measure.fingerprint")
+    return Tools(build=factory, measure=session.measure, fingerprint=environment.fingerprint)
+
+
+class Watch:
+    """Where the trial is now: kept for evidence, and told to the parent."""
+
+    def __init__(self, folder: TrialFolder, rank: int) -> None:
+        self.current = Phase.START
+        self.step = 0
+        self._state = StateWriter(folder) if rank == 0 else None
+        self.phase(Phase.START)
+
+    def phase(self, phase: Phase) -> None:
+        """`phase` begins now."""
+        self.current = phase
+        if self._state is not None:
+            self._state.write(phase, self.step)
+
+
+class WatchedStep:
+    """A training step that tells where it is, and ends at the first loss that is no number."""
+
+    def __init__(self, step: TrainingStep, watch: Watch) -> None:
+        self._step, self._watch = step, watch
+
+    def run(self, recorder: Recorder) -> float:
+        """One step of the backend; NonFiniteLossError where its loss is NaN or infinite."""
+        self._watch.step += 1
+        loss = self._step.run(_Both(self._watch, recorder))
+        if not math.isfinite(loss):
+            raise failures.NonFiniteLossError(self._watch.step, loss)
+        return loss
+
+    def saved_bytes_per_layer(self) -> int | None:
+        """As the backend counts it."""
+        return self._step.saved_bytes_per_layer()
+
+    def flops(self) -> "Flops":
+        """As the backend counts them."""
+        return self._step.flops()
+
+    @property
+    def stage(self) -> int:
+        """Pipeline stage of this rank."""
+        return self._step.stage
+
+    def close(self) -> None:
+        """Free what the step holds."""
+        self._step.close()
+
+
+class _Both:
+    """Tells the parent, then the measurement, which so does not time the telling."""
+
+    def __init__(self, watch: Watch, recorder: Recorder) -> None:
+        self._watch, self._recorder = watch, recorder
+
+    def phase(self, phase: Phase) -> None:
+        """`phase` begins now."""
+        self._watch.phase(phase)
+        self._recorder.phase(phase)
+
+
+class Worker:
+    """One rank of one trial."""
+
+    def __init__(self, folder: TrialFolder, trial: Trial, rank: int, world_size: int) -> None:
+        self._trial, self._rank = trial, rank
+        self._single = world_size == 1
+        self._watch = Watch(folder, rank)
+        self._reservation = folder.reserve(None if self._single else rank)
+        self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._clock = time.monotonic()
+        self._environment: dict[str, Any] = {}
+
+    def run(self, make_tools: Callable[[], Tools]) -> TrialResult:
+        """Build, measure and write; every failure becomes a result."""
+        try:
+            result = self._measure(make_tools())
+        except Exception as error:
+            traceback.print_exc()
+            result = self._failed(error)
+        self._write(result)
+        return result
+
+    def _measure(self, given: Tools) -> TrialResult:
+        trial = self._trial
+        device = trial.workload.device
+        self._environment = given.fingerprint(device)
+        self._watch.phase(Phase.BUILD)
+        seed = trial.measurement.seed
+        step = WatchedStep(given.build(trial.workload.backend)(trial.workload, seed), self._watch)
+        try:
+            self._watch.phase(Phase.WARMUP)
+            measured = given.measure(step, trial.measurement, device)
+            self._watch.phase(Phase.REPORT)
+            unstable = any(concern.fatal for concern in measured.concerns)
+            return replace(
+                self._result(TrialStatus.UNSTABLE if unstable else TrialStatus.OK),
+                times=measured.times,
+                memory=self._memory(measured.memory, step),
+                timeline=tuple(measured.timeline),
+                flops=_if_counted(step.flops),
+                loss=tuple(measured.loss),
+                stages=tuple(getattr(measured, "stages", ())),
+                load=getattr(measured, "load", None),
+                concerns=tuple(measured.concerns),
+            )
+        finally:
+            _close(step)
+
+    def _memory(self, memory: Any, step: WatchedStep) -> tuple[MemoryPeak, ...]:
+        """This rank's peak, with the saved bytes that the backend counts."""
+        peaks = memory if isinstance(memory, tuple) else (memory,)
+        return tuple(
+            peak
+            if peak.saved_bytes_per_layer is not None
+            else replace(peak, saved_bytes_per_layer=_if_counted(step.saved_bytes_per_layer))
+            for peak in peaks
+        )
+
+    def _result(self, status: TrialStatus) -> TrialResult:
+        return TrialResult(
+            name=self._trial.name,
+            status=status,
+            trial=plain(self._trial),
+            environment=self._environment,
+            started_at=self._started_at,
+            wall_seconds=time.monotonic() - self._clock,
+        )
+
+    def _failed(self, error: BaseException) -> TrialResult:
+        failure = failures.of_exception(error)
+        evidence = Evidence(
+            phase=self._watch.current,
+            message=failure.message,
+            rank=self._rank,
+            over_bytes=failure.over_bytes,
+        )
+        return replace(self._result(failure.status), evidence=evidence)
+
+    def _write(self, result: TrialResult) -> None:
+        """Into the reserved space; without its timeline where the rest of the disk is full."""
+        with self._reservation as reservation:
+            try:
+                reservation.commit(encode(result))
+            except OSError as error:
+                if not failures.is_disk_full(error):
+                    raise
+                reservation.commit(encode(replace(result, timeline=())))
+
+
+def _if_counted(count: Callable[[], Counted]) -> Counted | None:
+    """What a backend counts once the steps are measured; None, with the reason in the log, where it
+    fails: times and memory must not be lost for it."""
+    try:
+        return count()
+    except Exception:
+        traceback.print_exc()
+        return None
+
+
+def _close(step: WatchedStep) -> None:
+    """A step that cannot be closed has been measured all the same."""
+    try:
+        step.close()
+    except Exception:
+        traceback.print_exc()
+
+
+def prepare_process() -> None:
+    """Die with our parent; on SIGTERM write where every thread stands, then end: so the log of a
+    trial that hangs tells where."""
+    die_with_parent()
+    faulthandler.enable()
+    faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
+
+
+def main(argv: Sequence[str], make_tools: Callable[[], Tools] = tools) -> int:
+    """Run the trial of folder `argv[0]` as rank RANK of WORLD_SIZE."""
+    folder = TrialFolder(Path(argv[0]))
+    trial = folder.trial()
+    if trial is None:
+        print(f"worker: {folder.path} holds no trial.json that can be read", file=sys.stderr)
+        return 2
+    if trial.command is not None:
+        from harness.execution.command_supervisor import supervise
+
+        return supervise(trial.command, trial.measurement, folder)
+    rank, world_size = (int(os.environ.get(k, d)) for k, d in (("RANK", 0), ("WORLD_SIZE", 1)))
+    result = Worker(folder, trial, rank, world_size).run(make_tools)
+    return 0 if result.status in MeasuredOk else 1
+
+
+if __name__ == "__main__":
+    prepare_process()
+    sys.exit(main(sys.argv[1:]))

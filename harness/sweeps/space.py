@@ -1,0 +1,213 @@
+"""The points of a sweep: recompute settings x micro batches x layouts, and which are legal."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from advisor.answer.evaluation import Evaluation
+from advisor.base.errors import UserError
+from advisor.frameworks.megatron.candidates import enumerate_settings
+from advisor.frameworks.megatron.revisions import Revision, resolve_revision
+from advisor.frameworks.megatron.rules import check
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
+from advisor.job.job import Job
+from advisor.job.layout import ParallelLayout
+from advisor.request.resolve import Resolution
+from advisor.search.evaluate import Evaluator
+from advisor.search.layouts import layouts
+from advisor.search.ranking import order
+from harness.planner.device import Machine
+from harness.planner.forecast import as_run, predict
+from harness.planner.planning import BACKENDS_OWN, Target, bare_trial, find_target
+from harness.planner.run_request import RunConfig
+from harness.planner.sweep_options import SweepOptions
+from harness.trial.run_plan import PlannedSetting
+from harness.trial.trial import Device, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One choice of each; these are the names and values that Optuna sees."""
+
+    layout: str
+    micro_batch_size: int
+    recompute: str
+
+    def params(self) -> dict[str, str | int]:
+        """The point as Optuna's parameters."""
+        return {
+            "layout": self.layout,
+            "micro_batch_size": self.micro_batch_size,
+            "recompute": self.recompute,
+        }
+
+    @property
+    def label(self) -> str:
+        """The point in a line of progress."""
+        return f"{self.layout} mbs{self.micro_batch_size} {self.recompute}"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All points, legal or not, in the advisor's order.
+
+    planned: each point as a setting of a run; illegal ones with the reason why they are skipped.
+    """
+
+    planned: dict[Point, PlannedSetting]
+    target: Target
+
+    def choices(self) -> dict[str, list[str | int]]:
+        """Values of each parameter, in a fixed order."""
+        names = ("layout", "micro_batch_size", "recompute")
+        return {name: sorted({p.params()[name] for p in self.planned}, key=str) for name in names}
+
+    def best(self, number: int) -> list[Point]:
+        """The advisor's first legal points."""
+        return [point for point, planned in self.planned.items() if not planned.skip][:number]
+
+    def point_of(self, workload: Workload) -> Point | None:
+        """The point that a workload is; None where it is none of ours."""
+        point = Point(
+            layout=layout_name(workload.layout),
+            micro_batch_size=workload.micro_batch_size,
+            recompute=workload.recompute,
+        )
+        known = self.planned.get(point)
+        return point if known is not None and known.trial.workload == workload else None
+
+
+def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
+    """Every point; UserError where none is legal."""
+    target = find_target(config, machine)
+    revision = resolve_revision(target.job.config.framework, target.job.config.framework_version)
+    found = dict(_Builder(config, machine, options, target, revision).points())
+    if all(planned.skip for planned in found.values()):
+        raise UserError(
+            "sweep",
+            config.experiment_name,
+            "has no legal point",
+            "sweep.micro_batch_sizes, sweep.layouts or recompute.settings",
+        )
+    return Space(found, target)
+
+
+def layout_name(layout: ParallelLayout) -> str:
+    """``tp2-pp4-vpp5-dp2``: degrees above one, and DP."""
+    degrees = {
+        "tp": layout.tensor_model_parallel_size,
+        "cp": layout.context_parallel_size,
+        "pp": layout.pipeline_model_parallel_size,
+        "vpp": layout.virtual_pipeline_model_parallel_size,
+        "ep": layout.expert_model_parallel_size,
+    }
+    words = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+    return "-".join([*words, f"dp{layout.data_parallel_size}"])
+
+
+class _Builder:
+    """Evaluates the product of layouts, micro batches and settings."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        machine: Machine,
+        options: SweepOptions,
+        target: Target,
+        revision: Revision,
+    ) -> None:
+        self._config, self._machine, self._options = config, machine, options
+        self._target, self._revision = target, revision
+
+    def points(self) -> Iterator[tuple[Point, PlannedSetting]]:
+        """Legal points in the advisor's order, then those that only the backend knows, then those
+        that are not run."""
+        jobs = {(layout, size): self._job(layout, size) for layout, size in self._shapes()}
+        evaluated: list[tuple[Evaluation, Job]] = []
+        legal: set[tuple[Job, str]] = set()
+        for job in jobs.values():
+            if isinstance(job, Job):
+                for evaluation in self._evaluate(job):
+                    evaluated.append((evaluation, job))
+                    legal.add((job, evaluation.setting.spec))
+        evaluated.sort(key=lambda pair: order(pair[0]))
+        for number, (evaluation, job) in enumerate(evaluated, start=1):
+            yield self._legal(job, evaluation, number)
+        specs = list(dict.fromkeys(evaluation.setting.spec for evaluation, _ in evaluated))
+        asked = self._config.recompute.settings
+        own = [text for text in asked if text.startswith(BACKENDS_OWN)]
+        others = [parse_setting(text).spec for text in asked if text not in own]
+        for (layout, size), job in jobs.items():
+            for spec in dict.fromkeys([*own, *specs, *others]):
+                if isinstance(job, str):
+                    yield self._bare(layout, size, spec, job)
+                elif (job, spec) not in legal:
+                    reason = "" if spec in own else self._refusal(job, spec)
+                    yield self._bare(layout, size, spec, reason)
+
+    def _shapes(self) -> Iterator[tuple[ParallelLayout, int]]:
+        job = self._target.job
+        found: tuple[ParallelLayout, ...] = (job.layout,)
+        if self._options.layouts:
+            found = tuple(dict.fromkeys((job.layout, *layouts(self._free()))))
+        sizes = self._options.micro_batch_sizes or (job.config.micro_batch_size,)
+        return ((layout, size) for layout in found for size in dict.fromkeys(sizes))
+
+    def _free(self) -> Resolution:
+        """The job as resolved, with all to be searched that nobody gave."""
+        fields = self._config.layout
+        return replace(self._target.resolution, layout_fields=fields, micro_batch_is_free=True)
+
+    def _job(self, layout: ParallelLayout, size: int) -> Job | str:
+        """The job of a layout and a micro batch, or why there is none."""
+        base = self._target.job
+        try:
+            job = replace(base, layout=layout, config=replace(base.config, micro_batch_size=size))
+        except UserError as error:
+            return str(error)
+        refused = check(NONE, job, self._revision)
+        return refused[0].reason if refused else job
+
+    def _evaluate(self, job: Job) -> Iterator[Evaluation]:
+        workload = bare_trial(self._config, self._machine, job, NONE.spec).workload
+        evaluator = Evaluator(as_run(job, workload), self._target.calibration)
+        return map(evaluator.evaluate, self._settings(job))
+
+    def _settings(self, job: Job) -> list[RecomputeSetting]:
+        asked = self._config.recompute.settings
+        if not asked:
+            return list(enumerate_settings(job, self._revision))
+        named = [parse_setting(text) for text in asked if not text.startswith(BACKENDS_OWN)]
+        return [s for s in dict.fromkeys(named) if not check(s, job, self._revision)]
+
+    def _refusal(self, job: Job, spec: str) -> str:
+        refused = check(parse_setting(spec), job, self._revision)
+        return refused[0].reason if refused else "keeps and replays what another setting does"
+
+    def _legal(self, job: Job, evaluation: Evaluation, number: int) -> tuple[Point, PlannedSetting]:
+        point, planned = self._bare(
+            job.layout, job.config.micro_batch_size, evaluation.setting.spec, ""
+        )
+        prediction = predict(planned.trial.workload, evaluation)
+        trial = replace(planned.trial, prediction=prediction)
+        likely, least = prediction.fit_probability, self._options.min_fit_probability
+        if likely is not None and likely < least:
+            reason = (
+                f"the advisor gives it {likely:.1%} to fit, less than "
+                f"sweep.min_fit_probability = {least:g}"
+            )
+            return point, replace(planned, trial=trial, skip=reason)
+        return point, replace(planned, trial=trial, rank=number)
+
+    def _bare(
+        self, layout: ParallelLayout, size: int, spec: str, skip: str
+    ) -> tuple[Point, PlannedSetting]:
+        trial = bare_trial(self._config, self._machine, self._target.job, spec)
+        workload = replace(trial.workload, layout=layout, micro_batch_size=size)
+        point = Point(layout=layout_name(layout), micro_batch_size=size, recompute=spec)
+        prediction = predict(workload) if workload.device is Device.CPU and not skip else None
+        planned = PlannedSetting(
+            trial=replace(trial, workload=workload, prediction=prediction),
+            skip=skip,
+            label=point.label,
+        )
+        return point, planned

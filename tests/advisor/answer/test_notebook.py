@@ -1,0 +1,79 @@
+"""An advice in a notebook: what it shows, that it is well-formed, what a browser makes of it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from advisor.answer.advice import Advice
+from advisor.answer.answer import Answer
+from advisor.report.plain_advice import plain_advice
+from advisor.report.wording import verdict
+from tests.harness.report.chromium import find_chromium
+
+
+def shown(answer: Answer) -> tuple[Advice, str, ElementTree.Element]:
+    advice = plain_advice(answer)
+    text = advice._repr_html_()
+    return advice, text, ElementTree.fromstring(text.replace("<br>", "<br/>"))
+
+
+def rows(page: ElementTree.Element) -> list[list[str]]:
+    return [["".join(cell.itertext()) for cell in row] for row in page.iter("tr")]
+
+
+def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
+    advice, text, page = shown(tight)
+    head, *body = rows(page)
+    figures = ("peak GiB", "of GiB", "step s", "TFLOP/s/GPU", "overhead", "fits")
+    assert head == ["", "recompute", *figures, "note"]
+    assert body[0][:5] == ["1", "selective:mlp", "66.0", "77.0", "9.300"]
+    assert [row[1] for row in body] == [c.recompute.spec for c in advice.candidates]
+    assert verdict(tight) in text
+    assert advice.best is not None
+    assert advice.best.flags["megatron_lm"] in [pre.text for pre in page.iter("pre")]
+    styles = [row.get("style", "") for row in page.iter("tr")][1:]
+    assert [bool(re.search("bold", style)) for style in styles] == [
+        candidate is advice.best for candidate in advice.candidates
+    ]
+    assert [bool(re.search("opacity", style)) for style in styles] == [
+        not candidate.fits for candidate in advice.candidates
+    ]
+
+
+def test_layouts_are_told_where_they_differ(tight: Answer, layouts: Answer) -> None:
+    assert rows(shown(layouts)[2])[0][1] == "layout"
+    assert rows(shown(tight)[2])[0][1] == "recompute"
+
+
+def test_where_nothing_fits_no_row_is_the_choice(hopeless: Answer) -> None:
+    _, text, page = shown(hopeless)
+    assert "bold" not in "".join(row.get("style", "") for row in page.iter("tr"))
+    for remedy in hopeless.remedies:
+        assert remedy.change in text
+
+
+def test_an_answer_without_candidates_is_shown(tight: Answer) -> None:
+    _, text, page = shown(replace(tight, candidates=()))
+    assert not rows(page)
+    assert "No setting could be evaluated" in text
+
+
+def test_every_text_is_escaped(tight: Answer) -> None:
+    odd = replace(tight, assumptions=("<script>alert(1)</script> & more",))
+    text = shown(odd)[1]
+    assert "<script>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+def test_in_a_browser_it_stays_inside_its_cell(tight: Answer, tmp_path: Path, width: int) -> None:
+    chromium = find_chromium(tmp_path)
+    page = tmp_path / "cell.html"
+    head = '<!DOCTYPE html><html><head><meta charset="utf-8"></head>'
+    page.write_text(f"{head}<body><main>{shown(tight)[1]}</main></body></html>", encoding="utf-8")
+    seen = chromium.ask(page, width)
+    assert seen["scroll"] <= width
+    assert seen["loaded"] == []

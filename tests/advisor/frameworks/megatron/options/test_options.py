@@ -1,0 +1,173 @@
+"""The rows of Megatron's options: against Megatron's own classes, and against our fields."""
+
+import re
+from dataclasses import MISSING, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.frameworks.megatron import bridge, flags, nemo
+from advisor.frameworks.megatron.options.option import Said, Status
+from advisor.frameworks.megatron.options.page import PAGE, options_page
+from advisor.frameworks.megatron.options.recompute import Recompute
+from advisor.frameworks.megatron.options.table import (
+    OPTIONS,
+    SECTIONS,
+    SETTINGS,
+    option_of_field,
+    option_of_flag,
+    rows_of,
+    switches_off,
+)
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.megatron.rules import find
+from advisor.frameworks.names import Framework
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+
+INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
+CLASSES = ("TransformerConfig", "MLATransformerConfig", "DDP", "OptimizerConfig")
+# Of MLATransformerConfig, which is another class with its own defaults of the same fields, and of
+# OptimizerConfig, where the timers' barrier and the recipe stand for something else.
+OTHER_DEFAULTS = {
+    "MLATransformerConfig": {"multi_latent_attention": True, "normalization": "RMSNorm"},
+    "OptimizerConfig": {"barrier_with_L1_time": False, "fp8_recipe": None},
+}
+
+
+def config_class(name: str) -> Any:
+    pytest.importorskip("megatron.core")
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer.transformer_config import (
+        MLATransformerConfig,
+        TransformerConfig,
+    )
+
+    known = (TransformerConfig, MLATransformerConfig, OptimizerConfig)
+    return {cls.__name__: cls for cls in known}.get(name, DistributedDataParallelConfig)
+
+
+def as_row_has_it(value: Any) -> Any:
+    """A default of Megatron's as rows write it: types by name, an empty list as nothing."""
+    if isinstance(value, Enum):
+        return value.name
+    if callable(value) or value in ([], ()):
+        return None
+    name = re.sub(r"^torch\.(float|bfloat)(\d+)$", r"\1\2", str(value))
+    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(name, value)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_field_of_the_installed_classes_has_a_row_with_its_default(name: str) -> None:
+    for field in fields(config_class(name)):
+        row = option_of_field(field.name)
+        assert row is not None, field.name
+        assert row.in_release(INSTALLED), field.name
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        default = as_row_has_it(default)
+        ours = OTHER_DEFAULTS.get(name, {}).get(field.name, row.default_in(INSTALLED))
+        assert str(ours or None) == str(default or None), field.name
+
+
+def test_rows_of_other_releases_are_not_in_the_installed_classes() -> None:
+    installed = {field.name for name in CLASSES for field in fields(config_class(name))}
+    for row in SETTINGS.values():
+        if row.since is not None and not row.in_release(INSTALLED):
+            assert row.name_in(INSTALLED) not in installed, row.name
+
+
+def test_raw_settings_have_a_field_for_each_row() -> None:
+    assert {field.name for field in fields(RawSettings)} == SETTINGS.keys()
+    assert all(getattr(RawSettings(), row.name) == row.default for row in SETTINGS.values())
+    assert RawSettings(num_layers=2) == RawSettings(num_layers=2) != RawSettings()
+    with pytest.raises(TypeError, match="recompute_granularty: no option of Megatron"):
+        RawSettings(recompute_granularty="full")
+
+
+OF_OURS = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
+
+
+def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> None:
+    for row in OPTIONS.values():
+        part, _, field = row.ours.partition(".")
+        if row.status is Status.MODELLED:
+            assert (
+                part == "recompute"
+                or field in OF_OURS[part].__dataclass_fields__
+                or (row.ours == "model.activation")
+            ), row.name
+        else:
+            assert not row.ours, row.name
+            assert row.note or row.status is Status.HARMLESS, row.name
+
+
+def test_no_name_and_no_flag_stands_for_two_options() -> None:
+    for row in OPTIONS.values():
+        assert option_of_field(row.name) is row
+        for flag in filter(None, (row.flag, row.off)):
+            assert option_of_flag(flag) is row, flag
+        assert switches_off(row.off) == bool(row.off)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("--tensor-model-parallel-size", "tensor_model_parallel_size"),
+        ("--fp8-param-gather", "fp8_param"),
+        ("--num-experts", "num_moe_experts"),
+        ("--cuda-graph-scope", "cuda_graph_modules"),
+        ("--hybrid-override-pattern", "hybrid_layer_pattern"),
+        ("--no-rope-fusion", "apply_rope_fusion"),
+        ("--disable-clone-scatter-output-in-embedding", "clone_scatter_output_in_embedding"),
+        ("--wandb-project", "wandb_project"),
+    ],
+)
+def test_flags_and_their_options(flag: str, name: str) -> None:
+    found = option_of_flag(flag)
+    assert found is not None
+    assert found.name == name
+
+
+def test_words_that_are_no_option() -> None:
+    for word in ("--no-such-option", "tensor_model_parallel_size", "--fp8_format"):
+        assert option_of_flag(word) is None
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ((*flags.LAYOUT_SECTIONS, Recompute), lambda row: row.printed),
+        ((*bridge.TOLD_SECTIONS, Recompute), lambda row: row.told),
+        ((*nemo.TOLD_SECTIONS, Recompute), lambda row: row.told_nemo),
+    ],
+)
+def test_sections_that_have_something_to_say_are_asked(sections: Any, said: Any) -> None:
+    speaking = {s.rows for s in SECTIONS if any(said(r) is not Said.NEVER for r in rows_of(s.rows))}
+    assert speaking <= set(sections)
+
+
+def test_what_is_printed_has_a_spelling() -> None:
+    for row in SETTINGS.values():
+        if row.printed is not Said.NEVER:
+            assert row.flag or row.off, row.name
+        assert row.told is Said.NEVER or row.bridge, row.name
+
+
+def test_the_page_is_the_rows() -> None:
+    page = Path(__file__).parents[5] / PAGE
+    assert page.read_text(encoding="utf-8") == options_page()
+
+
+def test_what_no_prediction_counts_is_named() -> None:
+    given = RawSettings(moe_latent_size=64, tp_comm_split_ag=False, tp_comm_split_rs=True)
+    said = {finding.rule: finding.reason for finding in find(given, INSTALLED)}
+    assert said["refused_options"].startswith("no prediction is of a job with moe_latent_size (")
+    assert said["unpriced_options"].startswith("no prediction counts tp_comm_split_ag (")
+    assert "tp_comm_split_rs" not in said["unpriced_options"]  # at its default

@@ -1,0 +1,6 @@
+#!/bin/bash
+export NVTE_FLASH_ATTN=0
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \
+  --num-attention-heads 32 --disable-bias-linear --bf16 --seq-length 4096 \
+  --max-position-embeddings 4096 --attention-backend flash

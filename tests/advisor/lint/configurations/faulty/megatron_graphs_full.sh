@@ -1,0 +1,6 @@
+#!/bin/bash
+GRAPHS="--cuda-graph-impl transformer_engine --cuda-graph-modules attn"
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \
+  --num-attention-heads 32 --disable-bias-linear --bf16 --seq-length 4096 \
+  --max-position-embeddings 4096 --hidden-dropout 0 --attention-dropout 0 $GRAPHS \
+  --recompute-granularity full --recompute-method block --recompute-num-layers 4

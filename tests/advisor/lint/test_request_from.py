@@ -1,0 +1,78 @@
+"""`advise --from FILE`: the job of a configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.base.errors import UserError
+from advisor.cli import main as cli
+from advisor.lint.request_from import read_job
+
+CORRECT = Path(__file__).parent / "configurations" / "correct"
+
+
+def job(name: str, **given: object):
+    return read_job(str(CORRECT / name), {"gpus": "64xH100", **given})
+
+
+def test_a_script_of_megatron_lm() -> None:
+    found = job("megatron_slurm_srun.sbatch", gpus="H100")
+    request = found.request
+    assert (request.model, request.gpus) == ("llama2_70b", "128xH100")
+    assert request.tensor_model_parallel_size == 8
+    assert request.virtual_pipeline_model_parallel_size == 4
+    assert (request.seq_length, request.global_batch_size) == (4096, 1024)
+    assert request.sequence_parallel
+    assert "layout.overlap_param_gather=false" in request.overrides
+    assert found.configuration.recompute == "full:uniform:1"
+    assert [given.place.line for given in found.configuration.recompute_at] == [44, 45, 46]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "recompute", "values"),
+    [
+        ("megatron_sizes_by_if.sh#2", "llama3_70b", "selective:mlp", {"seq_length": 8192}),
+        ("bridge_recipe.py#1", "llama3_8b", "full:uniform:1", {"micro_batch_size": 1}),
+        ("bridge_overrides.sh", "llama3_70b", "selective:mlp", {"precision": "bf16"}),
+        ("nemo2_recipe.py", "llama3_70b", "full:block:2", {"pipeline_model_parallel_size": 4}),
+        ("torchtitan_llama3_405b.toml", "llama3_405b", "full", {"tensor_model_parallel_size": 8}),
+        ("hf_run_clm.sh", "llama2_7b", "full+no_reentrant", {"micro_batch_size": 2}),
+        ("deepspeed_heredoc_train.sh", "llama3.1_8b", "full", {"framework": "deepspeed"}),
+    ],
+)
+def test_the_job_of_a_file(
+    name: str, model: str, recompute: str, values: dict[str, object]
+) -> None:
+    found = job(name)
+    assert (found.request.model, found.configuration.recompute) == (model, recompute)
+    assert {field: getattr(found.request, field) for field in values} == values
+
+
+def test_what_the_command_line_says_wins() -> None:
+    request = job("megatron_slurm_srun.sbatch", seq_length=2048, model="llama3_70b").request
+    assert (request.seq_length, request.model) == (2048, "llama3_70b")
+    pair = "layout.overlap_param_gather=true"
+    assert job("megatron_slurm_srun.sbatch", overrides=(pair,)).request.overrides.count(pair) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("megatron_sizes_by_if.sh", "holds 3 jobs: 1 in line 34 where"),
+        ("megatron_tee_in_loop.sh", "1 in line 4 with job.micro_batch_size 1"),
+        ("megatron_sizes_by_if.sh#9", "holds 3 jobs"),
+        ("megatron_env_wrapper.sh", "does not tell the model; add --model"),
+    ],
+)
+def test_what_is_missing_is_said(name: str, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        job(name)
+
+
+def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    script = str(CORRECT / "megatron_slurm_srun.sbatch")
+    assert cli.main(["--from", script, "--gpus", "H100", "--top", "1"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "has full:uniform:1, row " in text
+    assert "--recompute-granularity in line 44" in text
+    assert "row 1 needs none of them: drop them" in text

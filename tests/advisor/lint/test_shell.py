@@ -1,0 +1,138 @@
+"""Shell as shell: ends of commands, variables, branches, here-documents, wrappers, places."""
+
+import pytest
+
+from advisor.reading.shell import Command, read_shell
+
+
+def commands(text: str) -> list[tuple[str, ...]]:
+    return [command.texts for command in read_shell(text, "a.sh").commands]
+
+
+def last(text: str) -> Command:
+    return read_shell(text, "a.sh").commands[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("run --m mlp 2>&1 | tee log.txt", [("run", "--m", "mlp"), ("tee", "log.txt")]),
+        ("for i in 1; do run --m mlp; done", [("run", "--m", "mlp")]),
+        (
+            "run --a; fi_le --b && x || y > log &",
+            [("run", "--a"), ("fi_le", "--b"), ("x",), ("y",)],
+        ),
+        ("run --b 1 \\\n  --c 2", [("run", "--b", "1", "--c", "2")]),
+        ("run --b '1 2' # --c", [("run", "--b", "1 2")]),
+        ("run --b 1 `# one` \\\n --c", [("run", "--b", "1", "--c")]),
+        ("A=3\nx $A ${A} ${Z:-7} $Q ${Q}", [("x", "3", "3", "7", "$Q", "${Q}")]),
+        ('O="--b 1 \\\n --c"\nx $O', [("x", "--b", "1", "--c")]),
+        ('O="--b 1"\nx "$O" ""', [("x", "--b 1", "")]),
+        (
+            'A=(--a 1 "b c")\nA+=(--d)\nx "${A[@]}" ${A[0]}',
+            [("x", "--a", "1", "b c", "--d", "--a")],
+        ),
+        ("A=\nx $A --b", [("x", "--b")]),
+        ("N=4\nx $((N * 2)) $((N / 3))", [("x", "8", "1")]),
+        (': "${N:=2}"\nx $N', [(":", "2"), ("x", "2")]),
+        ("x ${N:+--n $N}\nN=1\ny ${N:+--n $N}", [("x",), ("y", "--n", "1")]),
+        ("srun bash -c 'x --b 1'", [("x", "--b", "1"), ("srun", "bash", "-c", "x --b 1")]),
+        ('C="x --b 1"\neval $C', [("x", "--b", "1")]),
+        ('sbatch --wrap="x --b"', [("x", "--b"), ("sbatch", "--wrap=x --b")]),
+        ('f() { x $1 "$@"; }\nf a b', [("x", "a", "a", "b")]),
+        ("f() { local n=$1; shift; x $n $@; }\nf a b", [("x", "a", "b")]),
+        ("bash <<EOF\nx --b\nEOF", [("x", "--b")]),
+        ("until x --b; do sleep 1; done", [("x", "--b")]),
+        ("echo run --b 1", []),
+    ],
+)
+def test_words_of_commands(text: str, words: list[tuple[str, ...]]) -> None:
+    found = commands(text)
+    assert [texts for texts in found if texts[0] != "bash"] == words
+
+
+BRANCHES = """
+if [ "$SIZE" = 8b ]; then
+  A="--n 32"
+elif [[ $SIZE == 70b ]]; then
+  A="--n 80"
+else
+  exit 1
+fi
+[ "$SIZE" = 70b ] && A="$A --tp 4"
+x $A
+"""
+
+
+def test_branches_are_never_added_together() -> None:
+    assert commands(BRANCHES) == [("x", "--n", "32"), ("x", "--n", "80", "--tp", "4")]
+    assert read_shell(BRANCHES, "a.sh").commands[0].branch == ('[ "$SIZE" = 8b ]',)
+
+
+def test_a_command_that_no_branch_changes_stands_there_once() -> None:
+    (command,) = read_shell("if [ $A = 1 ]; then B=2; fi\nx", "a.sh").commands
+    assert command.branch == ()
+
+
+def test_what_the_script_decides_is_decided() -> None:
+    text = 'FP8=0\nif [ $FP8 -eq 1 ]; then A="--fp8"; fi\nx $A'
+    assert commands(text) == [("x",)]
+    assert len(commands(text.replace("FP8=0", "FP8=${FP8:-0}"))) == 2
+
+
+def test_a_case_takes_its_patterns_one_by_one() -> None:
+    text = "case $V in a) O=1;; b|c) O=2;; *) exit;; esac\nx $O\ncase $V in a) y;; esac"
+    assert commands(text) == [("x", "1"), ("x", "2"), ("y",)]
+
+
+def test_a_loop_over_arguments_leaves_the_default_likely() -> None:
+    text = "TP=2\nwhile [ $# -gt 0 ]; do case $1 in --tp) TP=$2; shift;; esac; shift; done\nx $TP"
+    assert commands(text)[-1] == ("x", "2")
+
+
+def test_the_environment_of_a_command() -> None:
+    found = last("export A=1\nB=2\nC=3 srun --export=ALL,D=4 x").environment
+    assert {name: word.text for name, word in found.items()} == {"A": "1", "C": "3", "D": "4"}
+
+
+def test_places_are_those_of_the_text_behind_a_variable() -> None:
+    words = last('O="--a 1 \\\n  --bb 2"\nsrun sh -c "run $O"\nrun $O').words
+    assert [(w.text, w.place.line, w.place.column) for w in words[1:]] == [
+        ("--a", 1, 4),
+        ("1", 1, 8),
+        ("--bb", 2, 3),
+        ("2", 2, 8),
+    ]
+
+
+def test_here_documents_become_files_with_places() -> None:
+    (file,) = read_shell('S=3\ncat > ds.json <<EOF\n{"stage": $S, "x": $Y}\nEOF\n', "a.sh").files
+    assert (file.name, file.content.text) == ("ds.json", '{"stage": 3, "x": $Y}\n')
+    assert file.content.place_at(12).line == 3
+    (quoted,) = read_shell("cat <<'EOF' > a.json\n{$S}\nEOF\n", "a.sh").files
+    assert quoted.content.text == "{$S}\n"
+
+
+def test_read_and_cat_put_a_here_document_into_a_variable() -> None:
+    assert ("y", "--b") in commands("read -r -d '' C <<EOF\ny --b\nEOF\nsrun bash -c \"$C\"")
+    assert ("y", "--b") in commands('C=$(cat <<EOF\ny --b\nEOF\n)\neval "$C"')
+
+
+def test_what_cannot_be_read_is_a_note_with_its_line() -> None:
+    script = read_shell("x --a\nsource env.sh\ny 'unbalanced\n", "a.sh")
+    assert script.commands[0].texts == ("x", "--a")
+    assert {note.place.line for note in script.notes} == {2, 3}
+
+
+def test_directives_of_slurm() -> None:
+    script = read_shell("#!/bin/bash\n#SBATCH --nodes=4 --gpus-per-node 8\nx\n", "a.sh")
+    assert [w.text for w in script.directives] == ["--nodes=4", "--gpus-per-node", "8"]
+
+
+def test_options_that_no_command_uses_are_read_as_they_stand() -> None:
+    assert commands('ARGS="--a 1"\nB=2') == [("--a", "1")]
+
+
+def test_many_conditions_do_not_take_forever() -> None:
+    text = "".join(f'if [ $A{n} = 1 ]; then O="$O --o{n}"; fi\n' for n in range(40)) + "x --b $O\n"
+    assert any(texts[:2] == ("x", "--b") for texts in commands(text))

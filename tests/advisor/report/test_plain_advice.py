@@ -1,0 +1,212 @@
+"""`--format json` against the contract's keys, and that it is strict JSON."""
+
+import json
+import sys
+from dataclasses import fields, replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from advisor.answer.answer import Answer
+from advisor.base.units import GIB
+from advisor.job.layout import ParallelLayout
+from advisor.models.layer_kind import FeedForward, LayerKind, Mixer
+from advisor.models.spec import ModelSpec
+from advisor.report.plain_advice import plain_advice
+
+TOP = {"schema_version", "job", "evaluated", "calibration", "candidates", "rejected", "remedies"}
+JOB = {
+    "model",
+    "layout",
+    "gpus",
+    "precision",
+    "framework",
+    "framework_version",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "model_flops_per_step",
+}
+RECOMPUTE = {
+    "spec",
+    "granularity",
+    "modules",
+    "method",
+    "num_layers",
+    "distribute_saved_activations",
+    "offload_modules",
+}
+CANDIDATE = {
+    "rank",
+    "recompute",
+    "layout",
+    "fits",
+    "pareto",
+    "fit_probability",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "peak_stage",
+    "stages",
+    "saved_bytes_per_layer",
+    "step_time_seconds",
+    "step_time_low_seconds",
+    "step_time_high_seconds",
+    "time_seconds",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "recompute_overhead",
+    "flags",
+}
+STAGE = {
+    "stage",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "memory_bytes",
+    "in_flight_microbatches",
+    "peak_phase",
+}
+MEMORY = {"weights", "gradients", "optimizer", "activations", "transient", "overhead"}
+TIME = {
+    "forward",
+    "backward",
+    "recompute",
+    "exposed_communication",
+    "pipeline_bubble",
+    "optimizer",
+    "offload",
+}
+
+
+def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
+    """The report read back; constants that are not JSON (NaN, Infinity) are refused."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    report: dict[str, Any] = json.loads(
+        plain_advice(advice, **options).to_json(), parse_constant=refuse
+    )
+    return report
+
+
+def names(cls: Any) -> set[str]:
+    return {field.name for field in fields(cls)}
+
+
+@pytest.fixture(params=["tight", "roomy", "hopeless", "layouts"])
+def report(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return loaded(request.getfixturevalue(request.param))
+
+
+def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
+    assert report["schema_version"] == 1
+    assert report.keys() >= TOP
+    job = report["job"]
+    assert job.keys() >= JOB
+    assert job["model"].keys() >= names(ModelSpec) | {"num_parameters", "num_active_parameters"}
+    assert job["layout"].keys() >= names(ParallelLayout)
+    assert job["gpus"].keys() >= {"count", "type", "memory_bytes"}
+    assert report["calibration"].keys() >= {"name", "provenance"}
+    for candidate in report["candidates"]:
+        assert candidate.keys() >= CANDIDATE
+        assert candidate["recompute"].keys() >= RECOMPUTE
+        assert candidate["layout"].keys() >= names(ParallelLayout)
+        assert candidate["time_seconds"].keys() == TIME
+        assert candidate["saved_bytes_per_layer"].keys() == {"dense", "moe", "full_attention+mlp"}
+        assert candidate["flags"].keys() >= {"megatron_lm", "megatron_bridge"}
+        for stage in candidate["stages"]:
+            assert stage.keys() >= STAGE
+            assert stage["memory_bytes"].keys() == MEMORY
+    for rejection in report["rejected"]:
+        assert rejection.keys() == {"recompute", "rule", "reason", "fix", "source"}
+        assert rejection["recompute"].keys() >= RECOMPUTE
+    for remedy in report["remedies"]:
+        assert remedy.keys() == {"change", "effect_bytes", "effect_seconds", "why"}
+
+
+def test_totals_equal_their_parts(report: dict[str, Any]) -> None:
+    for candidate in report["candidates"]:
+        assert sum(candidate["time_seconds"].values()) == candidate["step_time_seconds"]
+        peaks = {stage["stage"]: stage["peak_reserved_bytes"] for stage in candidate["stages"]}
+        assert peaks[candidate["peak_stage"]] == candidate["peak_reserved_bytes"]
+        assert max(peaks.values()) == candidate["peak_reserved_bytes"]
+        for stage in candidate["stages"]:
+            assert sum(stage["memory_bytes"].values()) == stage["peak_reserved_bytes"]
+
+
+def test_values(tight: Answer) -> None:
+    report = loaded(tight)
+    job, best = report["job"], report["candidates"][0]
+    assert job["model"]["num_parameters"] == 70_553_706_496
+    assert job["gpus"]["type"] == "H100-SXM-80GB"
+    assert (job["gpus"]["count"], job["gpus"]["memory_bytes"]) == (32, 80 * GIB)
+    assert (job["precision"], job["framework"], job["seq_length"]) == ("bf16", "megatron_lm", 4096)
+    assert report["calibration"]["provenance"] == "published"
+    assert best["recompute"] == {
+        "segments": None,
+        "policy": None,
+        "budget": None,
+        "use_reentrant": None,
+        "options": [],
+        "spec": "selective:mlp",
+        "granularity": "selective",
+        "modules": ["mlp"],
+        "method": None,
+        "num_layers": None,
+        "distribute_saved_activations": False,
+        "offload_modules": [],
+        "cpu_offloading_num_layers": 0,
+        "effective_modules": ["mlp"],
+    }
+    assert best["peak_reserved_bytes"] == 66 * GIB
+    assert best["peak_allocated_bytes"] == 63 * GIB
+    assert best["step_time_seconds"] == 9.3
+    assert best["recompute_overhead"] == pytest.approx(0.1625)
+    assert best["flags"]["megatron_lm"].endswith("--recompute-modules mlp")
+    assert report["candidates"][4]["note"].startswith("buys nothing")
+
+
+def test_what_a_layer_keeps_is_told_by_its_kind(make_advice, make_evaluation) -> None:
+    """A hybrid has layers of a mixer alone, and none that is dense."""
+    mamba = LayerKind(mixer=Mixer.MAMBA, feed_forward=FeedForward.NONE)
+    experts = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE)
+    unrotated = LayerKind(mixer=Mixer.NONE, feed_forward=FeedForward.MOE, rotary=False)
+    saved = {mamba: 3, experts: 5, unrotated: 7}
+    one = make_evaluation("none", 10, saved=saved)
+    (candidate,) = json.loads(plain_advice(make_advice(one)).to_json())["candidates"]
+    assert candidate["saved_bytes_per_layer"] == {"dense": None, "moe": 5, "mamba": 3}
+
+
+def test_what_json_cannot_say_is_null(make_advice, make_evaluation) -> None:
+    odd = replace(
+        make_evaluation("none", 10),
+        fit_probability=float("nan"),
+        step_time_high_seconds=float("inf"),
+    )
+    candidate = loaded(make_advice(odd))["candidates"][0]
+    assert candidate["fit_probability"] is None
+    assert candidate["step_time_high_seconds"] is None
+
+
+def test_top_and_an_answer_without_candidates(tight: Answer) -> None:
+    assert len(loaded(tight)["candidates"]) == 5
+    assert len(loaded(tight, top=2)["candidates"]) == 2
+    empty = loaded(replace(tight, candidates=()))
+    assert empty["candidates"] == []
+    assert empty["job"]["model_flops_per_step"] is None
+    assert empty["fits"] is False
+
+
+def test_explain(tight: Answer, explained: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ModuleType("advisor.search.explain")
+    lines.memory_lines = lambda evaluation: explained[1]  # type: ignore[attr-defined]
+    lines.time_lines = lambda evaluation: explained[2]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "advisor.search.explain", lines)
+    assert loaded(tight)["explain"] is None
+    explain = loaded(tight, explained=1)["explain"]
+    assert explain["rank"] == 1
+    assert sum(line["num_bytes"] for line in explain["memory"]) == 66 * GIB
+    assert sum(line["seconds"] for line in explain["time"]) == pytest.approx(9.3)

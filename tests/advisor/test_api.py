@@ -1,0 +1,239 @@
+"""`import advisor`: what is public, what a call answers, and how it refuses."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import advisor
+import harness
+from advisor.api.keywords import SHORT, RequestKeywords
+from advisor.cli.main import main
+from advisor.report.plain_advice import plain_advice
+from advisor.request.request import Request
+
+ROOT = Path(__file__).parents[2]
+JOB: dict[str, Any] = {
+    "model": "llama3_8b",
+    "gpus": "8xH100",
+    "recompute": ["none", "full:block:4"],
+}
+WORDS = "--model llama3_8b --gpus 8xH100 --recompute none --recompute full:block:4"
+
+
+@pytest.fixture(scope="module")
+def advice() -> advisor.Advice:
+    return advisor.advise(**JOB, explain=1)
+
+
+def printed(capsys: pytest.CaptureFixture[str], words: str) -> str:
+    main([*words.split(), "--format", "json"])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("package", [advisor, harness])
+def test_every_public_name_is_there_and_in_the_page(package: Any) -> None:
+    name = package.__name__
+    page = (ROOT / "docs" / "api.md").read_text().split(f"## `{name}`")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(package.__all__) == dir(package)
+    for public in package.__all__:
+        found = getattr(package, public)
+        assert public == "__version__" or found.__doc__
+    with pytest.raises(AttributeError, match="no attribute 'advice'"):
+        _ = package.advice
+
+
+@pytest.mark.parametrize("package", ["advisor", "harness"])
+def test_importing_loads_no_other_module_of_ours(package: str) -> None:
+    code = (
+        f"import sys, {package}; print(sorted(name for name in sys.modules "
+        "if name.partition('.')[0] in ('advisor', 'harness')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == f"['{package}']\n"
+
+
+def test_a_call_answers_what_the_command_prints(
+    advice: advisor.Advice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert advice.to_json() == printed(capsys, f"{WORDS} --explain 1")
+    assert advice.fits
+    assert advice.best is advice.candidates[0]
+    assert [candidate.recompute.spec for candidate in advice.candidates] == ["none", "full:block:4"]
+
+
+@pytest.mark.parametrize("name", ["tight", "roomy", "hopeless", "layouts"])
+def test_json_comes_back_as_the_same_advice(name: str, request: pytest.FixtureRequest) -> None:
+    whole = plain_advice(request.getfixturevalue(name), top=3)
+    back = advisor.Advice.from_json(whole.to_json())
+    assert back == whole
+    assert back.to_json() == whole.to_json()
+
+
+def test_keys_of_later_releases_are_passed_over(advice: advisor.Advice) -> None:
+    report = json.loads(advice.to_json())
+    report["new"] = report["candidates"][0]["new"] = report["job"]["model"]["new"] = {"a": 1}
+    assert advisor.Advice.from_json(json.dumps(report)) == advice
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "advice = (text): is not valid JSON"),
+        ("[]", "advice = list: must be one JSON object"),
+        ("{}", "advice: fits = (none): is missing"),
+        ('{"fits": 1}', "advice: fits = 1: must be true or false"),
+    ],
+)
+def test_what_is_no_advice_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(advisor.UserError, match=re.escape(words)):
+        advisor.Advice.from_json(text)
+
+
+def test_another_schema_version_is_refused(advice: advisor.Advice) -> None:
+    other = replace(advice, schema_version=2)
+    with pytest.raises(advisor.UserError, match=re.escape("schema_version = 2: must be 1")):
+        advisor.Advice.from_json(other.to_json())
+
+
+def test_every_field_of_a_request_is_a_keyword() -> None:
+    keywords = set(RequestKeywords.__annotations__)
+    assert keywords - SHORT.keys() == {field.name for field in fields(Request)} - {"model", "gpus"}
+    assert set(SHORT.values()) < keywords
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"tp": 2, "sp": True}, "--tp 2 --sp"),
+        ({"tensor_model_parallel_size": 2, "sequence_parallel": False}, "--tp 2 --no-sp"),
+        (
+            {"seq_length": 2048, "precision": "FP8_CURRENT"},
+            "--seq-length 2048 --precision fp8_current",
+        ),
+        ({"memory_budget": 40 * 2**30}, "--memory-budget 40GiB"),
+        (
+            {"overrides": {"model.num_layers": 16, "job.expandable_segments": True}},
+            "model.num_layers=16 job.expandable_segments=true",
+        ),
+        ({"overrides": ["model.num_layers=16"]}, "model.num_layers=16"),
+        (
+            {"framework": "torchtitan", "recompute": "full"},
+            "--framework torchtitan --recompute full",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_keywords_mean_what_flags_mean(
+    keywords: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {"recompute": "none", **keywords}
+    line = words if "--recompute" in words else f"{words} --recompute none"
+    asked = advisor.advise(model="llama3_8b", gpus="8xH100", top=1, **job)
+    assert asked.to_json() == printed(capsys, f"--model llama3_8b --gpus 8xH100 --top 1 {line}")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"tpp": 4}, "tpp = 4: is not a keyword of advise; did you mean tp"),
+        ({"tp": 0}, "tensor_model_parallel_size = 0: must be at least 1"),
+        ({"tp": "4"}, "tensor_model_parallel_size = 4: must be an integer; write 4 without quotes"),
+        ({"tp": 2, "tensor_model_parallel_size": 4}, "tensor_model_parallel_size = 2 is given too"),
+        ({"search": "all"}, "search = all: must be one of recompute, layout"),
+        ({"recompute": 3}, "recompute = 3: must be a list"),
+        ({"memory_budget": -5}, "is not a quantity of bytes"),
+        ({"explain": 9}, "--explain = 9: there are 2 rows"),
+        ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
+        (
+            {"request": Request(model="llama3_8b", gpus="8xH100")},
+            "request = (given): says the whole",
+        ),
+    ],
+)
+def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> None:
+    with pytest.raises(advisor.UserError, match=re.escape(words)):
+        advisor.advise(**{**JOB, **keywords})
+
+
+def test_a_model_is_a_name_a_path_its_fields_or_itself(advice: advisor.Advice) -> None:
+    spec = advisor.load_model("llama3_8b")
+    path = ROOT / "configs" / "model" / "llama3_8b.yaml"
+    one = {**JOB, "top": 1}
+    whole = replace(advice, explain=None, candidates=advice.candidates[:1])
+    for model in (spec, path, {"base": "llama3_8b", "name": "llama3_8b"}):
+        assert advisor.advise(**{**one, "model": model}) == whole
+    with pytest.raises(advisor.UserError, match="layers = 3: is not a known key"):
+        advisor.load_model({"name": "mine", "layers": 3})
+
+
+def test_a_request_is_taken_as_it_is(advice: advisor.Advice) -> None:
+    request = Request(model="llama3_8b", gpus="8xH100", recompute=("none", "full:block:4"))
+    assert advisor.advise(request, explain=1) == advice
+
+
+def test_evaluate_is_one_candidate(advice: advisor.Advice) -> None:
+    alone = advisor.evaluate("full:block:4", model="llama3_8b", gpus="8xH100")
+    among = advice.candidates[1]
+    assert alone.stages == among.stages
+    assert alone.time_seconds == among.time_seconds
+    with pytest.raises(advisor.UserError, match="--recompute = selective:moe_act"):
+        advisor.evaluate("selective:moe_act", model="llama3_8b", gpus="8xH100")
+
+
+def test_a_dataframe_has_the_columns_of_the_csv(
+    advice: advisor.Advice, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    frame = advice.to_dataframe()
+    main([*WORDS.split(), "--format", "csv"])
+    assert list(frame.columns) == capsys.readouterr().out.splitlines()[0].split(",")
+    assert list(frame["peak_reserved_bytes"]) == [c.peak_reserved_bytes for c in advice.candidates]
+
+
+def test_without_pandas_it_says_what_to_install(
+    advice: advisor.Advice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(advisor.UserError, match="pandas: is not installed; in the checkout run"):
+        advice.to_dataframe()
+
+
+def test_every_answer_obeys_the_schema(request: pytest.FixtureRequest, advice: Any) -> None:
+    validator = jsonschema.Draft202012Validator(advisor.json_schema())
+    validator.check_schema(validator.schema)
+    synthetic = [request.getfixturevalue(name) for name in ("tight", "hopeless", "layouts")]
+    answers = [advice, *map(plain_advice, synthetic)]
+    answers += [
+        advisor.advise(model="mixtral_8x7b", gpus="64xH100", top=2),
+        advisor.advise(model="qwen3_next_80b_a3b", gpus="64xH100", top=1),
+        advisor.advise(model="llama3_8b", gpus="8xA100", framework="deepspeed", top=1),
+    ]
+    for answer in answers:
+        validator.validate(json.loads(answer.to_json()))
+
+
+@pytest.mark.parametrize(
+    "path", [("fits",), ("candidates", 0, "rank"), ("job", "model", "num_layers"), ("verdict",)]
+)
+def test_the_schema_refuses_another_type(path: tuple[Any, ...], advice: advisor.Advice) -> None:
+    report = at = json.loads(advice.to_json())
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = []
+    validator = jsonschema.Draft202012Validator(advisor.json_schema())
+    assert [list(error.path) for error in validator.iter_errors(report)] == [list(path)]
+
+
+def test_the_shipped_schemas_are_those_of_the_types() -> None:
+    """`python scripts/write_schemas.py` writes them again."""
+    for package, file in ((advisor, "advice"), (harness, "result")):
+        path = ROOT / package.__name__ / "api" / f"{file}.schema.json"
+        assert json.loads(path.read_text()) == package.json_schema(), path

@@ -1,0 +1,95 @@
+"""Work of single kernels against hand counts."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.calibration.bench.cases import Case, Kind, Sample, read_sample, sample_values
+from harness.trial.result import GpuLoad
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "flops", "num_bytes"),
+    [
+        (Kind.GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
+        (Kind.GEMM_FP8, (4, 6, 8), 384, 32 + 48 + 2 * 24),
+        # two matmuls of 8 x 8 x 16 multiply-adds for each of 2 x 4 heads, half of the square
+        (Kind.ATTENTION_FORWARD, (2, 8, 4, 1, 16), 2 * 2 * 8 * 8 * 16 * 8 / 2, 2 * 256 * 2 * 5),
+        (Kind.ATTENTION_BACKWARD, (2, 8, 4, 1, 16), 2.5 * 16384, 2 * 2 * 256 * 2 * 5),
+        (Kind.SUSTAINED_GEMM, (4, 6, 8), 384, 2 * (32 + 48 + 24)),
+        (Kind.GROUPED_GEMM, (3, 4, 6, 8), 3 * 384, 3 * 2 * (32 + 48 + 24)),
+        # queries and keys of 24 channels, values of 16: 4 heads, half of the square
+        (Kind.LATENT_ATTENTION_FORWARD, (2, 8, 4, 24, 16), 2 * 8 * 8 * 40 * 8 / 2, 2 * 64 * 80),
+        (Kind.LATENT_ATTENTION_BACKWARD, (2, 8, 4, 24, 16), 2.5 * 20480, 2 * 2 * 64 * 80),
+        (Kind.NORM, (10, 100), 0, 2 * 2000),
+        (Kind.ADD, (10, 100), 0, 3 * 2000),
+        (Kind.SWIGLU, (10, 100), 0, 5 * 2000),
+        (Kind.ADAM, (1000,), 0, 28_000),
+        (Kind.COPY, (1000,), 0, 2000),
+        (Kind.TO_HOST, (1000,), 0, 1000),
+        (Kind.ALL_GATHER, (1000,), 0, 1000),
+    ],
+)
+def test_work(kind: Kind, sizes: tuple[int, ...], flops: float, num_bytes: int) -> None:
+    case = Case(kind=kind, sizes=sizes)
+    assert case.flops == flops
+    assert case.num_bytes == num_bytes
+    assert case.work == (flops or num_bytes)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [(Kind.HOST_LAUNCH, (9,)), (Kind.HOST_LAYER, (8, 9))])
+def test_the_hosts_work_is_a_call(kind: Kind, sizes: tuple[int, ...]) -> None:
+    sample = Sample(case=Case(kind=kind, sizes=sizes), seconds=0.25)
+    assert sample.case.flops == sample.case.num_bytes == 0
+    assert sample.rate == 4.0
+
+
+def test_a_key_tells_kind_variant_and_sizes() -> None:
+    assert Case(kind=Kind.GEMM, sizes=(1, 2, 3), variant="tn").key == "gemm:tn:1x2x3"
+    assert Case(kind=Kind.COPY, sizes=(5,)).key == "copy:5"
+
+
+def test_a_sample_survives_json() -> None:
+    case = Case(kind=Kind.GEMM, sizes=(4, 6, 8), variant="nt")
+    sample = Sample(case=case, seconds=2e-6, spread=0.1, runs=7)
+    assert read_sample(sample_values(sample)) == sample
+    assert sample.rate == 192e6
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        GpuLoad(),
+        GpuLoad(
+            sm_clock_mhz=1755.0,
+            max_sm_clock_mhz=1980,
+            power_watts=690.5,
+            throttle_reasons=("sw_power_cap",),
+        ),
+    ],
+)
+def test_the_load_is_kept(load: GpuLoad) -> None:
+    case = Case(kind=Kind.SUSTAINED_GEMM, sizes=(4, 6, 8), variant="tn")
+    sample = Sample(case=case, seconds=2e-6, load=load)
+    assert read_sample(json.loads(json.dumps(sample_values(sample)))) == sample
+    assert "load" not in sample_values(replace(sample, load=None))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "gemv"},
+        {"sizes": [1, 2]},
+        {"sizes": None},
+        {"seconds": 0},
+        {"seconds": "nan"},
+        {"sizes": [0, 1, 1]},
+        {"load": {"throttle_reasons": None, "volts": 1}},
+    ],
+)
+def test_what_is_no_sample_is_refused(change: dict[str, object]) -> None:
+    values = sample_values(Sample(case=Case(kind=Kind.GEMM, sizes=(4, 6, 8)), seconds=1.0))
+    with pytest.raises(UserError, match="is not a sample"):
+        read_sample(values | change)

@@ -1,0 +1,147 @@
+"""The kernels on a CPU: each runs, computes what it says, and rotates its inputs."""
+
+import pytest
+import torch
+
+from harness.calibration.bench import kernel_calls, timer
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind
+from harness.calibration.bench.kernel_inputs import POOL_ELEMENTS
+from harness.calibration.bench.kernel_runs import ON_A_GPU, Bench
+from harness.calibration.bench.shapes import GROUPED_VARIANTS
+from harness.calibration.bench.timer import time_call
+from harness.trial.trial import Device
+
+SMALL = {
+    Kind.GEMM: (16, 32, 48),
+    Kind.NORM: (8, 64),
+    Kind.ADD: (8, 64),
+    Kind.SWIGLU: (8, 64),
+    Kind.ADAM: (512,),
+    Kind.COPY: (4096,),
+    Kind.GROUPED_GEMM: (3, 16, 32, 48),
+    Kind.SUSTAINED_GEMM: (16, 32, 48),
+    Kind.HOST_LAUNCH: (16,),
+    Kind.HOST_LAYER: (16, 64),
+    **dict.fromkeys(ATTENTION, (1, 32, 4, 2, 16)),
+    **dict.fromkeys(LATENT_ATTENTION, (1, 32, 4, 24, 16)),
+}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(Device.CPU, wanted_seconds=0.001, hold_seconds=0.01)
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_every_kernel_is_timed(bench: Bench, kind: Kind) -> None:
+    case = Case(kind=kind, sizes=SMALL[kind], variant="torch" if kind in ATTENTION else "")
+    assert bench.runs(case) == (kind not in ON_A_GPU)
+    sample = bench.measure(case)
+    assert sample is not None, bench.refused
+    assert sample.case == case
+    assert 0 < sample.seconds < 10
+    assert sample.runs >= (2 if kind is Kind.SUSTAINED_GEMM else 5)
+    assert (sample.load is not None) == (kind is Kind.SUSTAINED_GEMM)
+
+
+@pytest.mark.parametrize("variant", ["tn", "nn", "nt"])
+def test_a_gemm_is_m_by_n_over_k_in_each_layout(bench: Bench, variant: str) -> None:
+    m, n, k = 16, 32, 48
+    call = kernel_calls._gemm(bench.inputs, Case(kind=Kind.GEMM, sizes=(m, n, k), variant=variant))
+    result = call(0)
+    assert isinstance(result, torch.Tensor)
+    assert result.shape == (m, n)
+    assert result.dtype is torch.bfloat16
+    assert 2 < result.float().std() < 14, "a sum of 48 products of unit normals: about 7"
+
+
+def test_attention_is_causal_and_of_the_right_shape(bench: Bench) -> None:
+    case = Case(kind=Kind.ATTENTION_FORWARD, sizes=(1, 32, 4, 2, 16), variant="torch")
+    query, key, value = kernel_calls._heads(bench.inputs, case)
+    output = kernel_calls._attend(case, query, key, value)
+    assert output.shape == (1, 4, 32, 16)
+    assert torch.equal(output[:, :, 0], value[:, [0, 0, 1, 1], 0]), "the first sees only itself"
+
+
+def test_grouped_gemms_are_those_of_each_expert(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both on the same numbers, at once and one by one."""
+    experts, m, n, k = sizes = (3, 16, 32, 48)
+    rows = torch.randn(experts * m, k, dtype=torch.bfloat16)
+    weights = torch.randn(experts, n, k, dtype=torch.bfloat16)
+    monkeypatch.setattr(bench.inputs, "sets", lambda *_: [(rows, weights)])
+    expected = torch.cat([part @ own.t() for part, own in zip(rows.split(m), weights, strict=True)])
+    for variant in GROUPED_VARIANTS:
+        case = Case(kind=Kind.GROUPED_GEMM, sizes=sizes, variant=variant)
+        result = kernel_calls._grouped_gemm(bench.inputs, case)(0)
+        assert isinstance(result, torch.Tensor)
+        torch.testing.assert_close(result, expected, rtol=0.02, atol=0.1)
+
+
+def test_latent_attention_has_the_values_width(bench: Bench) -> None:
+    case = Case(kind=Kind.LATENT_ATTENTION_FORWARD, sizes=(1, 32, 4, 24, 16))
+    query, key, value = kernel_calls._heads(bench.inputs, case)
+    assert query.shape == key.shape == (1, 32, 4, 24)
+    output = kernel_calls._attend(case, query, key, value)
+    assert output.shape == (1, 32, 4, 16)
+    torch.testing.assert_close(output[:, 0], value[:, 0], rtol=0.02, atol=0.02)
+
+
+def test_the_data_is_random_and_of_any_length(bench: Bench) -> None:
+    long = bench.inputs.tensor(3, POOL_ELEMENTS)
+    assert long.shape == (3, POOL_ELEMENTS)
+    assert long.float().std() == pytest.approx(1.0, abs=0.01)
+    assert len(set(bench.inputs.tensor(5, 7).flatten().tolist())) > 30
+
+
+def test_inputs_rotate_where_they_would_stay_in_the_cache(bench: Bench) -> None:
+    small, big = Case(kind=Kind.COPY, sizes=(4096,)), Case(kind=Kind.COPY, sizes=(2**29,))
+    assert len(bench.inputs.sets(small, object)) == 8
+    assert len(bench.inputs.sets(big, object)) == 1
+
+
+def test_what_a_cpu_does_not_have(bench: Bench) -> None:
+    assert not bench.runs(Case(kind=Kind.GEMM_FP8, sizes=(16, 16, 16)))
+    assert not bench.runs(Case(kind=Kind.TO_DEVICE, sizes=(4096,)))
+    assert not bench.runs(Case(kind=Kind.ADAM, sizes=(10**9,)))
+
+
+def test_what_torch_refuses_gives_no_sample(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> object:
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
+    assert bench.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
+    assert bench.refused["add:4x4"] == "RuntimeError: No available kernel. Aborting execution."
+
+
+@pytest.mark.parametrize("error", [AttributeError("no _grouped_mm"), ValueError("head size")])
+def test_no_error_of_a_case_is_another_ones(error: Exception) -> None:
+    def refuse(*_: object) -> object:
+        raise error
+
+    fresh = Bench(Device.CPU, wanted_seconds=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(kernel_calls.CALLS, Kind.ADD, refuse)
+        assert fresh.measure(Case(kind=Kind.ADD, sizes=(4, 4))) is None
+        assert fresh.measure(Case(kind=Kind.NORM, sizes=(4, 4))) is not None
+    assert list(fresh.refused) == ["add:4x4"]
+
+
+def test_queueing_is_told_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    ticks = iter(range(100))
+    monkeypatch.setattr(timer.time, "perf_counter", lambda: float(next(ticks)))
+    timing = timer.time_queueing(calls.append, Device.CPU, calls=4)
+    assert timing.seconds == 0.25
+    assert timing.spread == 0.0
+    assert calls == [0, 1, *[0, 1, 2, 3] * timing.runs]
+
+
+def test_a_long_call_is_timed_a_few_times_and_a_short_one_often() -> None:
+    calls: list[int] = []
+    few = time_call(calls.append, Device.CPU, wanted_seconds=0.0)
+    assert few.runs == 5
+    assert calls == [0, 1, 0, 1, 2, 3, 4], "two to warm up"
+    assert time_call(calls.append, Device.CPU, wanted_seconds=1.0).runs == 100

@@ -1,0 +1,84 @@
+"""What the head of a calibration says beside its numbers."""
+
+from dataclasses import replace
+
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
+from harness.calibration.calibration_file import HardwareRecord
+from harness.calibration.efficiencies import fit
+from harness.calibration.reference import DeviceFacts, Reference, reference
+from harness.calibration.remarks import remarks
+
+H200 = reference(
+    DeviceFacts(
+        name="NVIDIA H200", is_cpu=False, memory_bytes=1, processors=132, compute_capability=9.0
+    ),
+    (),
+)
+
+
+def said(samples: list[Sample], relative_to: Reference = H200) -> str:
+    return "\n".join(remarks(relative_to, fit(samples), samples))
+
+
+def at(rate: float, kind: Kind, *sizes: int, variant: str = "") -> Sample:
+    case = Case(kind=kind, sizes=sizes, variant=variant)
+    return Sample(case=case, seconds=case.work / rate)
+
+
+def test_nothing_but_the_reference_is_said_of_nothing() -> None:
+    (line,) = said([]).splitlines()
+    assert line.startswith(f"efficiencies are fractions of hardware/{H200.gpu.name}.yaml, reached")
+
+
+def test_a_device_without_a_datasheet() -> None:
+    gpu = load_gpu("H200")
+    record = HardwareRecord(name=gpu.name, datasheet=H200.record.datasheet)
+    unknown = Reference(gpu=gpu, record=record, base=load_calibration(gpu), measured=True)
+    assert "this device has no datasheet" in said([], unknown)
+
+
+def test_cudnn_beside_flash_where_both_ran() -> None:
+    """Three sizes of both, at 1.1, 1.2 and 1.3 of flash; a fourth ran in one of them alone."""
+    found = []
+    for kind in ATTENTION:
+        for number, faster in enumerate((1.1, 1.2, 1.3), start=1):
+            sizes = (1, 4096 * number, 8, 8, 128)
+            found.append(at(500e12, kind, *sizes, variant="flash"))
+            found.append(at(500e12 * faster, kind, *sizes, variant="cudnn"))
+        found.append(at(9e14, kind, 1, 512, 8, 8, 128, variant="cudnn"))
+    text = said(found)
+    assert "attention: flash attention, as the native backend runs it" in text
+    assert (
+        "cuDNN attention over flash, not in the fit: forward 1.20 times as fast (3 shapes), "
+        "backward 1.20 times as fast (3 shapes)"
+    ) in text
+    assert "cuDNN attention over" not in said([s for s in found if s.case.variant == "flash"])
+
+
+def test_kinds_without_a_constant_are_told() -> None:
+    found = [
+        at(400e12, Kind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="grouped"),
+        at(300e12, Kind.GROUPED_GEMM, 8, 4096, 4096, 4096, variant="one_by_one"),
+        at(450e12, LATENT_ATTENTION[0], 1, 4096, 16, 192, 128),
+        at(350e12, LATENT_ATTENTION[1], 1, 4096, 16, 192, 128),
+    ]
+    text = said(found)
+    assert "GEMMs of experts, large ones: at once 400 TFLOP/s, one by one 300 TFLOP/s;" in text
+    assert "latent attention (MLA), large ones: forward 450 TFLOP/s, backward 350 TFLOP/s;" in text
+    assert text.count("no constant is fitted on them") == 2
+    assert fit(found).of == {}
+
+
+def test_the_hosts_times() -> None:
+    launch = Sample(case=Case(kind=Kind.HOST_LAUNCH, sizes=(256,)), seconds=4.2e-6)
+    layers = [
+        Sample(case=Case(kind=Kind.HOST_LAYER, sizes=(64, 256), variant=name), seconds=seconds)
+        for name, seconds in (("dense", 1.234e-3), ("moe", 3e-3))
+    ]
+    assert (
+        "host: 4.2 µs to queue a kernel; forward and backward of a native layer: "
+        "dense 1.23 ms, moe 3.00 ms"
+    ) in said([launch, *layers])
+    assert said([replace(launch, seconds=5e-6)]).endswith("host: 5.0 µs to queue a kernel")

@@ -1,0 +1,63 @@
+"""Slurm's states as statuses."""
+
+import pytest
+
+from harness.execution.launchers.launcher import Exit
+from harness.execution.launchers.slurm.queue import JobReport, exit_of, has_ended
+from harness.trial.result import TrialStatus
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "says"),
+    [
+        ("TIMEOUT", TrialStatus.TIMEOUT, "reached its time limit"),
+        ("DEADLINE", TrialStatus.TIMEOUT, "missed its deadline"),
+        ("OUT_OF_MEMORY", TrialStatus.OOM, "ran out of the host memory"),
+        ("CANCELLED", TrialStatus.FAILED, "was cancelled"),
+        ("NODE_FAIL", TrialStatus.FAILED, "lost its node"),
+        ("PREEMPTED", TrialStatus.FAILED, "was preempted, and not requeued"),
+        ("BOOT_FAIL", TrialStatus.FAILED, "did not boot"),
+    ],
+)
+def test_what_slurm_ended(state: str, status: TrialStatus, says: str) -> None:
+    report = JobReport(state=state, nodes="gpu3")
+    assert has_ended(report)
+    told = exit_of("12_3", report).told
+    assert told is not None
+    assert told.status is status
+    assert told.message.startswith("Slurm job 12_3 ")
+    assert says in told.message
+    assert told.message.endswith(" on gpu3")
+
+
+def test_what_ended_by_itself_is_judged_by_its_exit_code() -> None:
+    assert exit_of("1", JobReport(state="COMPLETED")) == Exit(code=0)
+    assert exit_of("1", JobReport(state="FAILED", code=3)) == Exit(code=3)
+    assert exit_of("1", JobReport(state="FAILED", signal=9)) == Exit(signal=9)
+
+
+def test_a_job_that_slurm_has_forgotten() -> None:
+    told = exit_of("12_3", None).told
+    assert told is not None
+    assert (told.status, "no longer knows job 12_3" in told.message) == (TrialStatus.FAILED, True)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "SPECIAL_EXIT",
+        "STAGE_OUT",
+        "SIGNALING",
+        "RESIZING",
+        "STOPPED",
+    ],
+)
+def test_what_may_still_run(state: str) -> None:
+    assert not has_ended(JobReport(state=state))

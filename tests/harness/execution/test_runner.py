@@ -1,0 +1,439 @@
+"""Nothing is lost: two hundred faults, a runner that is killed, Ctrl-C, a full disk."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.execution.runner import UNMEASURED, Runner, exit_code
+from harness.trial.files import Lock
+from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.run_plan import RunPlan
+from harness.trial.store import RunFolder, TrialFolder
+from harness.trial.trial import MeasurementPlan
+
+DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
+ROOT = Path(__file__).parents[3]
+EXPECTED = {
+    "ok": TrialStatus.OK,
+    "late_crash": TrialStatus.OK,
+    "kill": TrialStatus.FAILED,
+    "segv": TrialStatus.FAILED,
+    "hang": TrialStatus.TIMEOUT,
+    "stubborn": TrialStatus.TIMEOUT,
+    "garbage": TrialStatus.FAILED,
+    "half_result": TrialStatus.NO_DATA,
+    "silent": TrialStatus.NO_DATA,
+    "full_disk": TrialStatus.FAILED,
+    "oom": TrialStatus.OOM,
+    "oom_result": TrialStatus.OOM,
+    "nccl": TrialStatus.NCCL_ERROR,
+    "exit_7": TrialStatus.FAILED,
+}
+MakePlan = Callable[..., RunPlan]
+MakeRunner = Callable[..., Runner]
+Faults = Callable[[Mapping[str, str]], None]
+
+
+def spread_faults(plan: RunPlan) -> tuple[RunPlan, dict[str, str]]:
+    """Every fault about equally often, in an order that a seed decides: one a setting, and all
+    settings take turns. Only what hangs gets little time: a busy machine is no fault."""
+    kinds = [list(EXPECTED)[number % len(EXPECTED)] for number in range(len(plan.settings))]
+    random.Random(3).shuffle(kinds)
+    settings = tuple(
+        replace(one, trial=replace(one.trial, measurement=limited(one.trial.measurement, kind)))
+        for one, kind in zip(plan.settings, kinds, strict=True)
+    )
+    injected = {
+        trial.name: kind
+        for one, kind in zip(settings, kinds, strict=True)
+        for trial in one.trials()
+    }
+    return replace(plan, settings=settings), injected
+
+
+def limited(measurement: MeasurementPlan, fault: str) -> MeasurementPlan:
+    return replace(measurement, timeout_seconds=0.4 if fault in ("hang", "stubborn") else 60.0)
+
+
+def test_two_hundred_trials_with_faults(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
+) -> None:
+    plan, injected = spread_faults(make_plan(40, 5))
+    faults(injected)
+    stream = StringIO()
+    runner = make_runner(plan, stream)
+    results = runner.run()
+    assert len(results) == 200
+    for name, fault in injected.items():
+        allowed = {EXPECTED[fault], TrialStatus.OOM} if fault == "kill" else {EXPECTED[fault]}
+        assert results[name].status in allowed, (fault, results[name])
+        assert (results[name].evidence is None) == (EXPECTED[fault] is TrialStatus.OK)
+    assert runner.folder.results() == results
+    counts = Counter(str(result.status) for result in results.values())
+    assert counts["ok"] == sum(EXPECTED[fault] is TrialStatus.OK for fault in injected.values())
+    assert len(stream.getvalue().splitlines()) == 200
+    assert stream.getvalue().startswith("trial   1/200  full:block:1 repeat 1/5  ")
+    assert runner.run() == results, "a second run runs nothing"
+
+
+def evidence_of(make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fault: str) -> Any:
+    faults({"default": fault})
+    limit = 0.4 if fault == "hang" else 60.0
+    (result,) = make_runner(make_plan(1, timeout_seconds=limit)).run().values()
+    assert result.evidence is not None
+    return result.evidence
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("oom", "CUDA out of memory"),
+        ("nccl", "NCCL error in"),
+        ("full_disk", "No space left on device"),
+        ("garbage", "ended with exit code 3: last words"),
+        ("exit_7", "ended with exit code 7, and its log is empty"),
+        ("half_result", "result.json cannot be read"),
+        ("silent", "result.json is missing"),
+        ("hang", "not done after 0.4 s, in phase start of step 0"),
+        ("segv", "ended by SIGSEGV"),
+        ("kill", "ended by SIGKILL"),
+    ],
+)
+def test_evidence_says_why(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults, fault: str, says: str
+) -> None:
+    evidence = evidence_of(make_plan, make_runner, faults, fault)
+    assert says in evidence.message
+    if fault == "oom":
+        assert evidence.over_bytes == 3 * 2**29
+        assert evidence.log_tail[-1].startswith("torch.OutOfMemoryError")
+    if fault == "segv":
+        assert (evidence.signal, evidence.exit_code) == (signal.SIGSEGV, None)
+
+
+def test_a_worker_s_own_failure_gets_log_and_exit_code(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
+) -> None:
+    evidence = evidence_of(make_plan, make_runner, faults, "oom_result")
+    assert (evidence.message, evidence.over_bytes, evidence.exit_code) == (
+        "CUDA out of memory",
+        5,
+        1,
+    )
+
+
+def test_repeats_are_interleaved(make_plan: MakePlan, make_runner: MakeRunner) -> None:
+    stream = StringIO()
+    make_runner(make_plan(2, 2), stream).run()
+    heads = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
+    assert heads == [
+        "full:block:1 repeat 1/2",
+        "full:block:2 repeat 1/2",
+        "full:block:1 repeat 2/2",
+        "full:block:2 repeat 2/2",
+    ]
+
+
+def test_a_skipped_setting_has_a_result_with_its_reason(
+    make_plan: MakePlan, make_runner: MakeRunner
+) -> None:
+    plan = make_plan(2, 3)
+    first, second = plan.settings
+    plan = replace(plan, settings=(first, replace(second, rank=None, skip="rule says no")))
+    results = list(make_runner(plan).run().values())
+    assert [result.status for result in results] == ["ok", "skipped", "ok", "ok"]
+    assert results[1].evidence is not None
+    assert results[1].evidence.message == "rule says no"
+
+
+def test_a_program_that_cannot_be_started_is_a_failure(
+    make_plan: MakePlan, make_runner: MakeRunner
+) -> None:
+    from harness.execution.launchers.local import LocalLauncher
+
+    missing = LocalLauncher(["/nonexistent/python"])
+    results = make_runner(make_plan(2), launcher=lambda _: missing).run()
+    assert {result.status for result in results.values()} == {TrialStatus.FAILED}
+    assert exit_code(results) == 4
+
+
+def test_retry_runs_only_what_did_not_measure(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
+) -> None:
+    plan = make_plan(3)
+    names = [trial.name for _, trial in plan.trials()]
+    faults({names[0]: "oom", names[1]: "exit_7"})
+    first = make_runner(plan).run()
+    faults({})
+    assert make_runner(plan).run() == first
+    chosen = make_runner(plan, retry=frozenset({TrialStatus.OOM})).run()
+    assert [result.status for result in chosen.values()] == ["ok", "failed", "ok"]
+    second = make_runner(plan, retry=UNMEASURED).run()
+    assert [result.status for result in second.values()] == ["ok"] * 3
+    assert second[names[0]] == chosen[names[0]]
+    assert second[names[2]] == first[names[2]]
+    kept = sorted((make_runner(plan).folder.path / "superseded").iterdir())
+    statuses = {TrialFolder(path).result().status for path in kept}  # type: ignore[union-attr]
+    assert statuses == {TrialStatus.OOM, TrialStatus.FAILED}
+
+
+def test_what_changes_the_question_is_run_again_and_the_old_answer_kept(
+    make_plan: MakePlan, make_runner: MakeRunner
+) -> None:
+    first = make_runner(make_plan(2, steps=5)).run()
+    more = make_runner(make_plan(2, 2, steps=5, timeout_seconds=30.0)).run()
+    assert {name: more[name] for name in first} == first, "more repeats, another time limit"
+    other = make_runner(make_plan(2, steps=6)).run()
+    assert not any(other[name] == first[name] for name in first)
+    superseded = make_runner(make_plan(1)).folder.path / "superseded"
+    kept = [TrialFolder(path).result() for path in sorted(superseded.iterdir())]
+    assert sorted(r.name for r in kept if r) == sorted(r.name for r in first.values())
+
+
+def test_a_timeout_is_run_again_under_another_limit(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
+) -> None:
+    faults({"default": "hang"})
+    (first,) = make_runner(make_plan(1, timeout_seconds=0.2)).run().values()
+    assert first.status is TrialStatus.TIMEOUT
+    faults({})
+    (second,) = make_runner(make_plan(1, timeout_seconds=9.0)).run().values()
+    assert second.status is TrialStatus.OK
+
+
+def test_two_runners_in_one_folder_are_refused(
+    make_plan: MakePlan, make_runner: MakeRunner
+) -> None:
+    runner = make_runner(make_plan(1))
+    runner.folder.path.mkdir(parents=True)
+    lock = Lock(runner.folder.lock)
+    assert lock.take()
+    with pytest.raises(UserError, match="another harness run is at work in this folder"):
+        runner.run()
+    lock.close()
+    assert len(runner.run()) == 1
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(
+    make_plan: MakePlan,
+    make_runner: MakeRunner,
+    faults: Faults,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = make_plan(5)
+    names = [trial.name for _, trial in plan.trials()]
+    faults({names[2]: "silent"})  # the one whose result the runner has to write itself
+    whole = TrialFolder.write_result
+
+    def full(self: TrialFolder, result: TrialResult) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+
+    monkeypatch.setattr(TrialFolder, "write_result", full)
+    runner = make_runner(plan)
+    with pytest.raises(OSError, match="No space left"):
+        runner.run()
+    finished = runner.folder.results()
+    assert list(finished) == names[:2]
+    monkeypatch.setattr(TrialFolder, "write_result", whole)
+    results = runner.run()
+    assert list(results) == names
+    assert {name: results[name] for name in finished} == finished
+    assert results[names[2]].status is TrialStatus.NO_DATA
+
+
+def test_a_stopped_trial_leaves_no_process(
+    make_plan: MakePlan, make_runner: MakeRunner, faults: Faults
+) -> None:
+    faults({"default": "family"})
+    runner = make_runner(make_plan(1, timeout_seconds=0.5))
+    (result,) = runner.run().values()
+    assert result.status is TrialStatus.TIMEOUT
+    pid = int((runner.folder.trial(result.name).path / "grandchild").read_text())
+    assert wait_until(lambda: not alive(pid)), "it ignores SIGTERM and has left the group"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (["ok"], 0),
+        (["ok", "oom", "skipped"], 0),
+        (["unstable"], 0),
+        (["ok", "failed"], 4),
+        (["ok", "timeout"], 4),
+        (["ok", "nan"], 4),
+        (["ok", "no_data"], 4),
+        (["oom"], 4),
+        (["skipped"], 4),
+        ([], 4),
+    ],
+)
+def test_exit_codes(statuses: list[str], code: int) -> None:
+    results = {
+        str(number): TrialResult(
+            name="x",
+            status=TrialStatus(status),
+            trial={},
+            environment={},
+            started_at="",
+            wall_seconds=0.0,
+        )
+        for number, status in enumerate(statuses)
+    }
+    assert exit_code(results) == code
+
+
+# A runner in a process of its own.
+
+
+def drive(tmp_path: Path, *overrides: str, faults: Mapping[str, str] | None = None) -> Any:
+    """Start `harness run` with stub trials on 4 settings x 4 repeats, and no report."""
+    path = tmp_path / "faults.json"
+    path.write_text(json.dumps(faults or {}))
+    environment = {
+        **os.environ,
+        "STUB_FAULTS": str(path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    settings = "recompute.settings=[none,selective:mlp,full:uniform:1,full:block:1]"
+    return subprocess.Popen(
+        [
+            *DRIVE,
+            settings,
+            "measure.repeats=4",
+            f"runs={tmp_path / 'runs'}",
+            "name=x",
+            "--no-report",
+            *overrides,
+        ],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def stored(tmp_path: Path) -> dict[str, Any]:
+    """Nonces of all finished results by trial name."""
+    files = (tmp_path / "runs" / "x" / "trials").glob("*/result.json")
+    return {path.parent.name: json.loads(path.read_text())["environment"] for path in files}
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_runner_killed_at_random_points_loses_no_result(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    seen: dict[str, Any] = {}
+    kills = 0
+    for _ in range(40):
+        runner = drive(tmp_path, faults={"default": "slow"})
+        wait_until(lambda: runner.poll() is not None or len(stored(tmp_path)) > len(seen))  # noqa: B023
+        time.sleep(chance.uniform(0.0, 0.12))
+        kills += runner.poll() is None
+        runner.kill()
+        runner.communicate()
+        now = stored(tmp_path)
+        assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
+        seen = now
+        if runner.returncode == 0:
+            break
+    assert runner.returncode == 0
+    assert len(seen) == 16
+    assert kills >= 3
+    results = RunFolder(tmp_path / "runs" / "x").results()
+    assert {result.status for result in results.values()} == {TrialStatus.OK}
+
+
+def test_what_a_killed_runner_left_running_is_ended_by_the_next(tmp_path: Path) -> None:
+    runner = drive(tmp_path, faults={"default": "stubborn"})
+    locks = tmp_path / "runs" / "x" / "trials"
+    assert wait_until(lambda: bool(list(locks.glob("*/log.txt"))))
+    (folder,) = [path.parent for path in locks.glob("*/log.txt")]
+    from harness.trial.files import holders
+
+    assert wait_until(lambda: len(holders(folder / "lock")) == 1)
+    runner.kill()
+    runner.communicate()
+    (orphan,) = holders(folder / "lock")
+    assert alive(orphan)
+    again = drive(tmp_path)
+    _, talk = again.communicate(timeout=60)
+    assert again.returncode == 0, talk
+    assert not alive(orphan)
+    assert len(stored(tmp_path)) == 16
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    runner = drive(tmp_path, faults={"default": "slow"})
+    assert wait_until(lambda: len(stored(tmp_path)) >= 2)
+    runner.send_signal(number)
+    _, talk = runner.communicate(timeout=20)
+    assert runner.returncode == code
+    assert "Traceback" not in talk
+    seen = stored(tmp_path)
+    assert 2 <= len(seen) < 16
+    last = talk.splitlines()[-1]
+    assert f"stopped: {len(seen)} of 16 trials are finished, in" in last
+    assert "go on with: harness run 'recompute.settings=[none,selective:mlp," in last
+    again = drive(tmp_path)
+    page, talk = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert talk.count("as found") == len(seen)
+    now = stored(tmp_path)
+    assert {name: now[name] for name in seen} == seen
+    assert "selective:mlp" in page
+
+
+@pytest.mark.parametrize("text", ["", '{"a":' * 5000, "\x00", "half"])
+def test_a_broken_result_is_absent_and_costs_no_other(
+    make_plan: MakePlan, make_runner: MakeRunner, text: str
+) -> None:
+    """Its trial is run again, one line says why, and the file is kept."""
+    runner = make_runner(make_plan(2))
+    first, second = runner.run().values()
+    broken = runner.folder.trial(first.name).path / "result.json"
+    broken.write_text(broken.read_text()[:100] if text == "half" else text)
+    stream = StringIO()
+    again = make_runner(make_plan(2), stream).run()
+    assert again[second.name] == second
+    assert again[first.name].status is TrialStatus.OK
+    said = [line for line in stream.getvalue().splitlines() if "counts as absent" in line]
+    assert len(said) == 1
+    assert "is not valid JSON" in said[0]
+    assert (runner.folder.path / "superseded" / f"{first.name}.1" / "result.json").exists()

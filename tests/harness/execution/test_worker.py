@@ -1,0 +1,288 @@
+"""One trial in one process: every way it can end becomes a result with evidence."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.base.errors import UserError
+from harness.execution.worker import Tools, Worker, factory, main
+from harness.measure.training_step import Recorder
+from harness.trial.files import Reservation
+from harness.trial.result import (
+    Concern,
+    Flops,
+    MemoryPeak,
+    Phase,
+    StepTimes,
+    TimelinePoint,
+    TrialResult,
+    TrialStatus,
+)
+from harness.trial.store import TrialFolder, TrialState
+from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workload
+
+ROOT = Path(__file__).parents[3]
+MEMORY = MemoryPeak(rank=0, stage=0, allocated=500)
+FATAL = Concern(name="throttled", seen="yes", limit="no", advice="cool it", fatal=True)
+
+
+@dataclass
+class FakeMeasured:
+    times: StepTimes
+    memory: Any = MEMORY
+    timeline: tuple[TimelinePoint, ...] = ()
+    loss: tuple[float, ...] = (1.0,)
+    concerns: tuple[Concern, ...] = ()
+
+
+class FakeStep:
+    """Raises `error` in `phase` of step 2; returns `loss`."""
+
+    stage = 0
+
+    def __init__(self, error: Exception | None = None, loss: float = 1.0) -> None:
+        self.error, self.loss, self.steps, self.closed = error, loss, 0, False
+
+    def run(self, recorder: Recorder) -> float:
+        self.steps += 1
+        recorder.phase(Phase.FORWARD)
+        recorder.phase(Phase.BACKWARD)
+        if self.error is not None and self.steps == 2:
+            raise self.error
+        recorder.phase(Phase.OPTIMIZER)
+        return self.loss
+
+    def saved_bytes_per_layer(self) -> int | None:
+        return 77
+
+    def flops(self) -> Flops:
+        return Flops(model=1.0, hardware=2.0)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Phases:
+    def __init__(self) -> None:
+        self.seen: list[Phase] = []
+
+    def phase(self, phase: Phase) -> None:
+        self.seen.append(phase)
+
+
+def tools_of(step: Any, memory: Any = MEMORY, concerns: tuple[Concern, ...] = ()) -> Tools:
+    def measure(step: Any, plan: MeasurementPlan, device: Device) -> FakeMeasured:
+        assert device is Device.CPU
+        recorder = Phases()
+        for _ in range(plan.steps):
+            step.run(recorder)
+        assert recorder.seen[:3] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+        times = StepTimes(seconds=(0.1,) * plan.steps, warmup_seconds=(), clock="host")
+        point = TimelinePoint(seconds=0.0, allocated=1, phase=Phase.FORWARD)
+        return FakeMeasured(times, memory=memory, concerns=concerns, timeline=(point,))
+
+    def build(workload: Workload, seed: int) -> Any:
+        if isinstance(step, Exception):
+            raise step
+        assert seed == 1234
+        return step
+
+    return Tools(build=lambda _: build, measure=measure, fingerprint=lambda _: {"host": "here"})
+
+
+@pytest.fixture
+def run(tmp_path: Path, trial: Trial) -> Callable[..., tuple[int, TrialResult]]:
+    folder = TrialFolder(tmp_path)
+    folder.create(trial)
+
+    def run(tools: Tools) -> tuple[int, TrialResult]:
+        code = main([str(tmp_path)], make_tools=lambda: tools)
+        result = folder.result()
+        assert result is not None
+        return code, result
+
+    return run
+
+
+Run = Callable[..., tuple[int, TrialResult]]
+
+
+def test_a_measured_trial(run: Run, trial: Trial, tmp_path: Path) -> None:
+    step = FakeStep()
+    code, result = run(tools_of(step))
+    assert (code, result.status, result.name) == (0, TrialStatus.OK, trial.name)
+    assert result.times is not None
+    assert len(result.times.seconds) == 10
+    assert result.memory == (replace(MEMORY, saved_bytes_per_layer=77),)
+    assert result.flops == Flops(model=1.0, hardware=2.0)
+    assert result.environment == {"host": "here"}
+    assert result.trial["workload"]["recompute"] == "none"
+    assert step.closed
+    assert TrialFolder(tmp_path).state() == TrialState(phase=Phase.REPORT, step=10)
+    assert sorted(os.listdir(tmp_path)) == ["result.json", "state.json", "trial.json"]
+
+
+def test_what_the_measurement_counted_stands(run: Run) -> None:
+    own = (replace(MEMORY, saved_bytes_per_layer=5),)
+    assert run(tools_of(FakeStep(), memory=own))[1].memory == own
+
+
+def test_a_count_that_fails_loses_no_measurement(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: FakeStep) -> Any:
+        raise AssertionError("heads differ")
+
+    monkeypatch.setattr(FakeStep, "flops", fails)
+    monkeypatch.setattr(FakeStep, "saved_bytes_per_layer", fails)
+    code, result = run(tools_of(FakeStep()))
+    assert (code, result.status, result.flops, result.memory) == (0, "ok", None, (MEMORY,))
+    assert result.times is not None
+    assert "heads differ" in capsys.readouterr().err
+
+
+def test_a_fatal_concern_is_unstable(run: Run) -> None:
+    code, result = run(tools_of(FakeStep(), concerns=(FATAL,)))
+    assert (code, result.status, result.concerns) == (0, TrialStatus.UNSTABLE, (FATAL,))
+    assert run(tools_of(FakeStep(), concerns=(replace(FATAL, fatal=False),)))[1].status == "ok"
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch calls it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "over"),
+    [
+        (
+            OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
+                "capacity of 79.15 GiB of which 8.00 MiB is free."
+            ),
+            "oom",
+            12 * 2**20,
+        ),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't "
+                "allocate memory: you tried to allocate 9 bytes."
+            ),
+            "oom",
+            None,
+        ),
+        (MemoryError(), "oom", None),
+        (RuntimeError("NCCL error in: x.cpp:1, unhandled system error"), "nccl_error", None),
+        (UserError("recompute", "op:x", "is not known"), "skipped", None),
+        (ValueError("out of memory of what happened"), "failed", None),
+    ],
+    ids=["cuda", "cpu", "python", "nccl", "user", "other"],
+)
+def test_an_exception_is_a_status(
+    run: Run, error: Exception, status: str, over: int | None
+) -> None:
+    step = FakeStep(error)
+    code, result = run(tools_of(step))
+    assert (code, result.status) == (0 if status == "skipped" else 1, status)
+    assert result.evidence is not None
+    assert (result.evidence.phase, result.evidence.rank) == (Phase.BACKWARD, 0)
+    assert result.evidence.over_bytes == over
+    assert result.environment == {"host": "here"}
+    assert result.times is None
+    assert step.closed
+
+
+def test_a_failure_while_building_says_so(run: Run) -> None:
+    _, result = run(tools_of(UserError("backend", "native", "cannot run this")))
+    assert result.status is TrialStatus.SKIPPED
+    assert result.evidence is not None
+    assert result.evidence.phase is Phase.BUILD
+    assert "cannot run this" in result.evidence.message
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_the_trial_at_once(run: Run, loss: float) -> None:
+    step = FakeStep(loss=loss)
+    code, result = run(tools_of(step))
+    assert (code, result.status, step.steps) == (1, TrialStatus.NAN, 1)
+    assert result.evidence is not None
+    assert result.evidence.message.endswith(f"loss of step 1 is {loss}")
+
+
+def test_a_step_that_cannot_be_closed_has_been_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close(_: FakeStep) -> None:
+        raise RuntimeError("NCCL error while leaving")
+
+    monkeypatch.setattr(FakeStep, "close", close)
+    assert run(tools_of(FakeStep()))[1].status is TrialStatus.OK
+
+
+def test_a_disk_that_fills_up_costs_the_timeline_only(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Reservation.commit
+
+    def small(self: Reservation, text: str) -> None:
+        if json.loads(text).get("timeline"):
+            raise OSError(28, "No space left on device")
+        commit(self, text)
+
+    monkeypatch.setattr(Reservation, "commit", small)
+    code, result = run(tools_of(FakeStep()))
+    assert (code, result.status, result.timeline) == (0, TrialStatus.OK, ())
+
+
+def test_a_rank_writes_its_own_file(tmp_path: Path, trial: Trial) -> None:
+    folder = TrialFolder(tmp_path)
+    folder.create(trial)
+    Worker(folder, trial, rank=1, world_size=2).run(lambda: tools_of(FakeStep()))
+    assert folder.result() is None
+    assert list(folder.rank_results()) == [1]
+    assert folder.state() == TrialState(), "rank 0 tells where the trial is"
+
+
+def test_a_backend_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"backend = command: does not run in the harness's worker"):
+        factory(Backend.COMMAND)
+
+
+def test_a_folder_without_a_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "holds no trial.json" in capsys.readouterr().err
+
+
+def test_the_worker_as_a_process(tmp_path: Path, trial: Trial) -> None:
+    """Whatever is installed here, a result comes out: a backend that is not there is skipped."""
+    workload = replace(trial.workload, backend=Backend.COMMAND)
+    folder = TrialFolder(tmp_path)
+    folder.create(replace(trial, workload=workload))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.execution.worker", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result = folder.result()
+    assert result is not None, done.stderr
+    assert result.status in (TrialStatus.SKIPPED, TrialStatus.FAILED)
+
+
+def test_importing_the_worker_loads_no_torch() -> None:
+    code = (
+        "import sys, harness.execution.worker, harness.execution.runner\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

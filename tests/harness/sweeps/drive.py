@@ -1,0 +1,17 @@
+"""`harness sweep` with stub trials, as a process of its own that a test can kill."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import harness.execution.launch
+from harness.cli.main import main
+from harness.execution.launchers.local import LocalLauncher
+from harness.execution.runner import Runner
+
+STUB = (sys.executable, "-I", "-S", str(Path(__file__).parents[1] / "stub_trial.py"))
+
+if __name__ == "__main__":
+    stubbed = partial(Runner, launcher=lambda _: LocalLauncher(STUB), grace_seconds=0.3)
+    setattr(harness.execution.launch, "Runner", stubbed)  # noqa: B010 (a partial is no type)
+    sys.exit(main(["sweep", *sys.argv[1:]]))

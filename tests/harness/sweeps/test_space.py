@@ -1,0 +1,108 @@
+"""Points: the product, its legal part in the advisor's order, the rest with reasons."""
+
+import pytest
+
+from advisor.base.errors import UserError
+from advisor.job.layout import ParallelLayout
+from harness.planner.device import Machine
+from harness.planner.run_request import compose_sweep
+from harness.sweeps.space import Point, layout_name, make_space
+from harness.trial.trial import Device
+from tests.harness.sweeps.conftest import MakeSpace
+
+CORNERS = "recompute=corners"
+
+
+def test_the_product_of_micro_batches_and_settings(space_of: MakeSpace) -> None:
+    space, _ = space_of(CORNERS, "sweep.micro_batch_sizes=[1,2]")
+    assert {(p.micro_batch_size, p.recompute) for p in space.planned} == {
+        (size, spec) for size in (1, 2) for spec in ("none", "selective:mlp", "full:uniform:1")
+    }
+    assert [planned.rank for planned in space.planned.values()] == [1, 2, 3, 4, 5, 6]
+    for point, planned in space.planned.items():
+        workload = planned.trial.workload
+        assert (workload.micro_batch_size, workload.recompute) == (
+            point.micro_batch_size,
+            point.recompute,
+        )
+        assert workload.global_batch_size == 2, "steps of all points train on as many tokens"
+        assert space.point_of(workload) == point
+    assert space.choices() == {
+        "layout": ["dp1"],
+        "micro_batch_size": [1, 2],
+        "recompute": ["full:uniform:1", "none", "selective:mlp"],
+    }
+
+
+def test_what_is_illegal_is_a_point_with_its_reason(space_of: MakeSpace) -> None:
+    space, _ = space_of(CORNERS, "sweep.micro_batch_sizes=[2,4]")
+    illegal = [planned for point, planned in space.planned.items() if point.micro_batch_size == 4]
+    assert len(illegal) == 3
+    assert all("must be divisible by micro_batch_size x DP" in p.skip for p in illegal)
+    assert space.best(9) == [p for p in space.planned if p.micro_batch_size == 2]
+
+
+def test_without_named_settings_all_legal_ones(space_of: MakeSpace) -> None:
+    space, _ = space_of()
+    specs = {point.recompute for point in space.planned}
+    assert {"none", "selective:mlp", "full:uniform:1", "full:block:1", "full:block:3"} <= specs
+
+
+def test_a_setting_that_a_rule_forbids_and_one_that_only_the_backend_knows(
+    space_of: MakeSpace,
+) -> None:
+    space, _ = space_of(
+        "recompute.settings=[none,'full:uniform:1+distribute_saved_activations',op:sdpa]"
+    )
+    found = {point.recompute: planned for point, planned in space.planned.items()}
+    assert found["full:uniform:1+distribute_saved_activations"].skip
+    assert (found["op:sdpa"].skip, found["op:sdpa"].rank) == ("", None)
+
+
+def test_layouts_are_those_that_the_advisor_finds_legal() -> None:
+    config, options = compose_sweep(
+        [
+            "experiment=tiny_cpu",
+            "gpus=4xH100",
+            "job.global_batch_size=4",
+            "sweep.layouts=true",
+            "recompute.settings=[none]",
+        ]
+    )
+    space = make_space(config, Machine(device=Device.CPU), options)
+    legal = {point.layout for point, planned in space.planned.items() if not planned.skip}
+    assert {"dp4", "tp2-dp2", "pp2-dp2", "tp4-dp1", "pp4-dp1", "tp2-pp2-dp1"} <= legal
+    names = [layout_name(planned.trial.workload.layout) for planned in space.planned.values()]
+    assert len(set(names)) == len(names), "a name means one layout"
+    assert {planned.trial.workload.layout.world_size for planned in space.planned.values()} == {4}
+
+
+def test_unlikely_points_are_skipped_where_the_advisor_predicts() -> None:
+    overrides = [
+        "experiment=llama3_8b_1xh200",
+        "recompute.settings=[none,full:uniform:1]",
+        "sweep.micro_batch_sizes=[1,128]",
+        "job.global_batch_size=128",
+    ]
+    machine = Machine(device=Device.CUDA, gpu_names=("H200-SXM-141GB",))
+    config, options = compose_sweep([*overrides, "sweep.min_fit_probability=0.01"])
+    planned = make_space(config, machine, options).planned
+    large = planned[Point(layout="dp1", micro_batch_size=128, recompute="none")]
+    assert large.skip.startswith("the advisor gives it 0.0% to fit, less than")
+    everything = make_space(config, machine, compose_sweep(overrides)[1]).planned
+    assert not any(p.skip for p in everything.values()), "unless asked, nothing is left out"
+
+
+def test_a_space_without_a_legal_point_is_a_user_error(space_of: MakeSpace) -> None:
+    with pytest.raises(UserError, match="has no legal point"):
+        space_of(CORNERS, "sweep.micro_batch_sizes=[4]")
+
+
+def test_names_of_layouts() -> None:
+    layout = ParallelLayout(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=4,
+        data_parallel_size=8,
+        virtual_pipeline_model_parallel_size=5,
+    )
+    assert layout_name(layout) == "tp2-pp4-vpp5-dp8"
