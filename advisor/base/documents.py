@@ -65,7 +65,7 @@ def read_yaml(
     try:
         if _may_harm(text):
             _check_events(text)
-        values = yaml.load(text, Loader=_ForeignLoader if foreign else _OwnLoader)
+        values = yaml.load(text, Loader=ForeignLoader if foreign else _OwnLoader)
         if _too_deep(values):
             _check_events(text)
     except yaml.MarkedYAMLError as error:
@@ -75,6 +75,14 @@ def read_yaml(
     except RecursionError:  # without libyaml, or keys within keys
         raise _not_valid("YAML", file, _TOO_DEEP) from None
     return _mapping(values, file)
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """The nodes of a text's first document, with their places; yaml.YAMLError where it is none, or
+    beyond the limits."""
+    if _may_harm(text):
+        _check_events(text)
+    return next(iter(yaml.compose_all(text, yaml.SafeLoader)), None)
 
 
 def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
@@ -260,7 +268,7 @@ def _marked(reason: str, event: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=reason, problem_mark=event.start_mark)
 
 
-class _ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """In C where libyaml is there, ten times as fast. Refuses a key given twice, and an integer
     without end."""
 
@@ -302,15 +310,15 @@ class _ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ig
         return int(super().construct_yaml_int(node))
 
 
-class _OwnLoader(_ForeignLoader):
+class _OwnLoader(ForeignLoader):
     """Refuses keys that are no text too."""
 
     text_keys = True
 
 
 _TEXT_TAGS: Final = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
-for _loader in (_ForeignLoader, _OwnLoader):
-    _loader.add_constructor("tag:yaml.org,2002:int", _ForeignLoader.construct_yaml_int)
+for _loader in (ForeignLoader, _OwnLoader):
+    _loader.add_constructor("tag:yaml.org,2002:int", ForeignLoader.construct_yaml_int)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

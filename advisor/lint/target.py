@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from advisor.base.documents import read_text
 from advisor.base.errors import UserError
 from advisor.frameworks.readers import readers
 from advisor.reading.command_options import num_gpus
@@ -132,11 +133,7 @@ def _command(texts: Sequence[str]) -> Command:
 
 
 def _file(path: Path) -> tuple[list[Document], Script]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no text"
-        raise UserError("lint", path, f"cannot be read: {reason}") from None
+    text = read_text(path)
     if path.suffix in _TREES or path.suffix == ".py":
         content = word(text, Place(str(path), 1, 1))
         document = _document(content, path.suffix)
@@ -157,9 +154,9 @@ def _named_files(script: Script, folder: Path) -> Iterator[Document]:
         if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
             continue
         try:
-            content = word(path.read_text(encoding="utf-8"), Place(str(path), 1, 1))
+            content = word(read_text(path), Place(str(path), 1, 1))
             document = _document(content, path.suffix)
-        except (OSError, UnicodeDecodeError, UserError) as error:
+        except UserError as error:
             script.notes.append(Note(f"is not read: {error}", Place(str(path), 1, 1)))
             continue
         if document is not None:

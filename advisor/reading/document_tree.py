@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from advisor.base.documents import ForeignLoader, compose_yaml
 from advisor.base.errors import UserError
 from advisor.reading.words import Place, Word
 
@@ -73,7 +74,7 @@ def _place_at(content: Word, line: int, column: int) -> Place:
 def _read_yaml(content: Word, name: str) -> Tree | None:
     """All mappings with their places: a document of several is read to the first mapping."""
     try:
-        node = next(iter(yaml.compose_all(_TAB.sub(" ", content.text), yaml.SafeLoader)), None)
+        node = compose_yaml(_TAB.sub(" ", content.text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" in line {_place_at(content, mark.line, mark.column).line}" if mark else ""
@@ -82,15 +83,22 @@ def _read_yaml(content: Word, name: str) -> Tree | None:
         return None
     places: dict[Path, Place] = {}
     faults: list[tuple[str, Place]] = []
-    constructor = yaml.SafeLoader("")
+    constructor = _PlacedLoader("")
     values = _construct(constructor, node, content, (), places, faults)
     return Tree(
         format=name, values=values, place=content.place, places=places, faults=tuple(faults)
     )
 
 
+class _PlacedLoader(ForeignLoader):
+    """A key that stands there twice is a fault with its place, and not the end of reading."""
+
+    def _check_keys(self, node: yaml.MappingNode) -> None:
+        pass
+
+
 def _construct(
-    constructor: yaml.SafeLoader,
+    constructor: _PlacedLoader,
     node: yaml.Node,
     content: Word,
     path: Path,
@@ -133,6 +141,8 @@ def _read_json(content: Word) -> Tree:
     except json.JSONDecodeError as error:
         place = _place_at(content, error.lineno - 1, error.colno - 1)
         faults = (*faults, (f"is no JSON: {error.msg}", place))
+    except (ValueError, RecursionError):  # thousands of digits or brackets
+        faults = (*faults, ("is no JSON: a number too long, or nested too deep", content.place))
     return replace(tree, values=_numbers(tree.values), faults=faults)
 
 
@@ -150,7 +160,7 @@ def _numbers(value: Any) -> Any:
 def _read_toml(content: Word) -> Tree:
     try:
         values = tomllib.loads(content.text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError("lint", content.place.file, f"is no TOML: {error}") from None
     places: dict[Path, Place] = {}
     section: Path = ()

@@ -21,7 +21,7 @@ _RUN: Final = ROOT / "results/measured/h100/runs/gpt3_22b_l8_s2048_b4"
 _TRIAL: Final = "trials/2d4617e2c10d-r0/result.json"
 _GOLDEN: Final = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 _LOGS: Final = tuple(sorted((ROOT / "tests/harness/logs/recorded").glob("*.log")))
-_CLEAN: Final = tuple(sorted((ROOT / "tests/advisor/logs").glob("*.log")))
+_CLEAN: Final = tuple(sorted((ROOT / "tests/advisor/diagnose/logs").glob("*.log")))
 _SLOW_EVERY: Final = 20
 _DEGREES: Final = ("--tp", "1", "--pp", "2", "--cp", "1")
 """Given, so that none is searched; where nothing fits on so few GPUs, few others are."""

@@ -44,7 +44,9 @@ def test_a_wheel_s_copy_comes_before_a_checkout_s(
 ) -> None:
     package = tmp_path / "advisor"
     package.mkdir()
-    monkeypatch.setattr("advisor.base.configuration.__file__", str(package / "configuration.py"))
+    monkeypatch.setattr(
+        "advisor.base.configuration.__file__", str(package / "base" / "configuration.py")
+    )
     assert packaged_configs() == tmp_path / "configs"
     (package / "configs").mkdir()
     assert packaged_configs() == package / "configs"

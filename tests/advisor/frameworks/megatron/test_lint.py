@@ -275,7 +275,7 @@ def test_targets_that_are_neither_file_nor_flags(tmp_path: Path) -> None:
     for target, says in (
         ("no_such_file.sh", "is no file"),
         (str(tmp_path), "cannot be read"),
-        (str(binary), "is no text"),
+        (str(binary), "is not UTF-16 text"),
         ("", "is no file"),
         ("--lr 1", "holds no setting"),
     ):
