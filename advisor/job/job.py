@@ -155,16 +155,7 @@ class JobConfig:
             )
         if self.main_grads_dtype not in (DType.FP32, DType.BF16):
             raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
-        for field, allowed in _OPTIMIZER_DTYPES.items():
-            value = getattr(self, field)
-            legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
-            if value not in legal:
-                raise UserError(
-                    f"job.{field}",
-                    value,
-                    f"must be {' or '.join(legal)}",
-                    "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
-                )
+        self._check_optimizer_dtypes()
         self._check_muon()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
@@ -176,6 +167,19 @@ class JobConfig:
             raise UserError(
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
             )
+
+    def _check_optimizer_dtypes(self) -> None:
+        """Types other than fp32 need the precision-aware optimizer."""
+        for field, allowed in _OPTIMIZER_DTYPES.items():
+            value = getattr(self, field)
+            legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)
+            if value not in legal:
+                raise UserError(
+                    f"job.{field}",
+                    value,
+                    f"must be {' or '.join(legal)}",
+                    "" if value not in allowed else "set job.use_precision_aware_optimizer=true",
+                )
 
     def _check_muon(self) -> None:
         """What OptimizerConfig and get_megatron_muon_optimizer refuse (megatron-core 0.16.1)."""

@@ -265,6 +265,13 @@ def _check_experts(model: ModelSpec, layout: ParallelLayout) -> None:
             f"must divide TP x CP x DP = {stage}",
             f"nearest: {_nearest(divisors(stage), ep * etp)}",
         )
+    _check_expert_cut(model, layout)
+
+
+def _check_expert_cut(model: ModelSpec, layout: ParallelLayout) -> None:
+    """What tensor parallelism and the dispatcher ask of each other."""
+    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
+    tp = layout.tensor_model_parallel_size
     if tp > 1 and not layout.sequence_parallel:
         raise UserError(
             "layout.sequence_parallel",

@@ -273,19 +273,14 @@ def _resolution(
     layout_fields: dict[str, Any],
 ) -> Resolution:
     """All of it together, with what was assumed, in words and as origins."""
-    runs = subject.adapter.runs_presets
-    its_own = choice.preset if runs else None
-    default = _default(config.value)
-    facts = Facts(
-        given=given,
-        choice=choice,
-        model=model.value,
-        config=config.value,
-        layout=layout,
-        runs_presets=runs,
-        first_framework=default_framework(None),
-    )
+    runs, its_own = subject.adapter.runs_presets, choice.preset
+    its_own = its_own if runs else None
     shipped = its_own.shipped if its_own is not None else ""
+    origins = {
+        **model.named("model", GIVEN),
+        **layout_origins(layout, given.layout_fields, its_own, _default(config.value)),
+        **config.named("job", _default(config.value)),
+    }
     return Resolution(
         model=model.value,
         gpu=subject.gpu,
@@ -293,18 +288,36 @@ def _resolution(
         config=config.value,
         layout=layout,
         layout_fields=layout_fields,
-        assumptions=said_assumptions(facts),
+        assumptions=_said(given, subject, choice, model.value, config.value, layout),
         micro_batch_is_free="micro_batch_size" not in given.job_fields,
         open_degrees=choice.left_open if choice.preset is None else (),
         shipped=subject.adapter.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its_own is not None,
         recipe=choice.preset.name if choice.preset is not None else "",
         differs=choice.differs,
-        origins={
-            **model.named("model", GIVEN),
-            **layout_origins(layout, given.layout_fields, its_own, default),
-            **config.named("job", default),
-        },
+        origins=origins,
+    )
+
+
+def _said(
+    given: Given,
+    subject: _Subject,
+    choice: RecipeChoice,
+    model: ModelSpec,
+    config: JobConfig,
+    layout: ParallelLayout | None,
+) -> tuple[str, ...]:
+    """What was assumed, in words."""
+    return said_assumptions(
+        Facts(
+            given=given,
+            choice=choice,
+            model=model,
+            config=config,
+            layout=layout,
+            runs_presets=subject.adapter.runs_presets,
+            first_framework=default_framework(None),
+        )
     )
 
 

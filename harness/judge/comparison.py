@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from harness.base.values import flatten
+from harness.base.collections import flatten
 from harness.judge.goldens.golden import Golden, Provenance
 from harness.judge.identity import (
     VARIABLES,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_dataclass
-from harness.base.values import Scalar, flatten
+from harness.base.collections import Scalar, flatten
 from harness.trial.result import TrialResult
 from harness.trial.trial import Workload, world_size
 

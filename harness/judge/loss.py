@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from harness.base.values import grouped
+from harness.base.collections import grouped
 from harness.judge.goldens.series import Process
 from harness.judge.metrics import LOSS
 

@@ -8,7 +8,7 @@ from typing import Final
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.base.values import known
+from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from harness.base.values import Scalar, flatten, grouped
+from harness.base.collections import Scalar, flatten, grouped
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance, identity_of
 from harness.judge.goldens.golden_json import golden_text, golden_values, read_golden
 from harness.judge.identity import Place, differences, place_of, workload_key

@@ -17,7 +17,7 @@ from advisor.frameworks.megatron.setting import (
     RecomputeSetting,
     parse_setting,
 )
-from harness.base.values import Scalar, flatten
+from harness.base.collections import Scalar, flatten
 from harness.trial.trial import Backend, world_size
 
 _SIZES: Final = {

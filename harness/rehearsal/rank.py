@@ -24,9 +24,9 @@ from harness.backends.megatron_core.world import fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
 from harness.measure.timing import stopwatch
-from harness.rehearsal.fake.environment import megatron_without_gpu
 from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
 from harness.rehearsal.fake.meter import LiveBytes
+from harness.rehearsal.fake.without_gpu import megatron_without_gpu
 from harness.rehearsal.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
 from harness.rehearsal.received import own_part, received_noise
 from harness.trial.result import Phase, StagePeaks

@@ -7,7 +7,7 @@ from advisor.base.units import DASH, human_bytes
 from harness.execution.runner import MEASURED
 from harness.report.document import Picture, Section, Table
 from harness.report.facts import Facts
-from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
+from harness.report.trial_numbers import Numbers, numbers_of, over_repeats, peaks
 from harness.trial.result import MemoryPeak, TrialResult
 
 _FOUR: Final = (

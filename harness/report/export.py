@@ -11,7 +11,7 @@ from harness.judge.metrics import LOSS, find_metric, process_of
 from harness.judge.resample import quartiles
 from harness.judge.stats import centre
 from harness.report.facts import Facts
-from harness.report.numbers import numbers_of
+from harness.report.trial_numbers import numbers_of
 from harness.trial.result import TrialResult, TrialStatus
 
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from advisor.base.units import unit_of
-from harness.base.values import front, known
+from harness.base.collections import front, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
-from harness.report.numbers import numbers_of, over_repeats
-from harness.report.origin import calibration_names, find_calibration
+from harness.report.provenance import calibration_names, find_calibration
 from harness.report.style import BLUE, FAINT, GREEN, INK, SKY, VERMILION, soften
+from harness.report.trial_numbers import numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
 if TYPE_CHECKING:

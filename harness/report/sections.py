@@ -19,8 +19,7 @@ from harness.judge.verdict import Verdict
 from harness.report.document import Document, Picture, Section, Table
 from harness.report.evidence import failures, flops, memory, trust
 from harness.report.facts import Facts
-from harness.report.numbers import Numbers, numbers_of, over_repeats
-from harness.report.origin import (
+from harness.report.provenance import (
     calibration,
     calibration_line,
     calibration_names,
@@ -28,6 +27,7 @@ from harness.report.origin import (
     environment,
     find_calibration,
 )
+from harness.report.trial_numbers import Numbers, numbers_of, over_repeats
 from harness.trial.result import TrialStatus
 
 _QUIET: Final = (Verdict.PASS, Verdict.SKIPPED)

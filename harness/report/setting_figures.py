@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.units import unit_of
 from harness.report.facts import Facts
-from harness.report.numbers import Numbers, numbers_of, over_repeats
 from harness.report.style import (
     BLUE,
     FAINT,
@@ -19,6 +18,7 @@ from harness.report.style import (
     VERMILION,
     soften,
 )
+from harness.report.trial_numbers import Numbers, numbers_of, over_repeats
 from harness.trial.result import Phase, TimelinePoint
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Final
 
 from advisor.base.units import DASH, human_bytes
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
-from harness.base.values import front, known
+from harness.base.collections import front, known
 from harness.execution.runner import FAILED, MEASURED
 from harness.sweeps.space import Point, Space
 from harness.trial.result import TrialResult, TrialStatus, reason

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from advisor.base.units import human_bytes
-from harness.base.values import known
+from harness.base.collections import known
 
 SCHEMA_VERSION = 1
 

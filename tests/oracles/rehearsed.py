@@ -18,8 +18,8 @@ from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
 from harness.planner.forecast import as_run
-from harness.rehearsal.fake.environment import megatron_without_gpu
 from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
+from harness.rehearsal.fake.without_gpu import megatron_without_gpu
 from harness.rehearsal.prediction import predicted_stages
 from harness.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.rehearsal.trials import workload_of

@@ -7,7 +7,7 @@ runtime/activation_checkpointing/config.py and checkpointing.py, runtime/pipe/en
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.deepspeed.keys import (
+from advisor.frameworks.deepspeed.config_keys import (
     AC,
     AC_KEYS,
     OFFLOAD_KEYS,

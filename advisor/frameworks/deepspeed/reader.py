@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from advisor.frameworks.deepspeed.checks import findings
 from advisor.frameworks.deepspeed.config_file import STAGES
-from advisor.frameworks.deepspeed.keys import AC, ZERO
+from advisor.frameworks.deepspeed.config_keys import AC, ZERO
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.setting import Option
 from advisor.reading.document_keys import Keys, put_mapping, put_tree

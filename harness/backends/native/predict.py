@@ -24,8 +24,8 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.flops import replayed_flops
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
 from advisor.time.step_time import optimizer_traffic
-from harness.backends.native.limits import check, is_fully_sharded
 from harness.backends.native.setting import NativeSetting, OpPolicy, parse_native_setting
+from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.trial.trial import Workload
 
 

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from harness.backends.native import probe
-from harness.backends.native.limits import check, is_fully_sharded
+from harness.backends.native.fused_adamw import Optimizer
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.linear import TensorParallel
 from harness.backends.native.modules.model import GptModel, initialise
-from harness.backends.native.modules.settings import LayerSettings
-from harness.backends.native.optimizer import Optimizer
 from harness.backends.native.pipelining import Pipeline
 from harness.backends.native.predict import native_model, native_plan
 from harness.backends.native.process_groups import Groups, make_groups
 from harness.backends.native.setting import parse_native_setting
+from harness.backends.native.unsupported import check, is_fully_sharded
 from harness.backends.training_rank import SEED_STRIDE, job_flops, random_tokens
 from harness.measure.training_step import Recorder
 from harness.trial.result import Flops, Phase

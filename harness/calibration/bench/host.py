@@ -13,7 +13,7 @@ from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.layer import TransformerLayer
-from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.calibration.bench.cases import Case, Kind
 from harness.calibration.bench.timer import Call
 from harness.trial.trial import Device

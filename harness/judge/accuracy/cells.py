@@ -14,7 +14,7 @@ from typing import Any
 
 from advisor.answer.evaluation import LIKELY
 from advisor.base.fields import read_dataclass
-from harness.base.values import grouped
+from harness.base.collections import grouped
 from harness.judge.predicted import Pair
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.trial import Device, Prediction, Trial

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from harness.base.values import grouped, known
+from harness.base.collections import grouped, known
 from harness.judge.accuracy.cells import NONE, Cell, Row
 from harness.judge.predicted import Pair, kendall
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from harness.base.values import Scalar, flatten
+from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.series import Process, metric_names, samples
 from harness.judge.identity import Place, gpu_type, same_workload, workload_key
 from harness.judge.stats import Summary, summarise

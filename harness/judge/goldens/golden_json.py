@@ -28,7 +28,7 @@ from advisor.base.fields import show
 from advisor.base.limits import LARGEST
 from advisor.base.numbers import whole
 from advisor.base.units import significant
-from harness.base.values import Scalar, flatten
+from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.goldens.series import Process, Series
 from harness.judge.metrics import STEP_TIME

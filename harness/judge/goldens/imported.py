@@ -7,7 +7,7 @@ from pathlib import Path
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
-from harness.base.values import Scalar, flatten
+from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.foreign import FIRST_STEP, Layout, guess_layout, read_layout
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.identity import CPU, workload_label

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.report.text import Column, table_lines
-from harness.base.values import Scalar
+from harness.base.collections import Scalar
 from harness.judge.goldens.golden import Golden
 from harness.judge.identity import shown
 from harness.judge.metrics import LOSS, METRICS, find_metric

@@ -9,7 +9,7 @@ import torch
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import fake_batch
 from harness.rehearsal.fake.autograd_graph import ModulePaths, graph_nodes, saved_tensors
-from harness.rehearsal.fake.environment import fake_chunks, megatron_without_gpu
+from harness.rehearsal.fake.without_gpu import fake_chunks, megatron_without_gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.hardware.catalogue import load_gpu
 from harness.backends.megatron_core import translate
-from harness.backends.native.limits import check
+from harness.backends.native.unsupported import check
 from harness.campaign.items import Item, load_campaign
 from harness.cli import calibrate, run
 from harness.cli.main import MODULES

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.base.values import flatten
+from harness.base.collections import flatten
 from harness.judge.identity import (
     Place,
     compared,

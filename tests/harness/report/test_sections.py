@@ -11,7 +11,7 @@ from harness.judge.render import row_line
 from harness.judge.update import golden_of
 from harness.report.document import Document, Section
 from harness.report.facts import Facts, load_facts
-from harness.report.origin import find_calibration
+from harness.report.provenance import find_calibration
 from harness.report.sections import make_document
 from harness.trial.result import TrialStatus
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
-from advisor.frameworks.megatron.lint.given import Given
+from advisor.frameworks.megatron.lint.given_options import Given
 from advisor.frameworks.megatron.lint.recipe_model import another_model, over_recipe
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.raw import RawSettings

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from advisor.base.units import nearest_names
-from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
+from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.performance import is_performance_script, put_script_option
 from advisor.frameworks.megatron.lint.settings import Fault, ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import (

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from advisor.frameworks.megatron.lint.checks import findings, launched, understood
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
-from advisor.frameworks.megatron.lint.python_config import read_ways
-from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.lint.values import (
+from advisor.frameworks.megatron.lint.job_values import (
     model_of_shape,
     read_values,
     recompute_spec,
     recompute_values,
 )
+from advisor.frameworks.megatron.lint.python_config import read_ways
+from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.reading.python_source import PythonSource

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.lint.given import Given
+from advisor.frameworks.megatron.lint.given_options import Given
 from advisor.reading.model_names import named_model
 from advisor.reading.read_configuration import ReadValue
 from advisor.reading.words import Place

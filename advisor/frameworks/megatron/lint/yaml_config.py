@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from advisor.frameworks.megatron.lint.given import KINDS, RENAMED, Kind, field_of
+from advisor.frameworks.megatron.lint.given_options import KINDS, RENAMED, Kind, field_of
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.reading.document_tree import Tree

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from advisor.frameworks.megatron.options.launcher import ASIDE
+from advisor.frameworks.megatron.options.harmless import ASIDE
 from advisor.frameworks.megatron.options.option import Option, Status, dashed
 from advisor.frameworks.megatron.options.table import SECTIONS, rows_of
 

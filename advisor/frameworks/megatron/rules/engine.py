@@ -12,13 +12,13 @@ from advisor.frameworks.megatron.rules import (
     cp_communication,
     cuda_graphs,
     expert_layers,
-    fields,
     launchers,
     layout_precision,
+    missing_fields,
     offloading,
     recompute_fields,
     recompute_labels,
-    training_step,
+    step_faults,
     unmodelled,
 )
 from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
@@ -27,7 +27,7 @@ from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 
 RULES: Final[dict[str, Rule]] = {
-    **fields.RULES,
+    **missing_fields.RULES,
     **layout_precision.RULES,
     **expert_layers.SHAPE_RULES,
     **offloading.LAYER_RULES,
@@ -42,9 +42,9 @@ RULES: Final[dict[str, Rule]] = {
     **launchers.RULES,
     **launchers.OPTIMIZER_RULES,
     **launchers.NEMO_RULES,
-    **training_step.RULES,
+    **step_faults.RULES,
     **recompute_fields.UNREAD_RULES,
-    **training_step.HYBRID_RULES,
+    **step_faults.HYBRID_RULES,
     **recompute_labels.EFFECT_RULES,
     **unmodelled.RULES,
 }

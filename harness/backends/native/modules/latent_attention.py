@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from advisor.layers.operators import Module
 from harness.backends.native.modules.attention import CoreAttention
 from harness.backends.native.modules.kernels import rotate
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.linear import ParallelLinear
 from harness.backends.native.modules.norm import Norm
-from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import Regions
 
 _CORE: Final = frozenset({Module.CORE_ATTENTION})

@@ -11,11 +11,11 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Segment
 from harness.backends.native.modules.kernels import bias_dropout_add
 from harness.backends.native.modules.latent_attention import LatentAttention
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.mlp import Mlp
 from harness.backends.native.modules.moe.layer import MoeLayer
 from harness.backends.native.modules.norm import Norm
 from harness.backends.native.modules.self_attention import SelfAttention
-from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import Regions, policy_contexts, replay_later
 
 _MLP: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2})

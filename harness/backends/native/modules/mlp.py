@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from harness.backends.native.modules.kernels import bias_activation
-from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings
 
 
 class Mlp(nn.Module):

@@ -13,6 +13,7 @@ from advisor.models.options import PositionEmbedding
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from harness.backends.native.modules.kernels import drop
 from harness.backends.native.modules.layer import TransformerLayer
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.linear import (
     ParallelLinear,
     Shard,
@@ -20,7 +21,6 @@ from harness.backends.native.modules.linear import (
     cross_entropy,
 )
 from harness.backends.native.modules.norm import Norm
-from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import replay_later
 
 _WEIGHT_DEVIATION: Final = 0.02

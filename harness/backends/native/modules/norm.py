@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from advisor.models.options import Normalization
 from harness.backends.native.modules.kernels import normalize
-from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings
 
 
 class Norm(nn.Module):

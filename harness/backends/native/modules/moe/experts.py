@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advisor.layers.operators import Module
-from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.regions import Regions
 
 

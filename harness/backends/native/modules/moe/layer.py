@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
+from harness.backends.native.modules.layer_settings import LayerSettings
 from harness.backends.native.modules.mlp import Mlp
 from harness.backends.native.modules.moe.experts import GroupedMlp
 from harness.backends.native.modules.moe.router import Router
-from harness.backends.native.modules.settings import LayerSettings
 from harness.backends.native.regions import Regions
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from advisor.models.options import LoadBalancing, RouterDType, ScoreFunction
-from harness.backends.native.modules.settings import LayerSettings
+from harness.backends.native.modules.layer_settings import LayerSettings
 
 _LEAST_SUM: Final = 1e-20  # of the chosen scores, which divides them
 

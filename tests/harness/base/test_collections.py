@@ -1,6 +1,6 @@
 """What belongs together, what is known, what nothing beats."""
 
-from harness.base.values import front, grouped, known
+from harness.base.collections import front, grouped, known
 
 
 def test_groups_keep_the_order_of_their_first_items() -> None:

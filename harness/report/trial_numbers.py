@@ -6,7 +6,7 @@ from statistics import median
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
-from harness.base.values import known
+from harness.base.collections import known
 from harness.judge.resample import iqr
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import world_size

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.calibration.bench.collectives import ranks
+from harness.calibration.bench.collective_runs import ranks
 from harness.trial.trial import Device
 
 SCRIPT = """
 import json, os, sys
 from harness.calibration.bench.cases import Case, Kind, sample_values
-from harness.calibration.bench.collectives import measure_collectives, ranks
+from harness.calibration.bench.collective_runs import measure_collectives, ranks
 from harness.trial.trial import Device
 
 kinds = (Kind.ALL_GATHER, Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)

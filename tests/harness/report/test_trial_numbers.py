@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.report.facts import Facts
-from harness.report.numbers import Numbers, numbers_of, over_repeats, peaks
+from harness.report.trial_numbers import Numbers, numbers_of, over_repeats, peaks
 from harness.trial.result import MemoryPeak
 
 
