@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from advisor.answer.advice import (
     Advice,
@@ -81,8 +81,12 @@ def _recompute(setting: Setting) -> Recompute:
     return Recompute(
         spec=setting.spec,
         effective_modules=getattr(setting, "effective_modules", ()),
-        **_fields(setting),
+        **{name: value for name, value in _fields(setting).items() if name in _WORDS},
     )
+
+
+_WORDS: Final = frozenset(field.name for field in fields(Recompute))
+"""Parts of a setting that the contract has a key for."""
 
 
 def _candidate(candidate: RankedEvaluation) -> Candidate:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.answer.advice import Rejection
+from advisor.answer.answer import Rejection
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli.main import main

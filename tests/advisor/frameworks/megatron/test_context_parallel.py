@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.flags import bridge_layout_overrides, layout_flags
+from advisor.frameworks.megatron.bridge import bridge_layout_overrides
+from advisor.frameworks.megatron.flags import layout_flags
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check
