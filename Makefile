@@ -1,4 +1,5 @@
 # make advise [ARGS="--model … --gpus …"]   install and answer one request
+# make check                                lint and the tests that need no torch and no processes
 # make test                                 everything that decides whether a change is good
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make lint | make bench | make clean
@@ -16,7 +17,7 @@ ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
-.PHONY: help advise test oracles lint bench clean
+.PHONY: help advise check test oracles lint bench clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -30,6 +31,11 @@ test: lint
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile \
 	  --reruns 1 -r R $(PYTEST_ARGS)
+
+check: lint
+	@echo "== pytest, without torch and processes"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py \
+	  -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
 # process, writes tests/oracles/data/measured.csv anew.

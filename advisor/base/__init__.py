@@ -1,1 +1,1 @@
-"""What every other part rests on: limits of what is read, documents and lines of logs."""
+"""What every other part rests on: units, element types, errors, documents within limits."""

@@ -1,0 +1,142 @@
+"""Writes docs/architecture.md and its drawing, from the imports of both packages."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE, DRAWING = ROOT / "docs" / "architecture.md", ROOT / "docs" / "architecture.svg"
+Graph = dict[str, set[str]]
+
+HEAD = """\
+# Architecture
+
+Two packages: `advisor` predicts, in pure Python; `harness` runs, measures and judges, and builds
+on it. Each folder is one idea. It imports from itself and from folders below it, never upward and
+never in a circle (`tests/test_architecture.py`). `cli` or `api` reads a request, `request` makes a
+job of it, `search` evaluates settings of that job, `report` shows the answer.
+
+A layer is a short list of operators (`layers`). Memory is one walk over it (`memory`), time another
+(`time`). A setting of any framework becomes a neutral plan (`plan`): what is replayed, and what is
+kept. Only `frameworks/<name>` knows a framework's words.
+
+![folders and what they import](architecture.svg)
+
+The drawing and the tables are written by `python scripts/write_architecture.py`.
+"""
+
+
+def folders(package: str) -> Graph:
+    """Folders of a package and the folders of it that each imports from."""
+    found: Graph = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        parts = path.relative_to(ROOT).parts
+        if len(parts) > 2:
+            found.setdefault(parts[1], set()).update(_imported(path, package))
+    return {name: others - {name} for name, others in found.items()}
+
+
+def _imported(path: Path, package: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == package and rest:
+                yield rest.partition(".")[0]
+
+
+def levels(graph: Graph) -> dict[str, int]:
+    """How high each folder stands: one above the highest that it imports."""
+    level: dict[str, int] = {}
+    for name in TopologicalSorter(graph).static_order():
+        level[name] = 1 + max((level[other] for other in graph[name]), default=-1)
+    return level
+
+
+def direct(graph: Graph) -> Graph:
+    """The imports that follow from no others."""
+
+    def below(name: str) -> set[str]:
+        return graph[name].union(*(below(other) for other in graph[name]))
+
+    return {
+        name: others - set[str]().union(*(below(other) for other in others))
+        for name, others in graph.items()
+    }
+
+
+def page() -> str:
+    """docs/architecture.md as the imports have it."""
+    parts = [HEAD]
+    for package in ("advisor", "harness"):
+        graph = folders(package)
+        level = levels(graph)
+        parts.append(f"\n## {package}\n\n| folder | what it is | builds on |\n|---|---|---|\n")
+        for name in sorted(graph, key=lambda name: (-level[name], name)):
+            idea = ast.get_docstring(
+                ast.parse((ROOT / package / name / "__init__.py").read_text(encoding="utf-8"))
+            )
+            line = " ".join((idea or "").split("\n\n")[0].split())
+            others = ", ".join(sorted(direct(graph)[name])) or "nothing"
+            parts.append(f"| `{name}` | {line} | {others} |\n")
+    return "".join(parts)
+
+
+def draw() -> None:
+    """docs/architecture.svg: a box a folder, higher ones above what they import."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": "architecture", "svg.fonttype": "none"})
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 7.5), layout="constrained")
+    for axis, package in zip(axes, ("advisor", "harness"), strict=True):
+        graph = folders(package)
+        level, near = levels(graph), direct(graph)
+        rows: dict[int, list[str]] = {}
+        for name in sorted(graph):
+            rows.setdefault(level[name], []).append(name)
+        at = {
+            name: (column - (len(row) - 1) / 2, height)
+            for height, row in rows.items()
+            for column, name in enumerate(row)
+        }
+        for name, others in near.items():
+            for other in others:
+                axis.annotate(
+                    "",
+                    at[other],
+                    at[name],
+                    arrowprops={
+                        "arrowstyle": "-|>",
+                        "color": "0.6",
+                        "shrinkA": 11,
+                        "shrinkB": 11,
+                        "connectionstyle": "arc3,rad=0.12",
+                    },
+                )
+        for name, (x, y) in at.items():
+            axis.text(
+                x,
+                y,
+                name,
+                ha="center",
+                va="center",
+                fontsize=10,
+                bbox={"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "0.3"},
+            )
+        axis.set_title(package, fontweight="bold")
+        axis.set_xlim(-2.4, 2.4)
+        axis.set_ylim(-0.6, max(rows) + 0.6)
+        axis.axis("off")
+    figure.savefig(DRAWING, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    draw()
+    print(f"wrote {PAGE.relative_to(ROOT)} and {DRAWING.relative_to(ROOT)}")
