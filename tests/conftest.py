@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -23,3 +24,15 @@ def _same_environment() -> Iterator[None]:
     for name in os.environ.keys() - _AT_START.keys():
         if name.startswith("NVTE_"):
             del os.environ[name]
+
+
+def _hear_signals() -> None:
+    """A process in the background, or under nohup, ignores them, and so would all that it starts:
+    tests that send one would wait for nothing."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+_hear_signals()
