@@ -1,5 +1,5 @@
 # make advise [ARGS="--model … --gpus …"]   install and answer one request
-# make check                                lint and the tests that need no torch and no processes
+# make check                                lint and the tests of the advisor
 # make test                                 everything that decides whether a change is good
 # make oracles                              every figure of tests/oracles measured, none looked up
 # make lint | make bench | make clean
@@ -33,7 +33,7 @@ test: lint
 	  --reruns 1 -r R $(PYTEST_ARGS)
 
 check: lint
-	@echo "== pytest, without torch and processes"
+	@echo "== pytest, the advisor"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py \
 	  -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 

@@ -120,11 +120,6 @@ def _error(keys: Keys, rule: str, reason: str, fix: str, source: str, *at: str) 
     return finding(keys, Level.ERROR, rule, reason, fix, source, *at)
 
 
-def key_of(name: str) -> str:
-    """The full key of an option of FSDP, which may stand without its beginning."""
-    return f"{FSDP}.{name if name.startswith('fsdp') else f'fsdp_{name}'}"
-
-
 def _top(keys: Keys) -> Iterator[Finding]:
     if keys.about.get("kind") != "file":
         return

@@ -91,16 +91,6 @@ def muon_memory(
     )
 
 
-def muon_flags(job: Job, revision: Revision) -> Iterator[str]:
-    """Megatron-LM's option; from 0.18 on with the one that deals as before: by default matrices are
-    packed into padded buffers there, and the others go to the distributed optimizer."""
-    if not job.config.optimizer.is_muon:
-        return
-    yield from ("--optimizer", str(job.config.optimizer))
-    if job.config.optimizer is Optimizer.DIST_MUON and revision.at_least(0, 18):
-        yield "--no-use-layer-wise-param-layout"
-
-
 def muon_overrides(job: Job) -> Iterator[str]:
     """Bridge's: it switches on both of a pair of which a recipe has one on (training/config.py)."""
     if not job.config.optimizer.is_muon:
