@@ -6,8 +6,9 @@ while SCHEMA_VERSION is 1 none is renamed or removed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.answer.answer import CalibrationNote, Remedy, Verification
 from advisor.answer.evaluation import StageMemory, TimeBreakdown
@@ -55,8 +56,7 @@ _RATES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recompute:
+class Recompute(Struct, frozen=True, kw_only=True):
     """A recompute setting: `spec` is what `--recompute` takes, the rest its parts in the words of
     Megatron or of the PyTorch stacks; null and empty where the framework has no such word.
 
@@ -80,16 +80,14 @@ class Recompute:
     effective_modules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisedModel(ModelFields):
+class AdvisedModel(ModelFields, frozen=True, kw_only=True):
     """The model's fields, its parameters, and those that one token goes through."""
 
     num_parameters: int
     num_active_parameters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisedGpus(GpuFields):
+class AdvisedGpus(GpuFields, frozen=True, kw_only=True):
     """How many GPUs, of which type, and what its datasheet says: peaks are dense FLOP/s, bandwidths
     bytes/s in one direction a GPU."""
 
@@ -97,8 +95,7 @@ class AdvisedGpus(GpuFields):
     type: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvisedJob(JobConfig):
+class AdvisedJob(JobConfig, frozen=True, kw_only=True):
     """What was asked, with everything looked up: model, layout, GPUs, batch and run-time options.
 
     model_flops_per_step: of all ranks, without replays; null where nothing could be evaluated.
@@ -110,8 +107,7 @@ class AdvisedJob(JobConfig):
     model_flops_per_step: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeNote:
+class RecipeNote(Struct, frozen=True, kw_only=True):
     """The published recipe that the job builds on, and in what that is for another job, a line
     each; empty where there is none."""
 
@@ -119,8 +115,7 @@ class RecipeNote:
     differs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """One setting on one layout, with its place: rank 1 is best.
 
     fits: no rank runs out of memory with a probability of at least 90 %. pareto: no other is better
@@ -165,8 +160,7 @@ class Candidate:
         return next(stage for stage in self.stages if stage.stage == self.peak_stage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedSetting:
+class RejectedSetting(Struct, frozen=True, kw_only=True):
     """A setting that the framework refuses or that cannot act: by which rule, why, what would be
     right, and the source that says so."""
 
@@ -177,8 +171,7 @@ class RejectedSetting:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryShare:
+class MemoryShare(Struct, frozen=True, kw_only=True):
     """Bytes of one named tensor or term on the worst rank: `count` copies of `unit_bytes` each;
     `shape` is empty for terms that are no tensor."""
 
@@ -191,8 +184,7 @@ class MemoryShare:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """Where each byte of the worst rank and each second of a step goes, of one candidate; the
     memory sums to its peak_reserved_bytes, the time to its step_time_seconds."""
 
@@ -201,8 +193,7 @@ class Explanation:
     time: tuple[TimeLine, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """The answer to one request: every legal setting, best first, and what else would help.
 
     fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many

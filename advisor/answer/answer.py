@@ -1,7 +1,8 @@
 """The whole answer to one request: evaluations ranked, what was refused, and what else helps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import Provenance
@@ -9,8 +10,7 @@ from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
     the prediction of the same: `differences` says in what the rehearsed job is another one.
 
@@ -26,8 +26,7 @@ class Verification:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedEvaluation:
+class RankedEvaluation(Struct, frozen=True, kw_only=True):
     """An evaluation with its place: 1 is best; `pareto` where no other is better in both memory
     and time. `notes` say in a few words what the setting buys, or that it buys nothing; `preset`
     where it is the setting that the job's preset ships with; `verification` where --verify asked
@@ -46,8 +45,7 @@ class RankedEvaluation:
         return "; ".join(self.notes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
+class Rejection(Struct, frozen=True, kw_only=True):
     """A setting that the framework refuses or that cannot act, and why."""
 
     setting: Setting
@@ -57,8 +55,7 @@ class Rejection:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Remedy(Struct, frozen=True, kw_only=True):
     """A change outside recompute: effect against the best setting as asked, in bytes and seconds
     (negative is less)."""
 
@@ -68,8 +65,7 @@ class Remedy:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationNote:
+class CalibrationNote(Struct, frozen=True, kw_only=True):
     """Which calibration stands behind the times."""
 
     name: str
@@ -77,8 +73,7 @@ class CalibrationNote:
     summary: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The whole answer to one request; `assumptions` are the choices the advisor made itself.
 
     recipe: the published one that the job builds on; recipe_differs: in what that is for another

@@ -1,8 +1,9 @@
 """What one recompute setting comes to on one job: memory of every stage, time of a step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct
 
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -13,8 +14,7 @@ LIKELY = 0.9
 """Probability from which a setting counts as one that fits: one job in ten may be unlucky."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBreakdown:
+class MemoryBreakdown(Struct, frozen=True, kw_only=True):
     """Bytes of one rank at its peak, by component; they sum to the reserved peak.
 
     transient: gradients of activations, replayed tensors, logits, receive buffers.
@@ -39,8 +39,7 @@ class MemoryBreakdown:
         return self.fixed + self.activations + self.transient + self.overhead
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMemory:
+class StageMemory(Struct, frozen=True, kw_only=True):
     """Peak of the ranks of one pipeline stage.
 
     peak_allocated_bytes compares with torch.cuda.max_memory_allocated; peak_reserved_bytes is what
@@ -57,8 +56,7 @@ class StageMemory:
     peak_phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeBreakdown:
+class TimeBreakdown(Struct, frozen=True, kw_only=True):
     """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step."""
 
     forward: float
@@ -83,8 +81,7 @@ class TimeBreakdown:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationDetail:
+class EvaluationDetail(Struct, frozen=True, kw_only=True):
     """What a report shows of an evaluation beyond what ranks it."""
 
     stages: tuple[StageMemory, ...]
@@ -92,8 +89,7 @@ class EvaluationDetail:
     hardware_flops_per_step: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One setting on one job: memory of every stage and time of one step.
 
     peak_reserved_bytes: of the stage that reserves most. look: the rest, which is worked out for
@@ -111,7 +107,7 @@ class Evaluation:
     budget_bytes: int
     model_flops_per_step: float
     recompute_overhead: float
-    look: Callable[[], EvaluationDetail] = field(repr=False, compare=False)
+    look: Callable[[], EvaluationDetail]
 
     @cached_property
     def _detail(self) -> EvaluationDetail:

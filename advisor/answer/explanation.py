@@ -1,10 +1,9 @@
 """Where the bytes and the seconds of one evaluation go, line by line."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLine:
+class MemoryLine(Struct, frozen=True, kw_only=True):
     """One line of `--explain`: bytes of one named tensor or term on the worst rank.
 
     `count` copies of `unit_bytes` each (layers x microbatches in flight, say); `shape` is empty
@@ -24,8 +23,7 @@ class MemoryLine:
         return round(self.unit_bytes * self.count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLine:
+class TimeLine(Struct, frozen=True, kw_only=True):
     """One line of `--explain`: seconds of one step spent on one operator in one phase."""
 
     phase: str

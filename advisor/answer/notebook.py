@@ -5,16 +5,16 @@ is loaded, and every text is escaped.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 _LEFT: Final = ("layout", "recompute", "note")
 _CELL: Final = "padding:0.2em 0.7em;border:none;background:none;vertical-align:top"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotebookTable:
+class NotebookTable(Struct, frozen=True, kw_only=True):
     """Head and rows as text; `strong` and `faint` say so of each row, `below` stands under all."""
 
     titles: tuple[str, ...]

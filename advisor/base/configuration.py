@@ -6,9 +6,10 @@ is packaged with the advisor. Listing names lists folders; only the file that is
 """
 
 import os
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError
@@ -33,8 +34,7 @@ class Group(StrEnum):
     CAMPAIGN = "campaign"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """A YAML file that holds a mapping: where it lies and its top-level keys and values."""
 
     path: Path

@@ -1,21 +1,20 @@
-"""Strict reading of plain values into frozen dataclasses: wrong keys and types are UserErrors."""
+"""Strict reading of plain values into records: wrong keys and types are UserErrors."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
 from advisor.base.units import nearest_names
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T", bound=Struct)
 
 _BOOLEANS = {
     "true": True,
@@ -30,7 +29,7 @@ _BOOLEANS = {
 _SHOWN_LENGTH = 60
 
 
-def read_dataclass(cls: type[T], values: Mapping[str, object], file: object, prefix: str = "") -> T:
+def read_record(cls: type[T], values: Mapping[str, object], file: object, prefix: str = "") -> T:
     """An instance of `cls` from the keys of a file.
 
     Raises UserError, which names file and key, on an unknown or missing key, a value of another
@@ -38,8 +37,7 @@ def read_dataclass(cls: type[T], values: Mapping[str, object], file: object, pre
     """
     given = read_fields(cls, values, file, prefix)
     for field in fields(cls):
-        required = field.default is MISSING and field.default_factory is MISSING
-        if required and field.name not in given:
+        if field.required and field.name not in given:
             raise UserError(
                 f"{file}: {prefix}{field.name}", "(none)", "is missing and has no default"
             )
@@ -52,7 +50,7 @@ def read_dataclass(cls: type[T], values: Mapping[str, object], file: object, pre
 
 
 def read_fields(
-    cls: "type[DataclassInstance]", values: Mapping[str, object], file: object, prefix: str = ""
+    cls: type[Struct], values: Mapping[str, object], file: object, prefix: str = ""
 ) -> dict[str, Any]:
     """Values of the keys given, converted to the types of the fields of `cls`."""
     hints = field_types(cls)
@@ -71,9 +69,7 @@ def override_all(instance: T, texts: Mapping[str, str], prefix: str) -> T:
     return replace(instance, **parse_all(type(instance), texts, prefix))
 
 
-def parse_all(
-    cls: "type[DataclassInstance]", texts: Mapping[str, str], prefix: str
-) -> dict[str, Any]:
+def parse_all(cls: type[Struct], texts: Mapping[str, str], prefix: str) -> dict[str, Any]:
     """Values of fields of `cls` that a command line spells; `prefix` as in override_all."""
     hints, values = field_types(cls), {}
     for key, text in texts.items():
@@ -113,7 +109,7 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
     inner = optional_type(annotation)
     if inner is not None:
         return None if value is None else convert(value, inner, file, path)
-    if get_origin(annotation) in (tuple, dict) or _is_dataclass(annotation):
+    if get_origin(annotation) in (tuple, dict) or is_record(annotation):
         return _composite(value, annotation, file, path)
     where = _where(file, path)
     if isinstance(annotation, type) and issubclass(annotation, StrEnum):
@@ -124,7 +120,7 @@ def convert(value: object, annotation: Any, file: object, path: str) -> Any:
 
 
 def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
-    """`value` as a tuple, a mapping or a dataclass, each part converted."""
+    """`value` as a tuple, a mapping or a record, each part converted."""
     where = _where(file, path)
     if get_origin(annotation) is tuple:
         if not isinstance(value, list | tuple):
@@ -135,11 +131,12 @@ def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
     if get_origin(annotation) is dict:
         kind = get_args(annotation)[1]
         return {key: convert(item, kind, file, f"{path}.{key}") for key, item in value.items()}
-    return read_dataclass(annotation, value, file, f"{path}.")
+    return read_record(annotation, value, file, f"{path}.")
 
 
-def _is_dataclass(annotation: Any) -> bool:
-    return isinstance(annotation, type) and is_dataclass(annotation)
+def is_record(annotation: Any) -> bool:
+    """Whether a type is that of a record."""
+    return isinstance(annotation, type) and issubclass(annotation, Struct)
 
 
 def _where(file: object, path: str) -> str:
@@ -159,10 +156,10 @@ def show_path(path: object) -> str:
 
 
 @cache
-def field_types(cls: "type[DataclassInstance]") -> dict[str, Any]:
-    """Field names of a dataclass, with their types."""
+def field_types(cls: type[Struct]) -> dict[str, Any]:
+    """Field names of a record, with their types."""
     hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls) if field.init}
+    return {name: hints[name] for name in cls.__struct_fields__}
 
 
 def optional_type(annotation: Any) -> Any:

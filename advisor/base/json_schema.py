@@ -1,26 +1,25 @@
-"""A JSON Schema (draft 2020-12) of a tree of dataclasses, as base.plain_json writes them."""
+"""A JSON Schema (draft 2020-12) of a tree of records, as base.plain_json writes them."""
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
-from advisor.base.fields import field_types, optional_type
+from msgspec import Struct
+from msgspec.structs import fields
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from advisor.base.fields import field_types, is_record, optional_type
 
 _SCALARS: Final = {bool: "boolean", int: "integer", float: "number"}
 
 
 def json_schema(
-    cls: "type[DataclassInstance]",
+    cls: type[Struct],
     *,
     title: str,
     instead: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """The schema of `cls`, with every dataclass below it under ``$defs``.
+    """The schema of `cls`, with every record below it under ``$defs``.
 
     A key is required where its field has no default; further keys are allowed, for they may be
     added. instead: schemas of fields of `cls` that are not written as their type says.
@@ -36,13 +35,9 @@ def json_schema(
     }
 
 
-def _object(cls: "type[DataclassInstance]", definitions: dict[str, Any]) -> dict[str, Any]:
+def _object(cls: type[Struct], definitions: dict[str, Any]) -> dict[str, Any]:
     hints = field_types(cls)
-    required = [
-        field.name
-        for field in fields(cls)
-        if field.default is MISSING and field.default_factory is MISSING
-    ]
+    required = [field.name for field in fields(cls) if field.required]
     return {
         "type": "object",
         "description": " ".join(inspect.cleandoc(cls.__doc__ or "").split()),
@@ -62,7 +57,7 @@ def _schema(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _schema(arguments[1], definitions)}
     if annotation is Any:
         return {}
-    if is_dataclass(annotation):
+    if is_record(annotation):
         return _reference(annotation, definitions)
     if issubclass(annotation, StrEnum):
         return {"type": "string", "enum": [member.value for member in annotation]}

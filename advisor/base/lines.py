@@ -6,9 +6,10 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
@@ -26,8 +27,7 @@ class DamagedError(Exception):
     """A compressed file that cannot be read beyond this point, or whose checksum fails."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """A line without colours and with single blanks; rank as a launcher's prefix says.
 
     whole: it has its end. What a file breaks off in is not: its last number may be half a number.

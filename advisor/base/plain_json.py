@@ -1,28 +1,26 @@
-"""A tree of dataclasses as plain JSON values, and back.
+"""A tree of records as plain JSON values, and back.
 
-The dataclasses are the only description: base.json_schema writes down the same as a JSON Schema.
+The records are the only description: base.json_schema writes down the same as a JSON Schema.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, optional_type, read_dataclass
+from advisor.base.fields import field_types, is_record, optional_type, read_record
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T", bound=Struct)
 
 
 def to_plain(value: Any) -> Any:
-    """`value` with dataclasses as objects, tuples as lists, enums as their strings; null for a
+    """`value` with records as objects, tuples as lists, enums as their strings; null for a
     number that JSON cannot say (an infinity, NaN)."""
-    if is_dataclass(value):
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -32,7 +30,7 @@ def to_plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_text(value: "DataclassInstance") -> str:
+def to_text(value: Struct) -> str:
     """Strict JSON with a final newline, keys in the order of the fields."""
     return json.dumps(to_plain(value), allow_nan=False, ensure_ascii=False, indent=2) + "\n"
 
@@ -49,13 +47,13 @@ def from_text(cls: type[T], text: str, where: str) -> T:
         raise UserError(where, "(text)", f"is not valid JSON: {error}") from None
     if not isinstance(values, Mapping):
         raise UserError(where, type(values).__name__, "must be one JSON object")
-    return read_dataclass(cls, _known(cls, values), where)
+    return read_record(cls, _known(cls, values), where)
 
 
 def _known(annotation: Any, value: Any) -> Any:
-    """`value` without keys that the dataclasses of `annotation` do not have."""
+    """`value` without keys that the records of `annotation` do not have."""
     annotation = optional_type(annotation) or annotation
-    if isinstance(value, Mapping) and isinstance(annotation, type) and is_dataclass(annotation):
+    if isinstance(value, Mapping) and is_record(annotation):
         hints = field_types(annotation)
         return {key: _known(hints[key], item) for key, item in value.items() if key in hints}
     if isinstance(value, list) and get_origin(annotation) is tuple:

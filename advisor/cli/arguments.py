@@ -3,10 +3,11 @@
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.request.request import Request, SearchScope
@@ -34,8 +35,7 @@ class UsageError(Exception):
     """A command line that cannot be read; the message is one line without the program's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """One `advise` command: the request, and how to show its answer.
 
     `top` None means: the ten best on a page, all in JSON and CSV. `explain` is a rank, `verify` the
@@ -89,7 +89,7 @@ def parse(arguments: Sequence[str]) -> Options:
     for field, flag, example in (("model", "--model", "llama3_70b"), ("gpus", "--gpus", "32xH100")):
         if values.get(field) is None and source is None:
             raise UsageError(f"{flag}: is missing; write e.g. {flag} {example}")
-    wanted = {field.name for field in fields(Request)}
+    wanted = set(Request.__struct_fields__)
     request = {k: v for k, v in values.items() if k in wanted and v is not None}
     request["recompute"] = tuple(request.get("recompute", ()))
     request["overrides"] = overrides
@@ -113,8 +113,7 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
     return folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesOptions:
+class RulesOptions(Struct, frozen=True, kw_only=True):
     """`advise rules`: whose rules, of which release, and a word that they must have."""
 
     framework: str | None = None

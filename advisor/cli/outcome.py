@@ -1,7 +1,8 @@
 """What a command comes to, before anything is printed."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 FITS: Final = 0
 NOTHING_FITS: Final = 1
@@ -9,8 +10,7 @@ WRONG: Final = 2
 INTERRUPTED: Final = 130
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """Text for stdout, lines for stderr, and the exit code."""
 
     text: str

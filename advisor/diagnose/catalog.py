@@ -1,10 +1,11 @@
 """The known failures: texts, causes and fixes, read from configs/failures."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.configuration import SUFFIX, load_yaml, packaged_configs
 from advisor.diagnose.template import Template
@@ -52,8 +53,7 @@ _EVIDENCE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One real occurrence: where a text was seen, why, and what helped.
 
     when: the reading of the numbers for which the case is meant (advisor/diagnose/meaning.py);
@@ -73,8 +73,7 @@ class Case:
     when: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """One recognisable failure. `meaning` is a sentence with the names of readings in braces."""
 
     id: str
@@ -85,8 +84,7 @@ class Failure:
     cases: tuple[Case, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Symptom:
+class Symptom(Struct, frozen=True, kw_only=True):
     """Something that goes wrong without a message, so that no log can show it."""
 
     id: str
@@ -101,8 +99,7 @@ class Symptom:
     evidence: Evidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog:
+class Catalog(Struct, frozen=True, kw_only=True):
     """Everything that is known, in the order of the files."""
 
     failures: tuple[Failure, ...]

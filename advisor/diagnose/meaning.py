@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.limits import MOST_COUNT_DIGITS
 from advisor.base.units import human_bytes
@@ -18,8 +20,7 @@ _SAVE_MEMORY: Final = "recompute more, a smaller micro batch, or more sharding (
 _LARGE_CACHE: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meaning:
+class Meaning(Struct, frozen=True, kw_only=True):
     """A sentence, what to do about it, and the reading that picks among a failure's cases."""
 
     text: str

@@ -3,10 +3,11 @@
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from advisor.base.lines import DamagedError, clean_line, read_pieces
 from advisor.diagnose.catalog import Failure, Severity, load_catalog
@@ -20,8 +21,7 @@ EXCERPT_CHARACTERS: Final = 400
 _EXCEPTION: Final = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Warning): (?:[\w.]+: )?$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A failure at its first occurrence.
 
     line_number: 1-based; rank: as the launcher's prefix prints it, None without a prefix.
@@ -41,8 +41,7 @@ class Finding:
         return next((item.value for item in self.numbers if item.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """All findings of one log, errors before warnings and then in its order. damaged: what follows
     cannot be decompressed."""
 
@@ -51,16 +50,14 @@ class Diagnosis:
     damaged: bool = False
 
 
-@dataclass(slots=True)
-class _Window:
+class _Window(Struct):
     """Lines from one that may begin a message."""
 
     line_number: int
     lines: list[bytes]
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     """First occurrence of a failure, and how often and where it came again."""
 
     failure: Failure
@@ -121,8 +118,7 @@ def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-@dataclass(slots=True, kw_only=True)
-class _Scanner:
+class _Scanner(Struct, kw_only=True):
     """Reads blocks; a block without any anchor costs one search for each and nothing more."""
 
     anchors: tuple[bytes, ...]

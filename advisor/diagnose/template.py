@@ -6,9 +6,10 @@ message that a console wrapped or that has several lines reads like one.
 """
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.limits import LARGEST
 
@@ -31,8 +32,7 @@ _NOT_QUOTED: Final = r"""(?<![\w.'"`])"""
 _ANCHOR_LENGTH: Final = 28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """One value read out of a message; `value` is bytes for a size, None for what is no number."""
 
     name: str
@@ -40,8 +40,7 @@ class Reading:
     value: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True, dict=True):
     """One text of a failure.
 
     anchor: the first characters of the text, which must stand on the line where it begins.

@@ -1,8 +1,9 @@
 """What the advisor asks of a framework; everything else knows no framework by name."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
@@ -18,8 +19,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticLabels:
+class StaticLabels(Struct, frozen=True, kw_only=True):
     """What StaticMemory's three parts are made of, for reports: name and source of each."""
 
     weights: tuple[str, str]
@@ -27,8 +27,7 @@ class StaticLabels:
     optimizer: tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FixedMemory:
+class FixedMemory(Struct, frozen=True, kw_only=True):
     """Memory of one stage that no recompute setting changes.
 
     optimizer_step: bytes that it takes while it runs, of step_words.
@@ -49,16 +48,14 @@ class FixedMemory:
         return sum(term.num_bytes for term in self.buffers)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSplits:
+class LayerSplits(Struct, frozen=True):
     """Whether a release splits layers unevenly at all, and whether by a text of every chunk."""
 
     unevenly: bool = False
     by_text: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JobChange:
+class JobChange(Struct, frozen=True):
     """Another job in words, why it may help, and how to make it (UserError where it is illegal)."""
 
     words: str
@@ -66,8 +63,7 @@ class JobChange:
     make: Callable[[], Job]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulesOverview:
+class RulesOverview(Struct, frozen=True, kw_only=True):
     """The rules of a release for `advise rules`.
 
     label: framework and release. facts: names of what it takes, and values. rules: heading ("" for

@@ -1,10 +1,11 @@
 """The frameworks that are known by name; each is imported when it is asked for."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -14,8 +15,7 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
-class _Registration:
+class _Registration(Struct, frozen=True):
     """label: what pages call it. load: makes its adapter."""
 
     label: str

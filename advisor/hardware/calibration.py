@@ -1,12 +1,13 @@
 """Efficiencies that turn datasheet peaks into times, with what they were fitted on."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
+
 from advisor.base.configuration import Group, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.hardware.gpu import Gpu
 
 
@@ -18,8 +19,7 @@ class Provenance(StrEnum):
     DATASHEET = "datasheet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(Struct, frozen=True, kw_only=True):
     """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
 
     gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
@@ -114,4 +114,4 @@ def load_calibration(gpu: Gpu, config_dir: Path | None = None) -> Calibration:
     """The calibration that configs/hardware names for `gpu`, else the datasheet one."""
     name = gpu.calibration or "datasheet"
     document = load_config(Group.CALIBRATION, name, config_dir, "calibration")
-    return read_dataclass(Calibration, document.values, document.path)
+    return read_record(Calibration, document.values, document.path)

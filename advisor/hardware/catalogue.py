@@ -8,14 +8,15 @@ A100 or H100 is the 80 GB SXM part. Case does not matter; the names that torch a
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass, show
+from advisor.base.fields import read_record, show
 from advisor.base.units import GIB, nearest_names
 from advisor.hardware.gpu import Gpu
 
@@ -27,8 +28,7 @@ _NOISE: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Datasheet:
+class Datasheet(Struct, frozen=True, kw_only=True):
     """One GPU type as its file has it: GiB = 2^30 bytes, GB = 10^9 bytes, bandwidths per second.
 
     Peaks are dense; bandwidths are one direction of one GPU. Without NVLink its fields are left
@@ -51,10 +51,10 @@ class Datasheet:
     notes: str = ""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and value <= 0 and field.name != _NVLINK:
-                raise UserError(field.name, value, "must be positive")
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int | float) and value <= 0 and name != _NVLINK:
+                raise UserError(name, value, "must be positive")
         if (self.nvlink_domain_size > 1) != (self.nvlink_gb_per_second > 0):
             raise UserError(
                 "nvlink_domain_size",
@@ -97,7 +97,7 @@ def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
     document = load_config(Group.HARDWARE, name, config_dir, _FLAG)
     values = dict(document.values)
     _check_sources(values.pop("sources", {}), document.path)
-    return read_dataclass(Datasheet, values, document.path).gpu(name)
+    return read_record(Datasheet, values, document.path).gpu(name)
 
 
 def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
@@ -112,7 +112,7 @@ def resolve_gpu(gpu_type: str, config_dir: Path | None = None) -> str:
 
 def _check_sources(sources: object, path: Path) -> None:
     """Where the numbers come from is for readers; only its keys are checked."""
-    known = [field.name for field in fields(Datasheet)]
+    known = list(Datasheet.__struct_fields__)
     if not isinstance(sources, Mapping):
         raise UserError(f"{path}: sources", show(sources), "must map a field to its source")
     for key in sources:

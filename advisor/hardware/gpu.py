@@ -1,12 +1,11 @@
 """Datasheet facts of one GPU type, read from configs/hardware."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.base.dtypes import Precision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuFields:
+class GpuFields(Struct, frozen=True, kw_only=True):
     """What a datasheet says of a GPU type; peaks are dense, bandwidths one direction per GPU.
 
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
@@ -30,8 +29,7 @@ class GpuFields:
     fp4_flops: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(GpuFields):
+class Gpu(GpuFields, frozen=True, kw_only=True):
     """One GPU type by its name, e.g. ``H100-SXM-80GB``."""
 
     name: str

@@ -1,8 +1,9 @@
 """One training job: model, layout, hardware, batch and precision, checked together."""
 
 import re
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
@@ -43,8 +44,7 @@ class Optimizer(StrEnum):
         return self is not Optimizer.ADAM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobConfig:
+class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
     ``main_grads_dtype`` is the type of Megatron's contiguous gradient buffer (bf16 where
@@ -211,8 +211,7 @@ _NEWEST_TRANSFORMER_ENGINE = "2.20"
 _POSITIVE = ("seq_length", "micro_batch_size", "global_batch_size", "mean_packed_length")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """A complete, legal job; construction raises UserError on a relation that does not hold."""
 
     model: ModelSpec

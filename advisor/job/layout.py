@@ -1,9 +1,10 @@
 """How a job is spread over GPUs: the parallel degrees, in Megatron's names."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from math import prod
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
@@ -22,8 +23,7 @@ class DataParallelSharding(StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelLayout:
+class ParallelLayout(Struct, frozen=True, kw_only=True):
     """Degrees of parallelism of one job; their product is the number of GPUs.
 
     ``virtual_pipeline_model_parallel_size`` counts model chunks per pipeline stage; 1 is the plain

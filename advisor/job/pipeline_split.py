@@ -7,9 +7,10 @@ transformer/pipeline_parallel_layer_layout.py.
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
@@ -22,8 +23,7 @@ from advisor.models.spec import ModelSpec
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChunk:
+class ModelChunk(Struct, frozen=True):
     """Consecutive layers of one virtual pipeline stage, and the ends of the model it holds.
 
     Behind the layers of the decoder there may be others, by their role (see LayerKind).
@@ -48,8 +48,7 @@ Stages = tuple[tuple[ModelChunk, ...], ...]
 """Chunks by pipeline stage, then by virtual stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """What one stage holds, as indices into the distinct chunks and layer groups of a Pipeline.
 
     chunks: its distinct chunks. classes: for every chunk in order, its index into `chunks`.

@@ -1,8 +1,9 @@
 """How many tokens a rank routes, sends, receives and computes in one MoE layer."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.operators import Tensor
@@ -11,8 +12,7 @@ from advisor.models.options import RouterDType, TokenDispatcher
 from advisor.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeTokens:
+class MoeTokens(Struct, frozen=True, kw_only=True):
     """Rows of the tensors of one MoE layer on one rank, routing balanced but for the imbalance.
 
     local: tokens of the rank. routed: their copies for the experts they go to, topk each.

@@ -5,11 +5,12 @@ folds over it (advisor.memory, advisor.time, advisor.plan.flops).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, wraps
 from math import prod
 from typing import ParamSpec
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 
@@ -97,8 +98,7 @@ class Group(StrEnum):
     EXPERT_TENSOR_AND_MODEL = "tp_ep"
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """An activation of one rank: local (already sharded) shape and element type.
 
     Two operators that name the same tensor share its storage: it is counted once. A view has a
@@ -132,8 +132,7 @@ class Tensor:
         return Tensor(name, shape, self.dtype, self.storage)
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """A parameter of one rank: local shape; `tp_sharded` tells whether TP ranks hold parts of it.
 
     `in_linear` marks weights of linear layers, whose gradient a fused GEMM accumulates. Of a routed
@@ -153,8 +152,7 @@ class Weight:
         return prod(self.shape) * self.copies
 
 
-@dataclass(frozen=True, slots=True)
-class Gemm:
+class Gemm(Struct, frozen=True):
     """[m, k] x [k, n]: forward work of one linear layer on this rank, 2 m n k FLOPs.
 
     quantized: in the job's 8 or 4 bits, if it has such a precision.
@@ -171,8 +169,7 @@ class Gemm:
         return 2 * self.m * self.n * self.k
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One communication; `num_bytes` is the full (gathered) tensor, or what a rank sends in an
     all-to-all, its own share included.
 
@@ -186,8 +183,7 @@ class Collective:
     overlapped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """One step of a layer on one rank, one microbatch.
 
     inputs, outputs: activations read and written; those in `outputs` get a gradient.

@@ -1,8 +1,10 @@
 """Parameter counts, as model cards print them: a fold over the operators' weights."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.megatron.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
@@ -12,8 +14,7 @@ from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterCount:
+class ParameterCount(Struct, frozen=True, kw_only=True):
     """Parameters of a whole model by where they stand; the vocabulary is not padded.
 
     embedding: word embeddings and learned positions. layers: all transformer layers.

@@ -1,6 +1,6 @@
 """Local sizes of one rank: what every operator's tensors are made of."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
@@ -8,8 +8,7 @@ from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankShape:
+class RankShape(Struct, frozen=True, kw_only=True):
     """Model, batch and the degrees that cut tensors: the key under which layers are cached.
 
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a

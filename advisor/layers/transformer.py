@@ -1,6 +1,6 @@
 """The operators of one transformer layer, in execution order."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.attention import attention_operators

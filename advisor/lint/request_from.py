@@ -6,8 +6,10 @@ by its number, `train.sh#2`.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.names import Framework
@@ -19,8 +21,7 @@ _FLAG: Final = "--from"
 _NUMBERED: Final = re.compile(r"(.+)#(\d+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadJob:
+class ReadJob(Struct, frozen=True, kw_only=True):
     """The job of a file: its Request, and the configuration that it came of."""
 
     request: Request
@@ -51,7 +52,7 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
     """The Request of a configuration; what `given` says wins."""
-    flags = {field.name for field in fields(Request)}
+    flags = set(Request.__struct_fields__)
     values: dict[str, Any] = {"framework": str(configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version

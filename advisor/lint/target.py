@@ -3,10 +3,12 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
@@ -30,8 +32,7 @@ _TREES: Final = (".yaml", ".yml", ".json", ".toml")
 _MOST: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LintReport:
+class LintReport(Struct, frozen=True, kw_only=True):
     """What one target holds: its configurations, each with its findings."""
 
     target: str
@@ -56,8 +57,7 @@ class LintReport:
         return int(any(finding.level is not Level.NOTE for finding in self.findings))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTarget:
+class ReadTarget(Struct, frozen=True, kw_only=True):
     """The configurations of a target, each with the reader that understands it."""
 
     name: str

@@ -1,7 +1,8 @@
 """Activation peak of one pipeline stage: what is in flight, and the pass that needs most."""
 
-from dataclasses import dataclass
 from operator import mul
+
+from msgspec import Struct
 
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
@@ -10,8 +11,7 @@ from advisor.memory.static import GRADIENT_COPIES
 from advisor.plan.schedule import schedule_points
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActivationPeak:
+class ActivationPeak(Struct, frozen=True, kw_only=True):
     """Bytes of one rank at its peak beyond weights, gradients, optimizer states and buffers.
 
     kept: saved tensors of all microbatches in flight. transient: what the running pass has beyond

@@ -1,8 +1,9 @@
 """From allocated to reserved: fragmentation, CUDA context and communicators, each with a spread."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import erf, sqrt
+
+from msgspec import Struct
 
 from advisor.base.dtypes import Precision
 from advisor.base.units import MIB
@@ -38,8 +39,7 @@ _COMMUNICATOR_SPREAD = 300 * 10**6
 _CONTEXT = NamedBytes("CUDA context", _CONTEXT_BYTES, "measured on H100 and H200, torch 2.11")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reserved:
+class Reserved(Struct, frozen=True, kw_only=True):
     """Reserved peak of one rank: allocated bytes, fragmentation and fixed terms, whose sum `total`
     is what the card must give; `spread` is one sigma."""
 

@@ -1,13 +1,13 @@
 """Live storages of a walk over operators, and the gradients among them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from advisor.layers.operators import Operator, Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The most bytes alive at once, and the operator that ran then."""
 
     num_bytes: int = 0
@@ -18,8 +18,7 @@ class Peak:
         return Peak(num_bytes, point) if num_bytes > self.num_bytes else self
 
 
-@dataclass(slots=True)
-class Arena:
+class Arena(Struct):
     """Live storages by name, and the most that were alive at once.
 
     `spent` counts bytes dropped here that the caller may keep; held_peak is the peak if it does.

@@ -1,7 +1,10 @@
 """Bytes of one model chunk, one microbatch: its blocks in a row, forward and backward."""
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.megatron.ends import embedding_operators, embedding_weights, head_groups
 from advisor.layers.operators import Module
@@ -15,8 +18,7 @@ from advisor.models.layer_kind import Role
 from advisor.plan.recompute_plan import RecomputePlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkFootprint:
+class ChunkFootprint(Struct, frozen=True, kw_only=True):
     """What one microbatch of one chunk keeps, and the most it needs in either pass (kept bytes
     included), above what was alive before its forward. left: what its backward leaves until the
     next forward of the chunk. unsure: by how much kept may differ, one sigma."""
@@ -28,8 +30,7 @@ class ChunkFootprint:
     unsure: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionMask:
+class AttentionMask(Struct, frozen=True):
     """Bytes of the boolean mask that comes with a microbatch: this rank's [b, 1, s / cp, s], and
     the whole one that it is cut from (megatron-core 0.19.2 utils.py, get_batch_on_this_cp_rank)."""
 
@@ -42,13 +43,16 @@ class AttentionMask:
         return self.num_bytes + self.uncut_bytes if self.uncut_bytes > self.num_bytes else 0
 
 
+NO_MASK: Final = AttentionMask()
+
+
 @lru_cache(maxsize=8192)
 def chunk_footprint(
     shape: RankShape,
     plan: RecomputePlan,
     first: bool,
     last: bool,
-    attention_mask: AttentionMask = AttentionMask(),
+    attention_mask: AttentionMask = NO_MASK,
     working_set: WorkingSet | None = None,
 ) -> ChunkFootprint:
     """Footprint of a chunk under `plan`; `first` holds the embedding, `last` norm, head and loss.

@@ -1,7 +1,9 @@
 """The blocks of a chunk: consecutive equal units of layers, checkpoints, or an end of the model."""
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
@@ -23,8 +25,7 @@ from advisor.plan.recompute_plan import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """Consecutive equal units of a chunk: layers, checkpoints, or one of its ends.
 
     left, left_gradient: a MoE layer's dispatcher holds the probabilities of its last forward, and

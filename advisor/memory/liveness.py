@@ -6,8 +6,9 @@ and Megatron's checkpoints do (checked against Megatron Core in tests/oracles).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.layers.operators import Operator, Tensor
 from advisor.memory.arena import Arena, Gradients, Peak
@@ -21,8 +22,7 @@ from advisor.plan.recompute_plan import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerFootprint:
+class LayerFootprint(Struct, frozen=True, kw_only=True):
     """Bytes of one group of operators, one microbatch, above what was alive before its forward.
 
     kept: alive from forward to backward. forward and backward: the most alive in either pass, kept

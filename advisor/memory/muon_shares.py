@@ -10,8 +10,9 @@ Source: megatron-core 0.16.1 optimizer/muon.py, optimizer/layer_wise_optimizer.p
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.job.layout import ParallelLayout
@@ -29,8 +30,7 @@ _OF_ADAM = frozenset({"word_embeddings.weight", "output_layer.weight", "conv1d.w
 third dimension of one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MuonShare:
+class MuonShare(Struct, frozen=True, kw_only=True):
     """What the optimizer of one rank updates: parameters, bytes of their states, FLOPs of their
     orthogonalization. received: parameters of the larger of the groups, dense and experts, whose
     ranks gather them one after another; sent: this rank's own among those, 0 and 0 undealt."""

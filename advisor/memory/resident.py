@@ -1,8 +1,9 @@
 """Buffers that torch counts as allocated and that stay from the first step on."""
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
@@ -23,8 +24,7 @@ _TE_WORKSPACE_BYTES = 4_194_304  # TE pytorch/cpp_extensions/gemm.py, below comp
 _TE_WORKSPACE_HOPPER_BYTES = 33_555_456  # 32 MiB + 1024, from 9.0 on
 
 
-@dataclass(frozen=True, slots=True)
-class NamedBytes:
+class NamedBytes(Struct, frozen=True):
     """A term of the memory that is no activation: name, bytes, source."""
 
     name: str

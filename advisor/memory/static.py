@@ -5,8 +5,9 @@ Source: megatron-core 0.16.1 distributed/param_and_grad_buffer.py, optimizer/dis
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig
@@ -24,8 +25,7 @@ GRADIENT_COPIES = "fp32 copies of the gradients"
 """What an optimizer's step takes beside its states, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StaticMemory:
+class StaticMemory(Struct, frozen=True, kw_only=True):
     """Bytes of one rank that do not depend on the microbatch."""
 
     weights: int

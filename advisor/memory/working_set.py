@@ -5,8 +5,10 @@ back. Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and 
 (run on fake tensors and a fake process group in tests/oracles).
 """
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
@@ -22,8 +24,7 @@ from advisor.memory.static import (
 _ADAM_MOMENTS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingOverhead:
+class ShardingOverhead(Struct, frozen=True, kw_only=True):
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
     its input alone; and what it leaves behind when it has gone back: its gradient shards, less
     gathered parameters that it then frees."""
@@ -34,8 +35,7 @@ class ShardingOverhead:
     left: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkingSet:
+class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each block of a model runs; last_layer is the one whose
     backward comes first. step: bytes when the optimizer runs."""
 
@@ -48,8 +48,7 @@ class WorkingSet:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sharding:
+class Sharding(Struct, frozen=True, kw_only=True):
     """How FSDP2 is applied.
 
     ranks: over which parameters are cut, and expert_ranks those of routed experts under expert
@@ -123,8 +122,7 @@ def stream_pools(shape: RankShape, sharding: Sharding) -> int:
     return sharding.gathered(largest) + sharding.reduced(largest) + shards
 
 
-@dataclass(frozen=True, slots=True)
-class _Layers:
+class _Layers(Struct, frozen=True):
     """Elements of a model's layers: of the largest, and the experts in it; of all, and theirs."""
 
     number: int

@@ -1,6 +1,6 @@
 """Every field of a model's shape, in Megatron's names; `spec.ModelSpec` checks them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.options import (
@@ -22,8 +22,7 @@ from advisor.models.options import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFields:
+class ModelFields(Struct, frozen=True, kw_only=True):
     """Shape and implementation options of one model.
 
     Names, defaults and meaning are those of megatron-core's ``TransformerConfig`` (0.16.1) and

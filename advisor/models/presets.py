@@ -6,9 +6,10 @@ over), `source`, `published_parameters` (value and source) and `notes`. Its name
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from advisor.base.configuration import (
     Document,
@@ -20,7 +21,7 @@ from advisor.base.configuration import (
     unknown_name,
 )
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, read_dataclass, show, show_path
+from advisor.base.fields import convert, field_types, read_record, show, show_path
 from advisor.base.units import nearest_names
 from advisor.models.huggingface.importer import REFUSED, load_huggingface
 from advisor.models.huggingface.keys import CONFIG_FILE
@@ -30,16 +31,14 @@ _FLAG = "--model"
 _YAML = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedParameters:
+class PublishedParameters(Struct, frozen=True, kw_only=True):
     """A parameter count as someone states it, and who does; labels such as "70B" are rounded."""
 
     value: int
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPreset:
+class ModelPreset(Struct, frozen=True, kw_only=True):
     """A model with where its shape comes from and what its authors say its size is."""
 
     spec: ModelSpec
@@ -120,7 +119,7 @@ def _read_preset(document: Document, config_dir: Path | None) -> ModelPreset:
     shape = {"name": document.name}
     about = {key: values.pop(key) for key in _ABOUT if key in values}
     _check_keys(values, path)
-    spec = read_dataclass(ModelSpec, shape | values, path)
+    spec = read_record(ModelSpec, shape | values, path)
     types = field_types(ModelPreset)
     return ModelPreset(
         spec=spec, **{key: convert(about[key], types[key], path, key) for key in about}

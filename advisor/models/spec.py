@@ -1,15 +1,12 @@
 """The shape of a GPT-style transformer, in Megatron's names."""
 
-from dataclasses import dataclass
-
 from advisor.models.checks import check_model
 from advisor.models.layer_kind import LayerKind
 from advisor.models.layer_kinds import layer_kinds
 from advisor.models.model_fields import ModelFields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec(ModelFields):
+class ModelSpec(ModelFields, frozen=True, kw_only=True):
     """A model whose fields have been checked against each other, with what follows from them."""
 
     def __post_init__(self) -> None:

@@ -5,11 +5,13 @@ Memory and cost know only this; a framework's own words become a plan in advisor
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.operators import Module, Operator, Tensor
 from advisor.models.layer_kind import LayerKind
@@ -48,8 +50,7 @@ class Checkpoint(StrEnum):
     EARLY_STOP = "early_stop"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRun:
+class ReplayRun(Struct, frozen=True):
     """Consecutive modules of a layer that are replayed together.
 
     keeps: names of operators whose outputs are kept all the same, needed or not, and not computed
@@ -74,8 +75,7 @@ class ReplayRun:
     kept_bytes_sigma: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InputStorage:
+class InputStorage(Struct, frozen=True):
     """Where the input of a checkpoint waits for its backward.
 
     offloaded: on the host. overlapped: copied there and back by a stream of its own, beside
@@ -92,8 +92,7 @@ ON_DEVICE = InputStorage()
 ON_HOST = InputStorage(offloaded=True)
 
 
-@dataclass(frozen=True, slots=True)
-class LayerReplay:
+class LayerReplay(Struct, frozen=True):
     """What the backward computes again of one layer: all of it, or the members of its runs.
 
     stops_early: only up to the last tensor that the backward needs.
@@ -104,8 +103,7 @@ class LayerReplay:
     runs: tuple[ReplayRun, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """Consecutive layers under one regime.
 
     whole: one checkpoint around all of them: only the first layer's input is kept, cut by TP where
@@ -160,8 +158,7 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RecomputePlan:
+class RecomputePlan(Struct, frozen=True):
     """The segments of one model chunk, in layer order."""
 
     segments: tuple[Segment, ...]

@@ -5,10 +5,11 @@ of DeepSeek-V3): every chunk gets the same number of layers, rounded up; those t
 many are left out at the end, where the output layer and multi-token prediction work as well.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from advisor.base.units import divisors
 from advisor.job.layout import ParallelLayout

@@ -1,14 +1,14 @@
 """Options among the words of a command, and what its launcher says of the GPUs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from advisor.reading.shell.script import Command
 from advisor.reading.words import Place, Word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """An option as it is written, with the words behind it."""
 
     name: str

@@ -1,9 +1,10 @@
 """Settings as keys with values, for frameworks whose configuration is a flat or nested mapping."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import Unknown
@@ -14,8 +15,7 @@ _TRUE: Final = ("true", "yes", "1", "on", "t", "y")
 _FALSE: Final = ("false", "no", "0", "off", "f", "n")
 
 
-@dataclass(slots=True, kw_only=True)
-class Keys:
+class Keys(Struct, kw_only=True):
     """Values by key, `section.key` where they nest; `place` is that of the whole.
 
     faults: what the document's own format refuses.

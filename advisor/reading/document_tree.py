@@ -4,10 +4,11 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.documents import ForeignLoader, compose_yaml
 from advisor.base.errors import UserError
@@ -20,8 +21,7 @@ _TAB: Final = re.compile(r"\t")
 _VARIABLE: Final = re.compile(r"\$\{?\w+\}?|\{\{.*?\}\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(Struct, frozen=True, kw_only=True):
     """A document of nested mappings.
 
     values: the whole of it. places: of the value (YAML, JSON) or the key (TOML) at a path.

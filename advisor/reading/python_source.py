@@ -6,8 +6,9 @@ a way of its own, as in a shell script.
 
 import ast
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.base.errors import UserError
 from advisor.reading.words import Place, Word
@@ -25,8 +26,7 @@ class Unknown:
         return f"${self.text}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """What is assigned or passed, and where."""
 
     value: Any
@@ -38,8 +38,7 @@ class Value:
         return not _holds_unknown(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A call by the dotted name of what is called, with its keyword arguments."""
 
     name: str
@@ -48,8 +47,7 @@ class Call:
     positional: tuple[Value, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class Way:
+class Way(Struct, kw_only=True):
     """One way through a function or the module.
 
     assigned: values of dotted targets, as `cfg.model.num_layers`, the last one that holds.
@@ -78,8 +76,7 @@ class Way:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonSource:
+class PythonSource(Struct, frozen=True, kw_only=True):
     """A module: names that it imports, and every way through it and its functions."""
 
     file: str

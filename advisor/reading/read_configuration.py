@@ -1,9 +1,10 @@
 """What a framework makes of a document: the values that it understands, and what it finds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
@@ -21,8 +22,7 @@ class Level(StrEnum):
     NOTE = "NOTE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Something to be said of a configuration; `place` is where it is written."""
 
     level: Level
@@ -33,8 +33,7 @@ class Finding:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadValue:
+class ReadValue(Struct, frozen=True, kw_only=True):
     """A value by one of our fields, and the option as it is written."""
 
     value: Any
@@ -42,8 +41,7 @@ class ReadValue:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfiguration:
+class ReadConfiguration(Struct, frozen=True, kw_only=True):
     """One job as a document tells it.
 
     values: by path of our fields, as `layout.tensor_model_parallel_size` or `job.seq_length`.
@@ -67,8 +65,7 @@ class ReadConfiguration:
     settings: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """A configuration with its findings.
 
     label: framework and release. understood: its recompute in a few words.

@@ -1,12 +1,13 @@
 """Text that knows where it was written: places, and words put together from pieces of a file."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+
+class Place(Struct, frozen=True, order=True):
     """A position in a file, line and column counted from 1."""
 
     file: str
@@ -24,8 +25,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """Text from one place.
 
     splits: white space in it separates words, as in what an unquoted `$X` stands for.
@@ -44,8 +44,7 @@ class Piece:
         return self if self.splits is splits else replace(self, splits=splits)
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(Struct, frozen=True, dict=True):
     """One word of a command after expansion."""
 
     pieces: tuple[Piece, ...]

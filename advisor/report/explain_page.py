@@ -4,7 +4,6 @@ Every table ends in the number that the ranking shows; the totals are asserted.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 
 from rich.console import Group, RenderableType
@@ -18,7 +17,7 @@ from advisor.report.breaking import spec_lines
 from advisor.report.text import Column, Fitted, beside, indented, table
 from advisor.report.wording import gib
 
-COMPONENTS = tuple(field.name for field in fields(MemoryBreakdown))
+COMPONENTS = MemoryBreakdown.__struct_fields__
 _INDENT = 2
 _TIME_TOLERANCE = 1e-6  # relative: sums of floats in another order
 

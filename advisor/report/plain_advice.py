@@ -1,8 +1,9 @@
 """The ranked answer as plain data: every figure that is worked out when it is looked at, now."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Final
+
+from msgspec.structs import asdict
 
 from advisor.answer.advice import (
     Advice,
@@ -57,7 +58,7 @@ def plain_advice(answer: Answer, *, top: int | None = None, explained: int | Non
 
 
 def _fields(instance: Any) -> dict[str, Any]:
-    return {field.name: getattr(instance, field.name) for field in fields(instance)}
+    return asdict(instance)
 
 
 def _job(job: Job, evaluation: Evaluation | None) -> AdvisedJob:
@@ -85,7 +86,7 @@ def _recompute(setting: Setting) -> Recompute:
     )
 
 
-_WORDS: Final = frozenset(field.name for field in fields(Recompute))
+_WORDS: Final = frozenset(Recompute.__struct_fields__)
 """Parts of a setting that the contract has a key for."""
 
 

@@ -1,9 +1,9 @@
 """The ranking as a table: one row a candidate, with a memory bar as wide as the page allows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from msgspec import Struct
 from rich.bar import Bar
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -26,8 +26,7 @@ _UNBOUNDED = 10_000
 _EXPENDABLE = ("TFLOP/s", "overhead")  # columns that a narrow page leaves out, in this order
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """Head and rows in the width at hand; the layout's columns where layouts are ranked.
 
     A narrow page does without the bars, then breaks the settings, then leaves columns out.
@@ -113,8 +112,7 @@ def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:
     return [cell.ljust(max(map(len, cells))) for cell in cells]
 
 
-@dataclass(frozen=True, slots=True)
-class Gauge:
+class Gauge(Struct, frozen=True):
     """A figure and a bar: `share` of `cells`, with an arrow behind what is more than all."""
 
     figure: str

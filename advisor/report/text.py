@@ -5,10 +5,10 @@ Importing this module imports rich, so only what prints a page may do it.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import Any, Final, TextIO
 
+from msgspec import Struct
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -52,8 +52,7 @@ def plain_lines(content: RenderableType, width: int = MAX_WIDTH) -> list[str]:
     return printed(content, console).removesuffix("\n").split("\n")
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """Lines that depend on the width that they get, and break nowhere else."""
 
     lines: Callable[[int], Sequence[str]]
@@ -70,8 +69,7 @@ class Fitted:
         return Measurement(widest, widest).with_maximum(options.max_width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """Head of one table column: numbers stand right, names left; only what may wrap is broken."""
 
     title: str

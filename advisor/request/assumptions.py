@@ -1,7 +1,8 @@
 """What the request did not say, in the words of the page's `assumed` line."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.job.job import CudaGraphImpl, JobConfig
@@ -14,8 +15,7 @@ from advisor.request.given import Given
 from advisor.request.recipe_choice import RecipeChoice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """A job on its way, as far as words about it need it.
 
     runs_presets: whether the framework runs recipes as they stand. first_framework: the one that

@@ -1,13 +1,10 @@
 """What differs between two answers to the same request, field by field, with both origins."""
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from advisor.request.resolve import Resolution
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 
 def differences(answered: Resolution, usual: Resolution) -> tuple[str, ...]:
@@ -23,15 +20,15 @@ def differences(answered: Resolution, usual: Resolution) -> tuple[str, ...]:
 
 def _between(
     group: str,
-    own: "DataclassInstance",
-    other: "DataclassInstance",
+    own: Struct,
+    other: Struct,
     answered: Resolution,
     usual: Resolution,
 ) -> Iterator[str]:
-    for field in fields(own):
-        value, before = getattr(own, field.name), getattr(other, field.name)
+    for name in own.__struct_fields__:
+        value, before = getattr(own, name), getattr(other, name)
         if value != before:
-            path = f"{group}.{field.name}"
+            path = f"{group}.{name}"
             origins = (answered.origins.get(path), usual.origins.get(path))
             now, then = (f" ({origin})" if origin else "" for origin in origins)
             yield f"{path} {value}{now}, not {before}{then}"

@@ -7,10 +7,12 @@ for that precision. So the preset of a job is found by listing one folder and re
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.configuration import (
     Document,
@@ -22,7 +24,7 @@ from advisor.base.configuration import (
 )
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, read_dataclass, read_fields
+from advisor.base.fields import convert, read_fields, read_record
 from advisor.base.units import nearest_divisors, nearest_names, parse_gpus
 from advisor.frameworks.registry import RECIPE_FRAMEWORKS, framework_of_recipe
 from advisor.hardware.catalogue import load_gpu, resolve_gpu
@@ -36,8 +38,7 @@ from advisor.request.recipes import Recipe, load_recipes, recipe_models
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class Experiment(Struct, frozen=True, kw_only=True):
     """One published job: what runs, on what, how it is laid out, and who says so.
 
     model: a model preset; model_options: fields of it that this job sets, as pairs.
@@ -76,8 +77,7 @@ def load_experiment(name: str, config_dir: Path | None = None) -> Experiment:
     return _read(load_config(Group.EXPERIMENT, name, config_dir, "experiment"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """What a recipe is looked for by; None where the request does not say.
 
     model, gpu_type: names. num_gpus: of the whole job.
@@ -271,7 +271,7 @@ def read_experiment(name: str, values: Mapping[str, object], where: str) -> Expe
         name=name,
         **about,
         layout=_layout(layout, parse_gpus(about["gpus"])[0], where),
-        config=read_dataclass(JobConfig, values, where),
+        config=read_record(JobConfig, values, where),
         model_options=tuple(read_fields(ModelSpec, options, where, "model_options.").items()),
         shipped=shipped,
     )
@@ -285,7 +285,7 @@ def _mapping(value: object, where: str, key: str) -> dict[str, object]:
 
 def _layout(values: dict[str, object], num_gpus: int, where: str) -> ParallelLayout:
     """Layout of all GPUs: data parallelism is what the other degrees leave."""
-    layout = read_dataclass(ParallelLayout, values, where, "layout.")
+    layout = read_record(ParallelLayout, values, where, "layout.")
     if "data_parallel_size" in values:
         return layout
     if num_gpus % layout.world_size:

@@ -1,9 +1,10 @@
 """What a request says, as typed values: flags and KEY=VALUE under the names of the job's fields."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
@@ -22,8 +23,7 @@ _BUDGET: Final = "memory_budget_bytes"
 _JOB_FLAGS: Final = ("seq_length", "micro_batch_size", "global_batch_size", "framework_version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Given(Struct, frozen=True, kw_only=True):
     """What somebody has said of a job; all else is looked up, completed or assumed.
 
     model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
@@ -93,9 +93,9 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
 
 
 def _known_key(path: str) -> str:
-    keys = {f"{group}.{known.name}" for group, cls in GROUPS.items() for known in fields(cls)}
-    name = path.rpartition(".")[2]
-    same = sorted(key for key in keys if key.endswith(f".{name}"))
+    keys = {f"{group}.{name}" for group, cls in GROUPS.items() for name in cls.__struct_fields__}
+    last = path.rpartition(".")[2]
+    same = sorted(key for key in keys if key.endswith(f".{last}"))
     return f"did you mean {same[0]}?" if same else nearest_names(path, keys)
 
 

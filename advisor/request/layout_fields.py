@@ -1,10 +1,12 @@
 """A job's layout: what is given of it, what a recipe lends, and what is left to be chosen."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
 from typing import Any, Final
 
+from msgspec.structs import asdict, replace
+
 from advisor.base.errors import UserError
+from advisor.base.record import defaults
 from advisor.base.units import nearest_divisors
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CpCommType
@@ -73,7 +75,7 @@ def reshaped(
     anew = [name for name in _SHAPING if name in given]
     if base is None and not anew:
         return None
-    values = {field.name: getattr(base, field.name) for field in fields(base)} if base else {}
+    values = asdict(base) if base else {}
     if base is not None:
         _drop_what_follows(values, given)
         if base.world_size != num_gpus:
@@ -127,17 +129,18 @@ def layout_origins(
     if layout is None:
         return {}
     found = {}
-    for field in fields(layout):
-        value = getattr(layout, field.name)
-        if field.name in given:
+    usual = defaults(ParallelLayout)
+    for name in layout.__struct_fields__:
+        value = getattr(layout, name)
+        if name in given:
             origin = GIVEN
-        elif preset is not None and value == getattr(preset.layout, field.name) != field.default:
+        elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
             origin = recipe(preset.name)
-        elif value == field.default:
+        elif value == usual.get(name):
             origin = default
         else:
-            origin = assumed(_FOLLOWS.get(field.name, "the other values ask for it"))
-        found[f"layout.{field.name}"] = origin
+            origin = assumed(_FOLLOWS.get(name, "the other values ask for it"))
+        found[f"layout.{name}"] = origin
     return found
 
 

@@ -1,9 +1,11 @@
 """What the choice of Adam or Muon changes in a job beside the optimizer's own name."""
 
-from dataclasses import fields, replace
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from advisor.base.errors import UserError
+from advisor.base.record import defaults
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import JobConfig, Optimizer
 from advisor.request.experiments import Experiment
@@ -40,9 +42,8 @@ def under_optimizer(preset: Experiment, optimizer: Optimizer) -> Experiment:
     if not optimizer.is_muon:
         layout = replace(preset.layout, use_distributed_optimizer=True)
         return replace(preset, layout=layout, config=replace(preset.config, optimizer=optimizer))
-    adams: dict[str, Any] = {
-        field.name: field.default for field in fields(JobConfig) if field.name in ADAMS_ALONE
-    }
+    usual = defaults(JobConfig)
+    adams: dict[str, Any] = {name: usual[name] for name in ADAMS_ALONE}
     return replace(preset, config=replace(preset.config, optimizer=optimizer, **adams))
 
 

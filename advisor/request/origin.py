@@ -1,14 +1,15 @@
 """Where each value of a job comes from: data that pages, JSON and the API read."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import replace
 
-T = TypeVar("T", bound="DataclassInstance")
+from advisor.base.record import defaults
+
+T = TypeVar("T", bound=Struct)
 
 
 class OriginKind(StrEnum):
@@ -21,8 +22,7 @@ class OriginKind(StrEnum):
     SEARCHED = "searched"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Who decided a value; `detail` is the recipe's name, the framework's release, or the reason.
 
     As text: ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY``,
@@ -57,8 +57,7 @@ def assumed(why: str) -> Origin:
     return Origin(OriginKind.ASSUMED, why)
 
 
-@dataclass(frozen=True, slots=True)
-class Sourced(Generic[T]):
+class Sourced(Struct, Generic[T], frozen=True):
     """A value whose fields know their origins; a field without one has its default."""
 
     value: T
@@ -79,24 +78,23 @@ class Sourced(Generic[T]):
     def named(self, group: str, default: Origin) -> dict[str, Origin]:
         """``GROUP.FIELD`` -> origin, of every field."""
         return {
-            f"{group}.{field.name}": self.origins.get(field.name, default)
-            for field in fields(self.value)
+            f"{group}.{name}": self.origins.get(name, default)
+            for name in self.value.__struct_fields__
         }
 
 
-def stated_fields(value: "DataclassInstance", besides: Collection[str] = ()) -> dict[str, Any]:
+def stated_fields(value: Struct, besides: Collection[str] = ()) -> dict[str, Any]:
     """Fields that differ from their class's defaults, but for those of `besides`."""
+    usual = defaults(type(value))
     return {
-        field.name: getattr(value, field.name)
-        for field in fields(value)
-        if field.name not in besides and getattr(value, field.name) != field.default
+        name: stated
+        for name in value.__struct_fields__
+        if name not in besides and (stated := getattr(value, name)) != usual.get(name, NODEFAULT)
     }
 
 
 def changed_fields(one: T, other: T) -> tuple[str, ...]:
     """Names of the fields in which two values of a class differ."""
     return tuple(
-        field.name
-        for field in fields(one)
-        if getattr(one, field.name) != getattr(other, field.name)
+        name for name in one.__struct_fields__ if getattr(one, name) != getattr(other, name)
     )

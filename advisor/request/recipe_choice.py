@@ -2,9 +2,11 @@
 sequence length."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import log2
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.models.spec import ModelSpec
@@ -23,8 +25,7 @@ from advisor.request.recipes import Recipe
 DEFAULT_SEQ_LENGTH: Final = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeChoice:
+class RecipeChoice(Struct, frozen=True, kw_only=True):
     """The recipe that was chosen, or none.
 
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the

@@ -10,10 +10,11 @@ the model that is asked for is opened, and only the row that is chosen is conver
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.configuration import Group, config_folders
 from advisor.base.documents import read_csv
@@ -48,8 +49,7 @@ SUFFIX: Final = ".csv"
 _GROUPS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True):
     """One row: gpu_types are those that the source names, shipped_recompute is a SPEC.
 
     values: the cells that are not empty, by column, unconverted.

@@ -1,9 +1,10 @@
 """What the command line asks for, before anything is looked up or chosen."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from advisor.models.presets import ModelSource
@@ -16,8 +17,7 @@ class SearchScope(StrEnum):
     LAYOUT = "layout"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """Raw values of `advise`; None means: not given, take the preset's or choose."""
 
     model: "ModelSource"

@@ -2,8 +2,10 @@
 origin."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, parse_gpus
@@ -41,8 +43,7 @@ _BATCH: Final = ("seq_length", "micro_batch_size", "global_batch_size", "precisi
 _FRAMEWORKS_OWN: Final = ("framework", "framework_version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(Struct, frozen=True, kw_only=True):
     """A request with everything looked up; `layout` None means: choose one.
 
     layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
@@ -88,8 +89,7 @@ class Resolution:
         return origins | dict.fromkeys(names, SEARCHED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
+class _Subject(Struct, frozen=True, kw_only=True):
     """What is looked up first: the model, the GPUs and the framework."""
 
     model: ModelSpec

@@ -1,7 +1,8 @@
 """The whole answer: resolve the request, evaluate, rank, and find what else would help."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
 from advisor.answer.evaluation import Evaluation

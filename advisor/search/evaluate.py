@@ -1,7 +1,8 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
-from dataclasses import replace
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, EvaluationDetail
 from advisor.frameworks.registry import adapter_of

@@ -1,6 +1,6 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.answer.evaluation import MemoryBreakdown, StageMemory
 from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
@@ -14,8 +14,7 @@ from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.plan.recompute_plan import RecomputePlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageDetail:
+class StageDetail(Struct, frozen=True, kw_only=True):
     """Everything behind one StageMemory, for reports that explain it."""
 
     fixed: FixedMemory

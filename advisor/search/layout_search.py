@@ -1,8 +1,9 @@
 """Settings evaluated on every layout of a job, or on those that can come first."""
 
 from bisect import insort
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.answer.answer import Rejection
 from advisor.answer.evaluation import Evaluation
@@ -24,8 +25,7 @@ ROWS: Final = 100
 """Rows of a ranking of more layouts that are the ones of the whole search."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class Searched(Struct, frozen=True, kw_only=True):
     """Evaluations of a search, and the number of legal jobs, which differ in layout and micro
     batch. evaluated: so many settings were looked at; whole: every one was."""
 

@@ -1,8 +1,9 @@
 """Every legal layout and micro batch of a job, of which a search evaluates some."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError

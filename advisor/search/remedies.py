@@ -1,8 +1,10 @@
 """Changes outside recompute: evaluated like any setting, shown where they beat recompute."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import Remedy
 from advisor.answer.evaluation import Evaluation
@@ -22,8 +24,7 @@ from advisor.search.ranking import Order, order, tier
 _SHOWN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """Another job, in words."""
 
     words: str

@@ -8,13 +8,15 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
+from advisor.base.record import as_dict
 from advisor.frameworks.registry import adapter_of
 
 PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
@@ -37,7 +39,7 @@ def verify(advice: Answer, top: int, config_dir: Path | None = None) -> Answer:
     chosen = advice.candidates[:top]
     answers = _answers([_question(candidate) for candidate in chosen], config_dir)
     verified = [
-        replace(candidate, verification=read_dataclass(Verification, answer, "verification"))
+        replace(candidate, verification=read_record(Verification, answer, "verification"))
         for candidate, answer in zip(chosen, answers, strict=True)
     ]
     return replace(advice, candidates=(*verified, *advice.candidates[top:]))
@@ -47,9 +49,9 @@ def _question(candidate: RankedEvaluation) -> dict[str, Any]:
     evaluation = candidate.evaluation
     job = evaluation.job
     return {
-        "model": asdict(job.model),
-        "layout": asdict(job.layout),
-        "config": asdict(job.config),
+        "model": as_dict(job.model),
+        "layout": as_dict(job.layout),
+        "config": as_dict(job.config),
         "gpu": job.gpu.name,
         "num_gpus": job.num_gpus,
         "recompute": evaluation.setting.spec,

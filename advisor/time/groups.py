@@ -1,6 +1,7 @@
 """Ranks that work together in a layout, with what joins them."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
@@ -21,8 +22,7 @@ from advisor.time.machine import (
 from advisor.time.roofline import Network
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterGroup:
+class ParameterGroup(Struct, frozen=True, kw_only=True):
     """Parameters of one rank in one gradient buffer: how many, over how many shards the optimizer
     cuts them, how many ranks reduce them, and what joins those."""
 

@@ -1,7 +1,8 @@
 """A GPU together with its calibration: rates that times are computed from."""
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
@@ -11,16 +12,14 @@ from advisor.layers.operators import Group
 from advisor.models.options import CpCommType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Struct, frozen=True, kw_only=True):
     """What joins the ranks of one group: bytes per second of one GPU, one direction, as reached."""
 
     bytes_per_second: float
     latency_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """Reached rates of one GPU at one precision, FLOP/s and byte/s.
 
     linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not

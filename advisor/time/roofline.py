@@ -5,7 +5,7 @@ an operator takes its FLOPs or its bytes over the rate of the unit that bounds i
 fixed time. Left out: tile and wave quantization, caches, and kernels that run beside each other.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.layers.operators import (
     Collective,
@@ -23,8 +23,7 @@ _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are compu
 _GEMM_BACKWARD_PASSES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Seconds:
+class Seconds(Struct, frozen=True):
     """Time of one operator: kernels, and communication that nothing hides."""
 
     compute: float
@@ -34,8 +33,7 @@ class Seconds:
         return Seconds(self.compute + other.compute, self.exposed + other.exposed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(Struct, frozen=True, kw_only=True):
     """Links and sizes of the groups that layers communicate in."""
 
     tensor: Link

@@ -4,8 +4,9 @@ Seconds of one rank. The pipeline's arithmetic is that of arXiv 2104.04473 (Nara
 what runs beside what is read in the frameworks' sources, which each function names.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.ends import embedding_operators, head_operators
@@ -37,8 +38,7 @@ parameter and two moments and writes three; a copy brings the parameter to 16 bi
 _GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction reads and writes it
 
 
-@dataclass(frozen=True, slots=True)
-class PassTimes:
+class PassTimes(Struct, frozen=True):
     """Seconds of one microbatch through some operators: kernels forward, backward and replayed
     (replayed communication included), and communication and host transfers that nothing hides."""
 
@@ -180,8 +180,7 @@ def chunk_times(
     return total + PassTimes(recompute=replay)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataParallelWork:
+class DataParallelWork(Struct, frozen=True, kw_only=True):
     """Gradient reduction and parameter gathering of one rank, with what may hide them.
 
     gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
@@ -226,8 +225,7 @@ class DataParallelWork:
         return collective_seconds(CollectiveKind.ALL_GATHER, weights, self.ranks, self.joined)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedWork:
+class ShardedWork(Struct, frozen=True, kw_only=True):
     """FSDP's communication of one rank in a step: every microbatch gathers the parameters, for its
     backward again where they were freed, and reduces its gradients; all beside the kernels.
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from glob import glob
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, show
@@ -25,8 +27,7 @@ _STEPS: Final = 200
 _SUFFIXES: Final = (".log", ".out", ".err", ".txt", ".gz", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedLogs:
+class AskedLogs(Struct, frozen=True, kw_only=True):
     """Which logs are to be read, and what is known of their workload."""
 
     logs: tuple[str, ...] = ()

@@ -3,9 +3,10 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import convert
@@ -28,8 +29,7 @@ from harness.trial.store import RunFolder
 REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(Struct, frozen=True, kw_only=True):
     """A run before it begins: what was asked, its trials with what is predicted, where it goes."""
 
     config: RunConfig
@@ -37,8 +37,7 @@ class PlannedRun:
     folder: RunFolder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOutcome:
+class RunOutcome(Struct, frozen=True, kw_only=True):
     """A run: its folder, the trials that were planned with what the advisor predicted of each, and
     the results by trial name in the order in which they ran (none after a dry run)."""
 

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.api.interrupt import stops_as_usual
@@ -24,8 +26,7 @@ from harness.trial.store import RunFolder
 from harness.trial.trial import Backend
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSweep:
+class PlannedSweep(Struct, frozen=True, kw_only=True):
     """A sweep before it begins: what was asked, its points, and where it goes."""
 
     config: RunConfig
@@ -49,8 +50,7 @@ class PlannedSweep:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOutcome:
+class SweepOutcome(Struct, frozen=True, kw_only=True):
     """A sweep: its folder, what came of every point in the order in which they were chosen (none
     after a dry run), and the points that no other beats in both step time and peak memory, the
     fastest first. points: all of them, in the advisor's order."""

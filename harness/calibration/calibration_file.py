@@ -1,11 +1,12 @@
 """The calibration as a YAML file, and the hardware record that it belongs to."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.catalogue import Datasheet
@@ -14,8 +15,7 @@ _FOLDER: Final = "calibration"
 _HARDWARE: Final = "hardware"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationDocument:
+class CalibrationDocument(Struct, frozen=True, kw_only=True):
     """A calibration with, for each field, where it comes from; and what it was measured on."""
 
     calibration: Calibration
@@ -34,8 +34,7 @@ class CalibrationDocument:
             *(f"# {key}: {value}" for key, value in flattened(self.environment)),
             *(f"# {remark}" for remark in self.remarks),
         ]
-        values = asdict(self.calibration)
-        lines = [self._line(item.name, values[item.name]) for item in fields(Calibration)]
+        lines = [self._line(name, value) for name, value in asdict(self.calibration).items()]
         return "\n".join((*head, *lines)) + "\n"
 
     def _line(self, name: str, value: Any) -> str:
@@ -53,8 +52,7 @@ def _number(value: float) -> str:
     return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareRecord:
+class HardwareRecord(Struct, frozen=True, kw_only=True):
     """A file for configs/hardware: the device that the efficiencies are fractions of."""
 
     name: str

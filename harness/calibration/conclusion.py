@@ -3,11 +3,13 @@ they are off."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import EFFICIENCIES, Calibration, Provenance
 from advisor.hardware.gpu import Gpu
@@ -34,8 +36,7 @@ _LEAST_BAND: Final = 0.10
 steps are: versions of one software lie that far apart (harness.calibration.published)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What was written, and what is in it; `stopped` where a signal ended the measuring."""
 
     calibration: Calibration

@@ -4,12 +4,13 @@ The model is the advisor's own (advisor.time.roofline): work over a rate, and a 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from math import log
 from statistics import harmonic_mean, median, pvariance, quantiles
 from typing import Final
+
+from msgspec import Struct
 
 from harness.calibration.bench.cases import (
     ATTENTION,
@@ -73,8 +74,7 @@ _LARGEST_PART: Final = 3
 _PARTS: Final = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """Work per second over large shapes (see `_rate`), the quartiles of all, and how many."""
 
     value: float
@@ -83,8 +83,7 @@ class Rate:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ramp:
+class Ramp(Struct, frozen=True, kw_only=True):
     """Rows of queries and tokens at which flash attention reaches half its rate: Calibration's
     attention_half_rate_rows and attention_half_rate_tokens."""
 
@@ -99,8 +98,7 @@ class Ramp:
         return 1.0 + self.rows / (batch * seq * heads) + self.tokens / seq
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """What a machine reaches. kernel_seconds and collective_seconds are None where too few short
     ones were timed to tell."""
 

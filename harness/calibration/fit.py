@@ -8,8 +8,10 @@ they can tell, and the rest stays typical.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import require
 from advisor.base.units import significant
@@ -21,8 +23,7 @@ TIME_SIGMA = 0.04
 5 % (results/published/README.md)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(Struct, frozen=True):
     """A typical value, the relative width around it, and why."""
 
     value: float
@@ -51,8 +52,7 @@ PRIORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """A fitted calibration; `widths` tells how much of each prior's width is left (1: the rows
     say nothing about that constant)."""
 

@@ -6,9 +6,11 @@ The budget begins with the call: loading torch and listing the cases are part of
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.calibration.bench.case_order import Pace, Schedule
@@ -214,8 +216,7 @@ def _kernels(
     return finished
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Timing:
+class _Timing(Struct, frozen=True, kw_only=True, dict=True):
     """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
     variant the first refusal is told."""
 

@@ -8,8 +8,10 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import Calibration
@@ -24,8 +26,7 @@ _BAND_QUANTILE = 0.9
 _DESCRIPTION = "Refit the calibrations of A100, H100 and B200 on published step times."
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A calibration: the rows it is fitted on, and what its left-out check leaves out."""
 
     name: str
@@ -40,8 +41,7 @@ SUBJECTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """A finished fit with its errors, row by row, in the order of the targets."""
 
     subject: Subject

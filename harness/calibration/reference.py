@@ -3,12 +3,14 @@ measured here where there is none."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.configuration import Group, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.base.units import GIB, significant
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import Datasheet, load_gpu, resolve_gpu
@@ -22,8 +24,7 @@ _LARGEST_PART: Final = 4
 _NO_LINK: Final = "not a link: the measured memory bandwidth stands in"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFacts:
+class DeviceFacts(Struct, frozen=True, kw_only=True):
     """What is known of a device without measuring."""
 
     name: str
@@ -33,8 +34,7 @@ class DeviceFacts:
     compute_capability: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(Struct, frozen=True, kw_only=True):
     """The device that efficiencies belong to; `measured` where its peaks were measured, not
     published. `base` has the constants that one device alone cannot tell."""
 
@@ -73,7 +73,7 @@ def _known(device_name: str) -> Reference | None:
     document = load_config(Group.HARDWARE, name)
     values = {key: value for key, value in document.values.items() if key != "sources"}
     sources = document.values.get("sources")
-    datasheet = read_dataclass(Datasheet, values, document.path)
+    datasheet = read_record(Datasheet, values, document.path)
     return Reference(
         gpu=gpu,
         record=HardwareRecord(

@@ -1,9 +1,10 @@
 """What a reader of a calibration must know and no field of it holds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from harness.calibration.bench.cases import ATTENTION, LATENT_ATTENTION, Case, Kind, Sample
 from harness.calibration.efficiencies import Rates, Resource, fitted_samples, large
@@ -113,8 +114,7 @@ def _host(samples: Sequence[Sample]) -> Iterator[str]:
         yield f"host: {'; '.join(parts)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lasting:
+class Lasting(Struct, frozen=True, kw_only=True):
     """One GEMM held for seconds: its rate over that of its short burst, at most 1, and the load.
 
     It is told, and scales nothing: a GEMM alone draws more power than a training step. On an H100

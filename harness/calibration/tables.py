@@ -5,8 +5,9 @@ What a row does not say is taken from the recipe of the same source, and said he
 
 import csv
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective

@@ -1,7 +1,8 @@
 """One measured time and what the advisor predicts for it."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.hardware.calibration import Calibration
@@ -20,8 +21,7 @@ class Quantity(StrEnum):
     LAYER_FORWARD = "layer_forward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """A measured time.
 
     family: rows that repeat one measurement at another scale; together they weigh as one.

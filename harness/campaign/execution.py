@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from advisor.base.errors import UserError, install_hint
 from harness.campaign.items import Campaign, Item
@@ -29,8 +30,7 @@ _INTERRUPTED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trials:
+class Trials(Struct, frozen=True, kw_only=True):
     """Trials of a run by what they gave: failed say nothing about their setting, missing have not
     ended."""
 
@@ -67,8 +67,7 @@ def _counted(folder: RunFolder) -> Trials:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Executor:
+class Executor(Struct, frozen=True, kw_only=True, dict=True):
     """Runs items in `out`; `environment` tells machines apart, `budget_seconds` bounds the whole.
 
     version: of the program (campaign.version). again: what failed with this version is tried again.

@@ -3,13 +3,15 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from advisor.base.configuration import Group, load_config, load_yaml
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass, show
+from advisor.base.fields import read_record, show
 from advisor.base.units import nearest_names
 
 OUT = "{out}"
@@ -17,8 +19,7 @@ _EXTRAS = {"transformer_engine": "gpu", "megatron": "megatron"}
 """Stands for the campaign's folder in an item's arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(Struct, frozen=True, kw_only=True):
     """One command of the harness.
 
     arguments: what follows `harness`; every command goes on where it was stopped. least_seconds:
@@ -63,16 +64,14 @@ class Item:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
+class Common(Struct, frozen=True, kw_only=True):
     """Arguments of every item of a command: they come before its own."""
 
     run: tuple[str, ...] = ()
     rehearse: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Campaign:
+class Campaign(Struct, frozen=True, kw_only=True):
     """Items, the most valuable first, and what those of one command share."""
 
     items: tuple[Item, ...]
@@ -115,4 +114,4 @@ def load_campaign(name: str, config_dir: Path | None = None) -> Campaign:
     """The campaign of a YAML file, or of a name in configs/campaign."""
     path = Path(name)
     document = load_yaml(path) if path.is_file() else load_config(Group.CAMPAIGN, name, config_dir)
-    return read_dataclass(Campaign, document.values, document.path).spelled_out()
+    return read_record(Campaign, document.values, document.path).spelled_out()

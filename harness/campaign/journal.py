@@ -3,13 +3,15 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from advisor.base.documents import read_json_lines
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
+from advisor.base.record import as_dict
 
 SOME_FAILED: Final = 4
 """Exit code of a command of which a trial failed, or nothing was measured."""
@@ -24,8 +26,7 @@ class Outcome(StrEnum):
     UNFINISHED = "unfinished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One attempt; `key` says of which item in which environment (Item.key).
 
     version: of the program that made it. measured, failed: trials of its run, this attempt's and
@@ -54,8 +55,7 @@ class Attempt:
         return self.measured == 0 and ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """What the attempts so far mean for a program of a version.
 
     due: it is to be attempted. retry: its trials that failed too. failed: this version has tried
@@ -105,7 +105,7 @@ class Journal:
         if not self._path.exists():
             return ()
         lines = read_json_lines(self._path, skip_broken=True)
-        found = (read_dataclass(Attempt, values, self._path) for values in lines)
+        found = (read_record(Attempt, values, self._path) for values in lines)
         return tuple(attempt for attempt in found if key in (None, attempt.key))
 
     def add(self, attempt: Attempt) -> None:
@@ -114,7 +114,7 @@ class Journal:
         with open(self._path, "a+", encoding="utf-8") as file:
             if _ends_inside_a_line(self._path):
                 file.write("\n")
-            file.write(json.dumps(asdict(attempt)) + "\n")
+            file.write(json.dumps(as_dict(attempt)) + "\n")
             file.flush()
             os.fsync(file.fileno())
 

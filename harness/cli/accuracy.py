@@ -2,9 +2,10 @@
 
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
 from harness.cli.compare import Parser

@@ -3,9 +3,10 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
@@ -49,8 +50,7 @@ _FLAGS: Final = ("--budget", "--device", "--out", "--refit", "--help")
 _DEFAULT_BUDGET_SECONDS: Final = 180.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """The command line; `device` None means: a GPU where there is one."""
 
     budget_seconds: float = _DEFAULT_BUDGET_SECONDS

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -55,8 +56,7 @@ _RETRY: Final = "--retry"
 _FLAGS: Final = ("--budget", "--items", "--out", "--config-dir")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """The command line."""
 
     name: str = "h200"

@@ -1,10 +1,11 @@
 """`harness run`: plan, run, and show predicted beside measured."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from harness.api.running import plan_run, statuses_of
@@ -80,8 +81,7 @@ finished is kept.
 """  # noqa: E501
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
+class Flags(Struct, frozen=True, kw_only=True):
     """What stands beside the overrides."""
 
     overrides: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
 """The result of a trial whose command has ended, out of its log."""
 
 import time
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from harness.backends.command_flags import OTHER
 from harness.execution.launchers.launcher import Exit

@@ -2,7 +2,9 @@
 
 import signal
 import time
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.execution.command_result import conclude_log
 from harness.execution.launchers.launcher import Exit
@@ -14,8 +16,7 @@ from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """When a trial was started, by the calendar and by a clock that only runs forward."""
 
     started_at: str

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from msgspec import Struct
 
 from harness.execution.conclude import Attempt, conclude, unmeasured
 from harness.execution.launchers.launcher import Exit, Launcher, Running
@@ -35,8 +36,7 @@ def begin() -> Attempt:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
+class Execution(Struct, frozen=True, kw_only=True):
     """How one trial is run; `tick` is told where it is while it runs."""
 
     folder: TrialFolder

@@ -1,8 +1,9 @@
 """Where a run's trials go: the runner and the machine that ``launcher=`` means."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.fields import convert
 from advisor.base.units import parse_gpus

@@ -7,8 +7,9 @@ of an attempt that ended with its runner, and is run again.
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from harness.execution.conclude import merged
@@ -35,8 +36,7 @@ FAILED: Final = (
 """Statuses that say nothing about the setting: an answer is still owed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
+class Runner(Struct, frozen=True, kw_only=True):
     """How trials are run, on this machine. retry: those of these statuses are run again."""
 
     folder: RunFolder

@@ -16,10 +16,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.execution.launchers.parent_death import die_with_parent
@@ -44,8 +46,7 @@ Counted = TypeVar("Counted")
 MeasuredOk: Final = (TrialStatus.OK, TrialStatus.UNSTABLE, TrialStatus.SKIPPED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class Tools(Struct, frozen=True, kw_only=True):
     """What a worker runs with; torch comes in through these alone."""
 
     build: Callable[[Backend], StepFactory]

@@ -5,8 +5,9 @@ was taken and what appeared.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from harness.base.collections import flatten
 from harness.judge.goldens.golden import Golden, Provenance
@@ -35,8 +36,7 @@ _JUDGED: Final = (Verdict.PASS, Verdict.STALE)
 _OPEN: Final = (Verdict.UNSTABLE, Verdict.INCONCLUSIVE, Verdict.ENVIRONMENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """Rows, worst first. environments: what differs, or is not known, of each trial's environment.
     commands: workload key -> command that runs it again."""
 
@@ -95,8 +95,7 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """One workload's repeats. label: with the key behind it where two would read the same."""
 
     key: str

@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import Struct
+
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from harness.base.collections import Scalar, flatten
 from harness.trial.result import TrialResult
 from harness.trial.trial import Workload, world_size
@@ -32,8 +33,7 @@ _COMPARED_ON_CPU: Final = re.compile(r"host\.(cpu|torch_threads)")
 _GPU_NAME: Final = re.compile(r"gpus\[0\]\.(torch_)?name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """One thing that is not as in the golden; None where a side does not have it."""
 
     name: str
@@ -44,8 +44,7 @@ class Difference:
         return f"{self.name}  {shown(self.golden)} -> {shown(self.new)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where numbers come from: ``32xH100-SXM-80GB`` or ``cpu``, and the flat environment."""
 
     gpus: str
@@ -60,7 +59,7 @@ class Place:
 def workload_key(workload: Mapping[str, Any]) -> str:
     """`Workload.key` of a workload as JSON; of one that is known in part, a hash of that part."""
     try:
-        return read_dataclass(Workload, workload, "workload").key()
+        return read_record(Workload, workload, "workload").key()
     except UserError:
         text = json.dumps(workload, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:12]

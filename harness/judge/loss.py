@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from harness.base.collections import grouped
 from harness.judge.goldens.series import Process
 from harness.judge.metrics import LOSS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossDeviation:
+class LossDeviation(Struct, frozen=True, kw_only=True):
     """The training step at which two loss curves are furthest apart, and how many were compared.
 
     change: new / golden - 1; infinite where one of them is not a number.

@@ -5,9 +5,11 @@ Bridge have it), 2 % for allocated peaks, which are nearly deterministic, 5 % fo
 which hold the allocator's rounding. Below the floor a difference of memory does not count.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.units import MIB, human_bytes, significant
 from harness.judge.goldens.series import Process, Series
@@ -35,8 +37,7 @@ class Better(StrEnum):
     LOWER = "lower"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One metric: how far it may worsen (relative), from which difference on that counts (in its
     unit), and how much processes are assumed to differ where that is not seen."""
 

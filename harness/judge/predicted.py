@@ -1,9 +1,10 @@
 """Predicted beside measured: the error of each setting, and whether following the advisor paid."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
@@ -16,8 +17,7 @@ _TIMED: Final = (TrialStatus.OK, TrialStatus.UNSTABLE)
 _FEWEST_RANKS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Struct, frozen=True, kw_only=True):
     """A number as predicted and as measured; None where there is none."""
 
     predicted: float | None = None
@@ -40,8 +40,7 @@ class Pair:
         return self.predicted / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingOutcome:
+class SettingOutcome(Struct, frozen=True, kw_only=True):
     """One setting over all its repeats.
 
     step_time: median over processes of each one's median step, seconds. peak_allocated: largest of

@@ -1,7 +1,6 @@
 """The command that runs one trial again."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from shlex import quote
@@ -77,10 +76,10 @@ def _changes(preset: Experiment, trial: Trial) -> Iterator[str]:
 
 
 def _overrides(group: str, now: Any, before: Any, kind: Any) -> Iterator[str]:
-    for field in fields(kind):
-        value = getattr(now, field.name)
-        if value != getattr(before, field.name) and field.name not in _DERIVED:
-            yield f"{group}.{field.name}={_shown(value)}"
+    for name in kind.__struct_fields__:
+        value = getattr(now, name)
+        if value != getattr(before, name) and name not in _DERIVED:
+            yield f"{group}.{name}={_shown(value)}"
 
 
 def _shown(value: object) -> str:

@@ -6,9 +6,10 @@ from the other: it could serve only where both sides have several, so the draws 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import require
 
@@ -25,8 +26,7 @@ DRAWS: Final = 1000
 NORMAL_IQR: Final = 1.349
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(Struct, frozen=True, kw_only=True):
     """Processes of one setting."""
 
     samples: Samples

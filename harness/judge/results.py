@@ -1,10 +1,12 @@
 """Results from where they lie: folders of runs, of trials, or single result.json files."""
 
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from advisor.base.errors import UserError
+from advisor.base.record import as_dict
 from harness.judge.identity import workload_key
 from harness.judge.reproduce import reproduction_command
 from harness.trial.codec import decode_result
@@ -15,8 +17,7 @@ from harness.trial.trial import Backend, Trial
 _TRIAL: Final = "trial.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """Results, and the command that runs each workload again where its run is known.
 
     commands: workload key -> command line.
@@ -50,7 +51,7 @@ def _run(path: Path) -> Loaded:
         results.append(found or _unfinished(folder.trial(trial.name), trial))
         if trial.command is not None or trial.workload.backend is not Backend.COMMAND:
             # else it came from a log, and nobody here can run it again
-            commands[workload_key(asdict(setting.trial.workload))] = reproduction_command(
+            commands[workload_key(as_dict(setting.trial.workload))] = reproduction_command(
                 plan.experiment, trial
             )
     return Loaded(results=tuple(results), commands=commands)
@@ -69,7 +70,7 @@ def _unfinished(folder: TrialFolder, trial: Trial) -> TrialResult:
     return TrialResult(
         name=trial.name,
         status=TrialStatus.NO_DATA,
-        trial=asdict(trial),
+        trial=as_dict(trial),
         environment={},
         started_at="",
         wall_seconds=0.0,

@@ -1,6 +1,6 @@
 """The parts of a comparison: one row for each metric of each trial, or for a trial as a whole."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.base.units import human_bytes
 from harness.judge.identity import Difference
@@ -9,8 +9,7 @@ from harness.judge.verdict import Verdict
 from harness.trial.result import TrialResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One line of a comparison.
 
     label, workload_key: whose. metric: empty where the row is about the trial as a whole. golden,
@@ -42,8 +41,7 @@ class Row:
         return f"{self.label} {self.metric}".strip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentChange:
+class EnvironmentChange(Struct, frozen=True, kw_only=True):
     """What is not as it was when the golden of a trial was taken.
 
     unrecorded: what the golden does not say about its environment.

@@ -13,9 +13,10 @@ the other side, or assumed where neither shows it.
 """
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist, median, stdev
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import require
 from harness.judge.resample import (
@@ -40,8 +41,7 @@ _SEED: Final = 20_140_331
 _MOST_REPEATS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class Summary(Struct, frozen=True, kw_only=True):
     """What a set of samples says, in their unit. spread: IQR / median of the steps within a
     process, the median process; process_spread: standard deviation of the processes' medians over
     their median, None for a single process."""
@@ -54,16 +54,14 @@ class Summary:
     steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class Interval(Struct, frozen=True, kw_only=True):
     """Bounds of a ratio new / golden."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class Shift(Struct, frozen=True, kw_only=True):
     """How far new samples are from golden ones.
 
     ratio: new / golden. interval, strict: where it lies with 95 % and 99 % confidence. noise:
@@ -81,8 +79,7 @@ class Shift:
     golden_processes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeats:
+class Repeats(Struct, frozen=True, kw_only=True):
     """How many processes would settle a comparison; golden_too: of the golden as well."""
 
     count: int

@@ -1,7 +1,9 @@
 """Rows of a trial that was measured: each metric of its golden against the same of its repeats."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
@@ -18,8 +20,7 @@ from harness.trial.trial import Device
 FEW_PROCESSES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """How to compare. allow_env_change: compare across environments, which are then shown first.
     strict: a stale golden fails. allow_unmatched: vanished and appeared trials do not decide.
     exact_loss: bit by bit. limits: metric and relative limit, before the golden's and the default.
@@ -69,8 +70,7 @@ def measured_rows(
     return rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
+class _Subject(Struct, frozen=True, kw_only=True):
     """One metric of one workload."""
 
     label: str

@@ -6,9 +6,11 @@ Nothing in the harness makes or changes a golden but `harness golden`.
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.base.collections import Scalar, flatten, grouped
@@ -25,8 +27,7 @@ ADVISED_REPEATS: Final = 5
 _UNREVIEWED: Final = ("samples", "schema_version")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One golden as it is to be written. path: its file; old: what the file holds now."""
 
     path: Path

@@ -17,9 +17,10 @@ earlier it reaches the limit. Improvements are judged by the same rule, mirrored
 the golden is stale.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from harness.judge.metrics import Better, Metric
 from harness.judge.stats import STRICT_LEVEL, Interval, Repeats, Shift, repeats_to_settle
@@ -43,8 +44,7 @@ class Verdict(StrEnum):
     PASS = "pass"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """A verdict with its reason; repeats: what would settle an inconclusive one."""
 
     verdict: Verdict
@@ -52,8 +52,7 @@ class Judgement:
     repeats: Repeats | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worsening:
+class Worsening(Struct, frozen=True, kw_only=True):
     """A shift seen from the bad side: relative, positive is worse."""
 
     estimate: float

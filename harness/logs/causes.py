@@ -2,8 +2,9 @@
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from advisor.diagnose import Severity, diagnose
 from harness.trial.failures import Failure, of_log, one_line
@@ -28,8 +29,7 @@ ORDER: Final = (
 """Causes before consequences: ranks that wait for a dead one report NCCL errors."""
 
 
-@dataclass(slots=True)
-class Causes:
+class Causes(Struct):
     """What was said since the last step: training that goes on has survived an error."""
 
     found: dict[TrialStatus, Failure] = field(default_factory=dict)

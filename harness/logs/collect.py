@@ -1,9 +1,11 @@
 """Puts the records of a log together: the last attempt counts, all lines of a step add to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from harness.logs.records import (
     Argument,
@@ -21,8 +23,7 @@ _ROUNDING_SECONDS: Final = 0.0051
 """Bridge writes a step's seconds with two decimals beside Megatron's milliseconds."""
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """Steps as one rank writes them: their numbers rise, or the run was started again."""
 
     steps: dict[int, Step] = field(default_factory=dict)
@@ -51,8 +52,7 @@ class Stream:
         self.restarts += 1
 
 
-@dataclass(slots=True)
-class Collector:
+class Collector(Struct):
     """Records of one framework from one file."""
 
     streams: dict[int | None, Stream] = field(default_factory=dict)
@@ -158,15 +158,15 @@ class Collector:
 def combined(one: Step, other: Step) -> Step:
     """Two lines of one step: the slower of two times, else whatever one of them says."""
     found = {}
-    for item in fields(Step):
-        here, there = getattr(one, item.name), getattr(other, item.name)
+    for name in Step.__struct_fields__:
+        here, there = getattr(one, name), getattr(other, name)
         known = here if there is None else there
         both = here is not None and there is not None
-        if both and item.name in ("seconds", "timer_seconds", "stamp"):
+        if both and name in ("seconds", "timer_seconds", "stamp"):
             known = max(here, there)
-        elif both and item.name.endswith(("_per_gpu", "_per_second")):
+        elif both and name.endswith(("_per_gpu", "_per_second")):
             known = min(here, there)
-        found[item.name] = known
+        found[name] = known
     return Step(**found)
 
 
@@ -174,11 +174,7 @@ def latest_means(one: WholeRun | None, other: WholeRun) -> WholeRun:
     """Means as the last line tells them; what only an earlier one told stays."""
     if one is None:
         return other
-    told = {
-        item.name: value
-        for item in fields(WholeRun)
-        if (value := getattr(other, item.name)) is not None
-    }
+    told = {name: value for name, value in asdict(other).items() if value is not None}
     return replace(one, **told)
 
 

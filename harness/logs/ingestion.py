@@ -7,10 +7,12 @@ predictions; one that only the log tells of gives one folder with a result.json 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
@@ -35,16 +37,14 @@ _LOGS: Final = "logs.txt"
 """Whose results a folder holds: the full path of each log, a line each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """The log of one run: its name, and its files."""
 
     name: str
     paths: tuple[Path, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """Of which workload the logs are. preset: whether `config` names a job preset; like: a result
     of the same workload. Without either, what the log tells."""
 
@@ -69,8 +69,7 @@ class Identity:
         return {"gpus": self.like.environment.get("gpus", [])} if self.like else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingested:
+class Ingested(Struct, frozen=True, kw_only=True):
     """One log and what it gave. setting: its trial, where the workload is wholly known."""
 
     source: Source

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.lines import Line, read_lines
 from harness.logs.causes import ORDER, Causes
@@ -17,8 +19,7 @@ _RANK_FILE: Final = re.compile(r"rank[-_.]?([0-9]{1,9})", re.IGNORECASE)
 _DIGITS: Final = re.compile(r"([0-9]{1,9})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedLog:
+class ParsedLog(Struct, frozen=True, kw_only=True):
     """What the last attempt of a run logged.
 
     ended: whether the log shows that the run came to its end. cause: why it did not, where the log

@@ -2,10 +2,11 @@
 
 import math
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from advisor.base.limits import LARGEST, LARGEST_FLOAT, MOST_COUNT_DIGITS
 
@@ -29,8 +30,7 @@ class LogFramework(StrEnum):
     HUGGINGFACE = "huggingface"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One logged step, counted from 1; where a log writes every tenth step, the mean of ten.
 
     total: steps of the whole run. timer_seconds: forward, backward and optimizer alone, without
@@ -49,16 +49,14 @@ class Step:
     stamp: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Throughput(Struct, frozen=True, kw_only=True):
     """A step's rate on a line without its number; seconds are rounded, and tell which step."""
 
     seconds: float
     tflops_per_gpu: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
+class Peak(Struct, frozen=True, kw_only=True):
     """Peak bytes of one rank after step `number`; None rank: the one that wrote the line."""
 
     number: int
@@ -67,24 +65,21 @@ class Peak:
     reserved: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """A loss without a step's number, at `epoch`."""
 
     value: float
     epoch: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timers:
+class Timers(Struct, frozen=True, kw_only=True):
     """Seconds of forward, backward and optimizer of a step, on a line without its number; None:
     the engine adds up several steps."""
 
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeRun:
+class WholeRun(Struct, frozen=True, kw_only=True):
     """Means over the whole run, start and warm-up included: a step's seconds, and rates.
 
     tokens_per_second is of all ranks, the other rates of one GPU.
@@ -96,8 +91,7 @@ class WholeRun:
     tokens_per_second_per_gpu: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
+class Argument(Struct, frozen=True, kw_only=True):
     """One line of the configuration that a framework prints at its start."""
 
     name: str

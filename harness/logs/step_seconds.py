@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
+
+from msgspec import Struct
 
 from harness.logs.records import Step
 from harness.trial.trial import world_size
@@ -14,16 +15,14 @@ STAMPS: Final = "log_stamps"
 TIMERS: Final = "log_timers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What one step of a run processes; None where nobody tells."""
 
     tokens_per_gpu: float | None = None
     samples: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedSteps:
+class TimedSteps(Struct, frozen=True, kw_only=True):
     """Steps that have a time, with it. interval: steps from one line to the next, as most are;
     missing: lines that should stand between them."""
 

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from harness.logs.parse import ParsedLog
 from harness.logs.records import Step, WholeRun
@@ -34,8 +36,7 @@ _SHOWN: Final = 3
 _NO_END: Final = "the end of the run is not in the log; --accept-incomplete takes it all the same"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """Of which run a log is. trial: as JSON, with its workload. done: the run is known to have come
     to its end, whatever the log shows; accept_incomplete: one that did not is good all the same.
     """

@@ -2,8 +2,9 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole

@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from msgspec.structs import asdict
 
 from harness.measure.nvml import open_current_gpu
 from harness.trial.trial import Device

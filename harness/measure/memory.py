@@ -4,10 +4,10 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -16,8 +16,7 @@ from harness.base.patching import patched
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorPeaks:
+class AllocatorPeaks(Struct, frozen=True, kw_only=True):
     """Peaks of the CUDA caching allocator since it was reset, in bytes, and its mishaps since.
 
     allocated: blocks in use. active: those, and freed ones that a stream still reads. reserved:

@@ -8,9 +8,10 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct
 
 from harness.trial.result import GpuLoad
 
@@ -30,8 +31,7 @@ THROTTLE_REASONS: Final = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason…)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True, kw_only=True):
     """State of a GPU at one moment; MHz, watts, degrees Celsius, bytes."""
 
     sm_clock_mhz: int | None = None
@@ -42,8 +42,7 @@ class GpuReading:
     used_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuIdentity:
+class GpuIdentity(Struct, frozen=True, kw_only=True):
     """What does not change while a trial runs."""
 
     name: str | None = None

@@ -4,10 +4,10 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
@@ -22,8 +22,7 @@ from harness.trial.trial import Device, MeasurementPlan
 _READING_SECONDS: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """What one process saw of one rank.
 
     memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
@@ -40,8 +39,7 @@ class Measured:
     load: GpuLoad | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
+class _Window(Struct, frozen=True, kw_only=True):
     """The timed steps."""
 
     seconds: tuple[float, ...]

@@ -1,10 +1,11 @@
 """Reasons to distrust a measurement. A fatal one makes it unstable: neither a pass nor a fail."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import median, quantiles
 from typing import Final
+
+from msgspec import Struct
 
 from harness.measure.nvml import GpuReading
 from harness.measure.warmup import settled
@@ -12,8 +13,7 @@ from harness.trial.result import Concern
 from harness.trial.trial import Device, MeasurementPlan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What a series may show. Ratios of the median step, but for `clock_range` (of the highest)."""
 
     spread: float = 0.05
@@ -33,8 +33,7 @@ HARMLESS_REASONS: Final = frozenset(("gpu_idle", "applications_clocks_setting"))
 """They hold no working clock back below what was set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """What was seen while the steps ran; None where nobody could tell."""
 
     seconds: tuple[float, ...]

@@ -1,7 +1,8 @@
 """From a request to the commands of its trials, and to the machine that they run on."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus

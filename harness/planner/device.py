@@ -3,8 +3,9 @@
 import os
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
@@ -15,8 +16,7 @@ _QUERY: Final = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 _TIMEOUT_SECONDS: Final = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """The device trials run on; `gpu_names` in the driver's order, empty for the CPU."""
 
     device: Device

@@ -1,8 +1,9 @@
 """What is expected of a trial before it runs: of the job as the backend really runs it."""
 
-from dataclasses import fields, replace
 from importlib import import_module
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import DType
@@ -107,8 +108,8 @@ _TOLD: Final = (
 def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
     """What the backend does otherwise than the job asks, in one line."""
     pairs = [
-        (field.name, getattr(asked.model, field.name), getattr(run.model, field.name))
-        for field in fields(ModelSpec)
+        (name, getattr(asked.model, name), getattr(run.model, name))
+        for name in ModelSpec.__struct_fields__
     ]
     pairs += [(name, getattr(asked.config, name), getattr(run.config, name)) for name in _TOLD]
     changed = [f"{name} {now}" for name, before, now in pairs if now != before]

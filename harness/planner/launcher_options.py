@@ -1,12 +1,15 @@
 """How trials are launched, as asked for: ``launcher=local | torchrun | slurm`` and its keys."""
 
 import re
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
+from advisor.base.record import defaults
 
 
 class LauncherKind(StrEnum):
@@ -17,8 +20,7 @@ class LauncherKind(StrEnum):
     SLURM = "slurm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LauncherOptions:
+class LauncherOptions(Struct, frozen=True, kw_only=True):
     """Keys of ``launcher.*``; each kind has its own, and refuses those of the others.
 
     torchrun: the trials span `nnodes` machines, each of which runs the same command with its
@@ -117,12 +119,12 @@ _ONLY: Final = {
 
 
 def _check_kind(options: LauncherOptions) -> None:
-    for field in fields(options):
-        owner = _ONLY.get(field.name)
-        value = getattr(options, field.name)
-        given = value != field.default
+    usual = defaults(LauncherOptions)
+    for name, value in asdict(options).items():
+        owner = _ONLY.get(name)
+        given = value != usual[name]
         _check(
-            field.name,
+            name,
             value,
             not given or owner in (None, options.kind),
             f"says nothing under launcher={options.kind}",

@@ -1,8 +1,10 @@
 """From a request to a plan: the job, the advisor's best settings, a prediction for each."""
 
 import os
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
@@ -33,8 +35,7 @@ BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """The job on the GPU whose times are predicted, how it came about, and what was assumed of the
     machine."""
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.fields import convert, field_types, show
 from advisor.base.numbers import whole
 from advisor.base.units import nearest_names
 from advisor.request.request import Request
@@ -38,8 +39,7 @@ _OWN_KEYS: Final = (
 _GROUPS: Final = ("model.", "layout.", "job.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """One `harness rehearse`: the advisor's request, and which ranks are to be run, on what.
 
     stage: a number, or None for all. steps: timed on a real device.
@@ -91,8 +91,7 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
 
 
 def _convert(key: str, text: str) -> Any:
-    kinds = {field.name: field.type for field in fields(Asked)}
-    if kinds[key] is not int:
+    if field_types(Asked)[key] is not int:
         return text
     number = convert(text if whole(text) is None else whole(text), int, "command line", key)
     if number < 1:

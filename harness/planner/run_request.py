@@ -12,19 +12,21 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 
 import yaml
+from msgspec import NODEFAULT, Struct
 
 from advisor.base.configuration import Group, config_folders, config_names
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError, missing_package
-from advisor.base.fields import field_types, read_dataclass, read_fields, show
+from advisor.base.fields import field_types, read_fields, read_record, show
 from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
 from advisor.base.numbers import whole
+from advisor.base.record import defaults
 from advisor.base.units import nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -49,8 +51,7 @@ _CHOICES: Final = {
 """Groups of files, with what is chosen where nobody does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeChoice:
+class RecomputeChoice(Struct, frozen=True, kw_only=True):
     """Which settings: those named, else the advisor's best `top`."""
 
     settings: tuple[str, ...] = ()
@@ -61,8 +62,7 @@ class RecomputeChoice:
             raise UserError("recompute.top", self.top, "must be at least 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+class RunConfig(Struct, frozen=True, kw_only=True):
     """One `harness run`, as asked for.
 
     experiment: keys of the job preset. recipe: name of a published recipe in its place (a row of
@@ -112,7 +112,7 @@ def compose_sweep(
     values, experiment = _composed([*added, *overrides], config_dir, _SWEEP)
     own = values.pop("sweep")
     own["micro_batch_sizes"] = [_integer(size) for size in own["micro_batch_sizes"]]
-    options = read_dataclass(SweepOptions, own, _COMMAND_LINE, "sweep.")
+    options = read_record(SweepOptions, own, _COMMAND_LINE, "sweep.")
     return _run_config(values | recipe, experiment, config_dir), options
 
 
@@ -124,12 +124,12 @@ def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None
     return RunConfig(
         experiment_name=str(rest["recipe"]) or experiment,
         experiment=values["experiment"],
-        recompute=read_dataclass(RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."),
+        recompute=read_record(RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."),
         model=read_fields(ModelSpec, given["model"], _COMMAND_LINE, "model."),
         layout=read_fields(ParallelLayout, given["layout"], _COMMAND_LINE, "layout."),
         job=read_fields(JobConfig, given["job"], _COMMAND_LINE, "job."),
-        measure=read_dataclass(MeasurementPlan, values["measure"], _COMMAND_LINE, "measure."),
-        launcher=read_dataclass(LauncherOptions, values["launcher"], _COMMAND_LINE, "launcher."),
+        measure=read_record(MeasurementPlan, values["measure"], _COMMAND_LINE, "measure."),
+        launcher=read_record(LauncherOptions, values["launcher"], _COMMAND_LINE, "launcher."),
         config_dir=config_dir,
         **read_fields(RunConfig, rest, _COMMAND_LINE),
     )
@@ -318,22 +318,24 @@ def _schema(nodes: "Nodes") -> type["DataclassInstance"]:
     )
 
 
-def _open(cls: type["DataclassInstance"], *, optional: bool) -> type["DataclassInstance"]:
+def _open(cls: type[Struct], *, optional: bool) -> type["DataclassInstance"]:
     """A mutable twin of `cls` that OmegaConf takes; `optional`: None everywhere means not given."""
-    hints = field_types(cls)
+    hints, usual = field_types(cls), defaults(cls)
     return make_dataclass(
         f"{cls.__name__}Node",
-        [(f.name, *_node(f, hints[f.name], optional)) for f in fields(cls)],
+        [
+            (name, *_node(usual.get(name, NODEFAULT), hints[name], optional))
+            for name in cls.__struct_fields__
+        ],
     )
 
 
-def _node(given: "Field[Any]", annotation: Any, optional: bool) -> tuple[Any, Any]:
+def _node(default: Any, annotation: Any, optional: bool) -> tuple[Any, Any]:
     kind = _plain(annotation)
     if optional:
         return kind | None, field(default=None)
-    if given.default is MISSING:
+    if default is NODEFAULT:
         return kind, field(default="???")
-    default: Any = given.default
     if isinstance(default, str):
         return kind, field(default=str(default))
     if isinstance(default, tuple):

@@ -1,7 +1,8 @@
 """What ``sweep.*`` means."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import parse_bytes
@@ -18,8 +19,7 @@ class Sampler(StrEnum):
     RANDOM = "random"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOptions:
+class SweepOptions(Struct, frozen=True, kw_only=True):
     """Space and budget of a sweep.
 
     trials: points that get a result, those of earlier runs included. first: how many of the

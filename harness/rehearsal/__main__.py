@@ -4,9 +4,11 @@ import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.backends.megatron_core.uncompiled import nothing_compiled
 from harness.execution.worker import Tools, main, prepare_process
@@ -17,8 +19,7 @@ from harness.trial.store import TrialFolder
 from harness.trial.trial import Device, MeasurementPlan, Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
+class Rehearsal(Struct, frozen=True, kw_only=True):
     """All stages of a trial, in the shape of a measurement."""
 
     stages: tuple[StagePeaks, ...]

@@ -2,12 +2,13 @@
 
 import gc
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
 import torch
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.plan.schedule import schedule_points
 from harness.backends.megatron_core.case import MegatronCase
@@ -35,8 +36,7 @@ from harness.trial.trial import Device, MeasurementPlan
 _WARMUP_STEPS: Final = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsed:
+class Rehearsed(Struct, frozen=True, kw_only=True):
     """What a rehearsal of one stage gave; seconds are those of its measured steps, if any."""
 
     peaks: StagePeaks
@@ -60,7 +60,7 @@ def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:
     filled, group = (2 * pp, pp) if case.interleaved else (pp + 2, 1)
     every = highest(case.num_microbatches)
     fewer = (n for n in range(filled, case.num_microbatches, group) if highest(n) == every)
-    return replace(case, num_microbatches=next(fewer, case.num_microbatches))
+    return case.changed(num_microbatches=next(fewer, case.num_microbatches))
 
 
 def rehearse_fake(case: MegatronCase, stage: int) -> Rehearsed:

@@ -1,7 +1,6 @@
 """Where prediction and rehearsal part: the storages of one layer that only one of them keeps."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Final
 
 from advisor.base.units import human_bytes
@@ -77,8 +76,7 @@ def _unmatched(mine: list[tuple[int, str]], other: list[tuple[int, str]]) -> lis
 def _of_layer(case: MegatronCase, kind: LayerKind) -> MegatronCase:
     """The case with all layers of one kind, on one stage."""
     moe = kind.feed_forward is FeedForward.MOE
-    return replace(
-        case,
+    return case.changed(
         moe_layer_freq="1",
         num_moe_experts=case.num_moe_experts if moe else None,
         mtp_num_layers=None,

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError

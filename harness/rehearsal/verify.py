@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.base.errors import UserError, install_hint
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -87,9 +87,9 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
 
 def _job(values: dict[str, Any], config_dir: Path | None) -> Job:
     return Job(
-        model=read_dataclass(ModelSpec, values["model"], _WHERE, "model."),
-        layout=read_dataclass(ParallelLayout, values["layout"], _WHERE, "layout."),
-        config=read_dataclass(JobConfig, values["config"], _WHERE, "job."),
+        model=read_record(ModelSpec, values["model"], _WHERE, "model."),
+        layout=read_record(ParallelLayout, values["layout"], _WHERE, "layout."),
+        config=read_record(JobConfig, values["config"], _WHERE, "job."),
         gpu=load_gpu(values["gpu"], config_dir),
         num_gpus=int(values["num_gpus"]),
     )

@@ -1,10 +1,9 @@
 """What a report consists of, whatever it is written as: sections of prose, tables and pictures."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """Rows of text, the most important first; the first `left` columns are words, not numbers."""
 
     columns: tuple[str, ...]
@@ -15,8 +14,7 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """A figure: its file's name without suffix, what it shows, and the SVG itself."""
 
     name: str
@@ -24,8 +22,7 @@ class Picture:
     svg: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     """One heading and what is below it, in the order of the fields.
 
     lines: shown as they are, in a typewriter's letters. folded: closed until it is opened.
@@ -44,8 +41,7 @@ class Section:
         return "-".join(self.title.lower().replace(",", "").split())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(Struct, frozen=True, kw_only=True):
     """A report: title, one line that says what it is of, the outcome, sections.
 
     good: whether the outcome is one; None where nothing was judged.

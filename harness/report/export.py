@@ -1,9 +1,10 @@
 """Numbers for other programs: one row a trial (CSV, Parquet), and Bencher's metric format."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from harness.judge.goldens.series import metric_names, samples
 from harness.judge.identity import workload_label

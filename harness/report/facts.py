@@ -1,11 +1,12 @@
 """What a report rests on: the plan of a run, its results, and their comparison with goldens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from harness.judge.comparison import Comparison, compare
@@ -21,8 +22,7 @@ from harness.trial.store import RunFolder
 from harness.trial.trial import Device, Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """Everything that is known of a run. results: every trial planned, by name, in the order of the
     plan; one that was not finished has status no_data. judged: whether goldens were given."""
 
@@ -113,7 +113,7 @@ def _trial(result: TrialResult) -> Trial:
             "only its log tells its workload, and that in part",
             "harness ingest LOG experiment=NAME says which job ran",
         )
-    return read_dataclass(Trial, result.trial, f"{result.name}: trial")
+    return read_record(Trial, result.trial, f"{result.name}: trial")
 
 
 def _plan_of(path: Path, loaded: Loaded) -> RunPlan:

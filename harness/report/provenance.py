@@ -2,7 +2,7 @@
 
 from advisor.base.configuration import Group, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.base.units import DASH
 from advisor.hardware.calibration import Calibration
 from harness.report.document import Section, Table
@@ -74,7 +74,7 @@ def find_calibration(name: str) -> Calibration | None:
     """The calibration of that name; None where there is no such file."""
     try:
         document = load_config(Group.CALIBRATION, name, None, "calibration")
-        return read_dataclass(Calibration, document.values, document.path)
+        return read_record(Calibration, document.values, document.path)
     except UserError:
         return None
 

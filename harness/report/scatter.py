@@ -1,8 +1,9 @@
 """Pictures of all settings: memory against time and throughput, predicted against measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from advisor.base.units import unit_of
 from harness.base.collections import front, known
@@ -22,8 +23,7 @@ _KEY_ROWS: Final = 0.19  # inches of a line of the key
 MOST: Final = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """One setting that was measured. number: its place in the plan, which is that of its rank.
     stable: whether its times are to be trusted."""
 
@@ -160,8 +160,7 @@ def _unit(shown: Sequence[Point]) -> tuple[int, str]:
     return unit_of([one.memory_bytes for one in shown])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One quantity, predicted against measured. band: relative, with whose it is."""
 
     title: str

@@ -1,8 +1,9 @@
 """Pictures of one setting: where its memory goes, and what one step looks like."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.units import unit_of
@@ -35,8 +36,7 @@ _MEASURED: Final = (
 _PHASES: Final = {Phase.FORWARD: SKY, Phase.BACKWARD: ORANGE, Phase.OPTIMIZER: PURPLE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True, kw_only=True):
     """One setting's predicted components of the fullest stage, and its measured peaks."""
 
     spec: str
@@ -66,7 +66,7 @@ def waterfall(facts: Facts) -> Waterfall | None:
 
 def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
     """Components laid end to end until the predicted peak; measured peaks are lines across."""
-    names = [field.name for field in fields(MemoryBreakdown)]
+    names = list(MemoryBreakdown.__struct_fields__)
     sizes = [getattr(shown.components, name) for name in names]
     total = shown.components.total
     lines = [
@@ -101,8 +101,7 @@ def paint_waterfall(figure: "Figure", shown: Waterfall) -> None:
         figure.legend(loc="outside lower left", ncols=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(Struct, frozen=True, kw_only=True):
     """One setting's allocated bytes over one step."""
 
     spec: str

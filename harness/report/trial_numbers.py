@@ -1,8 +1,10 @@
 """What a trial, and a setting over its repeats, came to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
@@ -12,8 +14,7 @@ from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import world_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class Numbers(Struct, frozen=True, kw_only=True):
     """One process, or the median of several; of memory the most. None where it is not known.
 
     step_spread: IQR of the steps over their median. model_tflops_per_gpu counts Megatron's model
@@ -80,10 +81,10 @@ def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
 def over_repeats(processes: Sequence[Numbers]) -> Numbers:
     """Median over processes; of memory the most."""
     found = {}
-    for field in fields(Numbers):
-        values = known(getattr(one, field.name) for one in processes)
-        join = max if field.name.endswith("_bytes") else median
-        found[field.name] = join(values) if values else None
+    for name in Numbers.__struct_fields__:
+        values = known(getattr(one, name) for one in processes)
+        join = max if name.endswith("_bytes") else median
+        found[name] = join(values) if values else None
     return Numbers(**found)
 
 

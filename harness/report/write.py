@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from advisor.base.errors import install_hint
 from harness.report.export import bmf, write_tables
@@ -20,8 +21,7 @@ FOLDER: Final = "report"
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 
 
-@dataclass(slots=True, kw_only=True)
-class Written:
+class Written(Struct, kw_only=True):
     """Files that were written, and notes on those that were not."""
 
     folder: Path

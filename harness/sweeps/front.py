@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.units import DASH, human_bytes
 from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
@@ -14,8 +15,7 @@ from harness.sweeps.space import Point, Space
 from harness.trial.result import TrialResult, TrialStatus, reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """A point's trial: median step of its slowest rank in seconds, and the largest peak of a rank
     in bytes (reserved where the device says, else allocated); None where it was not measured."""
 

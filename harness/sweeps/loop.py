@@ -5,8 +5,9 @@ sweep that is killed and started again finds them all, tells the study what it m
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from advisor.base.errors import UserError
 from harness.execution.progress import Progress
@@ -47,8 +48,7 @@ class SweepProgress(Progress):
         self._told = max(self._told, number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class Sweep(Struct, frozen=True, kw_only=True):
     """A sweep of `space` into `folder`; `plan` is its plan without settings."""
 
     folder: RunFolder

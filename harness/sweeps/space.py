@@ -1,7 +1,9 @@
 """The points of a sweep: recompute settings x micro batches x layouts, and which are legal."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
@@ -24,8 +26,7 @@ from harness.trial.run_plan import PlannedSetting
 from harness.trial.trial import Device, Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """One choice of each; these are the names and values that Optuna sees."""
 
     layout: str
@@ -46,8 +47,7 @@ class Point:
         return f"{self.layout} mbs{self.micro_batch_size} {self.recompute}"
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """All points, legal or not, in the advisor's order.
 
     planned: each point as a setting of a run; illegal ones with the reason why they are skipped.

@@ -5,33 +5,32 @@ The text is strict JSON: a loss of NaN is the string "nan", as in Megatron's own
 
 import json
 import math
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass, read_fields, show
+from advisor.base.fields import read_fields, read_record, show
+from advisor.base.record import as_dict
 from harness.trial.plausible import check_plain, check_result, read_number
 from harness.trial.result import SCHEMA_VERSION, TrialResult
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T", bound=Struct)
 
 _PLAIN = ("trial", "environment")
 _REQUIRED = ("name", "status", "started_at", "wall_seconds", *_PLAIN)
 
 
-def encode(value: "DataclassInstance") -> str:
-    """Deterministic JSON of a dataclass: sorted keys, one value a line, no NaN literals."""
-    values = _finite(asdict(value))
+def encode(value: Struct) -> str:
+    """Deterministic JSON of a record: sorted keys, one value a line, no NaN literals."""
+    values = _finite(as_dict(value))
     return json.dumps(values, sort_keys=True, indent=1, default=str, allow_nan=False) + "\n"
 
 
-def plain(value: "DataclassInstance") -> dict[str, Any]:
-    """A dataclass as the JSON object that `encode` writes."""
+def plain(value: Struct) -> dict[str, Any]:
+    """A record as the JSON object that `encode` writes."""
     found: dict[str, Any] = json.loads(encode(value))
     return found
 
@@ -39,7 +38,7 @@ def plain(value: "DataclassInstance") -> dict[str, Any]:
 def decode(cls: type[T], source: Path | str, file: object = "text") -> T:
     """An instance of `cls` from `encode`'s text, or from a file of it; UserError where it is
     something else."""
-    return read_dataclass(cls, read_json(source, file), _name(source, file))
+    return read_record(cls, read_json(source, file), _name(source, file))
 
 
 def decode_result(source: Path | str, file: object = "text") -> TrialResult:

@@ -3,8 +3,9 @@
 import errno
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import parse_bytes
@@ -52,8 +53,7 @@ class NonFiniteLossError(RuntimeError):
         super().__init__(f"loss of step {step} is {loss}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """A status with its reason in one line; over_bytes where the text tells."""
 
     status: TrialStatus

@@ -1,9 +1,10 @@
 """The results of single ranks as the result of their trial."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 from typing import Final
+
+from msgspec.structs import replace
 
 from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
 

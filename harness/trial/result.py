@@ -1,9 +1,10 @@
 """What one trial gave: a status with evidence, and measurements where there are any."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.base.units import human_bytes
 from harness.base.collections import known
@@ -43,8 +44,7 @@ class Phase(StrEnum):
     REPORT = "report"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """Why a trial is not ok: phase, rank, last words, and how far memory was over.
 
     over_bytes: bytes asked for beyond what was free, where the message tells.
@@ -59,8 +59,7 @@ class Evidence:
     log_tail: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class StepTimes(Struct, frozen=True, kw_only=True):
     """Seconds of the measured steps of one process, after warm-up.
 
     clock: ``cuda_event`` or ``host``; on a CPU device these are CPU times. ``log``: as the training
@@ -75,8 +74,7 @@ class StepTimes:
     steps: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPeak:
+class MemoryPeak(Struct, frozen=True, kw_only=True):
     """Peaks of one rank, bytes. On CPU, `allocated` is exact tensor accounting, the rest None; it
     is None where a log tells the reserved bytes alone (torchtitan's).
 
@@ -98,8 +96,7 @@ def most(ranks: Iterable[MemoryPeak], which: str) -> int | None:
     return max(known(getattr(rank, which) for rank in ranks), default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelinePoint:
+class TimelinePoint(Struct, frozen=True, kw_only=True):
     """Allocated bytes at a moment of one step, with its phase."""
 
     seconds: float
@@ -107,8 +104,7 @@ class TimelinePoint:
     phase: Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flops:
+class Flops(Struct, frozen=True, kw_only=True):
     """Model FLOPs (Megatron's convention) and hardware FLOPs (replays included) of one step, all
     ranks; replayed_per_layer is counted by torch where the backend can."""
 
@@ -117,8 +113,7 @@ class Flops:
     replayed_per_layer: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLoad:
+class GpuLoad(Struct, frozen=True, kw_only=True):
     """State of a GPU over a stretch of work: median SM clock beside the highest it may have (MHz),
     median power (watts), the highest temperature, and every reason for which clocks were held back.
     None where the driver does not tell."""
@@ -130,8 +125,7 @@ class GpuLoad:
     throttle_reasons: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
+class Reported(Struct, frozen=True, kw_only=True):
     """Rates as the framework's own log prints them, one for each measured step; empty where it does
     not. tflops_per_gpu are model FLOPs by the framework's formula."""
 
@@ -139,8 +133,7 @@ class Reported:
     tokens_per_second_per_gpu: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagePeaks:
+class StagePeaks(Struct, frozen=True, kw_only=True):
     """Allocated bytes of one rank of a pipeline stage, as predicted or as rehearsed.
 
     weights, gradients and optimizer live from step to step; forward, backward and optimizer_step
@@ -173,8 +166,7 @@ class StagePeaks:
         return max(self.forward, self.backward) - self.weights - self.gradients - self.optimizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Concern:
+class Concern(Struct, frozen=True, kw_only=True):
     """One reason to distrust a number: what was seen, the limit, what to do."""
 
     name: str
@@ -191,8 +183,7 @@ SPOIL_TIMES_ALONE: Final = frozenset({"spread", "drift", "throttling"})
 """Fatal concerns that leave bytes as good as ever: memory does not depend on how fast steps are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialResult:
+class TrialResult(Struct, frozen=True, kw_only=True):
     """`result.json` of one trial, written once and atomically.
 
     trial and environment are plain JSON objects (Trial as written before the run; fingerprint of

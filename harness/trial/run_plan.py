@@ -2,14 +2,15 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSetting:
+class PlannedSetting(Struct, frozen=True, kw_only=True):
     """One setting of a run: its trial of repeat 0, and why it is not run, if it is not.
 
     rank: place in the advisor's order among the settings of this run, 1 first; None where the
@@ -33,8 +34,7 @@ class PlannedSetting:
         return tuple(replace(self.trial, repeat=repeat) for repeat in range(count))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True, kw_only=True):
     """Everything that `harness run` will do, fixed before the first trial starts.
 
     device_name: the GPU's type, or ``cpu``. assumptions: what the plan says about itself, one line

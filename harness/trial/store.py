@@ -18,9 +18,10 @@ that is ever overwritten is a trial without a result.
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
@@ -34,24 +35,21 @@ from harness.trial.trial import Trial
 _STATE_BYTES: Final = 160
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialState:
+class TrialState(Struct, frozen=True, kw_only=True):
     """Where a running trial is: its phase, and how many steps it has begun."""
 
     phase: Phase = Phase.START
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmittedJob:
+class SubmittedJob(Struct, frozen=True, kw_only=True):
     """The job that a cluster runs a trial as, by the cluster's id."""
 
     job: str
     submitted_at: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrialFolder:
+class TrialFolder(Struct, frozen=True):
     """Files of one trial."""
 
     path: Path
@@ -171,8 +169,7 @@ class StateWriter:
             os.pwrite(self._descriptor, text.encode(), 0)
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunFolder(Struct, frozen=True):
     """Files of one run."""
 
     path: Path

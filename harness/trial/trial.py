@@ -5,9 +5,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.answer.evaluation import MemoryBreakdown
 from advisor.base.dtypes import DType, Precision
@@ -15,11 +16,8 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from advisor.request.origin import stated_fields
 from harness.trial.result import StagePeaks
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 
 MOST_REPEATS: Final = 10_000
 """Each is a process of seconds at least: weeks."""
@@ -43,8 +41,7 @@ class Device(StrEnum):
     FAKE = "fake"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """What is trained: the part of a trial that decides whether two results may be compared.
 
     recompute is the advisor's spelling of the setting (``none``, ``selective:mlp``,
@@ -91,19 +88,15 @@ class Workload:
         return f"{self.model.name}/{degrees}/{self.recompute}"
 
 
-def _given(instance: "DataclassInstance") -> dict[str, object]:
-    """Fields that differ from their default, those of nested dataclasses likewise."""
-    given: dict[str, object] = {}
-    for field in fields(instance):
-        value = getattr(instance, field.name)
-        if value != field.default:
-            nested = is_dataclass(value) and not isinstance(value, type)
-            given[field.name] = _given(value) if nested else value
-    return given
+def _given(instance: Struct) -> dict[str, object]:
+    """Fields that differ from their default, those of records in it likewise."""
+    return {
+        name: _given(value) if isinstance(value, Struct) else value
+        for name, value in stated_fields(instance).items()
+    }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementPlan:
+class MeasurementPlan(Struct, frozen=True, kw_only=True):
     """How a trial measures: warm-up by rule, then steps, in `repeats` processes.
 
     min_warmup_steps are always dropped; warm-up ends once the last three steps agree within
@@ -136,8 +129,7 @@ def check_pairs(field: str, pairs: tuple[str, ...]) -> None:
             raise UserError(field, show(pair), "is not NAME=VALUE")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Struct, frozen=True, kw_only=True):
     """What the advisor said before the run; None where its model does not speak of the backend.
 
     saved_bytes_per_layer and replayed_flops_per_layer are of one layer and one microbatch.
@@ -157,8 +149,7 @@ class Prediction:
     stages: tuple[StagePeaks, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What backend `command` runs: a line for a shell, and whose log it writes.
 
     template: the user's, with placeholders. words: NAME=text for them, quoted for a shell, that of
@@ -203,8 +194,7 @@ def takes_setting(template: str) -> bool:
     return any(name in _SETTING for name in placeholders(template))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """One setting, one fresh process (group): repeat number `repeat` of a workload.
 
     variables: environment of its processes as KEY=VALUE, as far as it changes times or memory (the

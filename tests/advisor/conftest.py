@@ -4,9 +4,9 @@ The figures are round on purpose, so that a test can write down what a report mu
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, CalibrationNote, RankedEvaluation, Rejection, Remedy
 from advisor.answer.evaluation import (

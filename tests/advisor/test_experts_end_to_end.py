@@ -2,10 +2,10 @@
 
 import re
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import bridge_layout_overrides

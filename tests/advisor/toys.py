@@ -1,8 +1,9 @@
 """Toy models whose tensors can be computed in the head, for the tests of layers and memory."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
@@ -79,7 +80,7 @@ _ENUMS: dict[str, Callable[[Any], Any]] = {
 def toy_shape(model: ModelSpec = LLAMA, **changes: Any) -> RankShape:
     """One rank of a toy; fields of ModelSpec change the model (enums as text),
     the others the shape."""
-    fields = ModelSpec.__dataclass_fields__
+    fields = ModelSpec.__struct_fields__
     mine = {name: changes.pop(name) for name in list(changes) if name in fields}
     mine = {name: _ENUMS.get(name, lambda x: x)(value) for name, value in mine.items()}
     model = replace(model, **mine)

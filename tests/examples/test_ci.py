@@ -11,12 +11,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import Struct
 
 pytest.importorskip("hydra")
 pytest.importorskip("torch")
@@ -44,16 +44,14 @@ assert set(filter(None, extras.split(","))) <= set(project["optional-dependencie
 """
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(Struct, frozen=True, dict=True):
     """Lines of one job in their order; the last ones run whatever became of the others."""
 
     lines: tuple[str, ...]
     always: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True, dict=True):
     """What a CI file declares."""
 
     variables: dict[str, str]
@@ -102,8 +100,7 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Shell:
+class Shell(Struct, frozen=True, dict=True):
     """Runs lines as a CI system does: in a checkout, each with bash that ends at an error."""
 
     folder: Path

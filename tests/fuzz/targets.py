@@ -8,10 +8,11 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from tests.fuzz.mutate import mutate, mutate_word
 
@@ -31,8 +32,7 @@ Run = Callable[[Path, Sequence[str]], int]
 """Runs the words of a command in a folder that holds the files; the exit code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """One command. files: name in the folder -> content; broken: those of which one is mutated;
     words: the command, {} being the folder, of which those with an index in `spoken` are mutated
     where no file is. slow: of some seconds, and tried by the bench alone."""

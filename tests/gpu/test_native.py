@@ -5,10 +5,10 @@ layer); gradients by the order of atomic additions in its backward.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 pytestmark = [

@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout

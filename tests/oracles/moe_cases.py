@@ -1,6 +1,5 @@
 """Models with experts that the oracles' tests share."""
 
-from dataclasses import replace
 from typing import Any
 
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
@@ -51,4 +50,4 @@ OVERLAP: dict[str, Any] = SHARED | {
 def with_experts(case: OracleCase, **changes: Any) -> OracleCase:
     """`case`, which has experts, with other options of theirs."""
     assert case.has_experts
-    return replace(case, **changes)
+    return case.changed(**changes)

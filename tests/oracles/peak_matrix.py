@@ -10,11 +10,13 @@ import csv
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields
 
 from advisor.job.job import Job
 from advisor.models.layer_pattern import LayerPattern
@@ -38,8 +40,7 @@ MLA: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A job, in the short names of a layout; `layers` are those of one chunk."""
 
     model: str
@@ -136,8 +137,7 @@ FEW: Final[tuple[tuple[Case, tuple[str, ...], tuple[int, ...] | None], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One stage under one setting as it was rehearsed, in bytes.
 
     activations: peak of forward and backward beyond weights, gradients and optimizer states.

@@ -1,7 +1,8 @@
 """What the advisor predicts for an oracle's case, and the model shapes that the tests share."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.fields import convert, field_types
 from advisor.frameworks.megatron.plan import chunk_plan

@@ -10,7 +10,6 @@ its files, their rows.
 import csv
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from hashlib import sha256
@@ -19,14 +18,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
+from advisor.frameworks.megatron.raw import RawSettings
+from advisor.request.origin import stated_fields
+
 TABLE: Final = Path(__file__).with_name("data") / "measured.csv"
 PACKAGES: Final = ("megatron-core", "torch", "torchtitan")
 LIVE_ONE_IN: Final = 6
 Measured = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Row:
+class Row(Struct, frozen=True, order=True):
     """One recorded case: the file of tests that asked first, what was asked, and the figures."""
 
     file: str
@@ -51,15 +54,11 @@ def measured(what: str, *case: Any, by: Callable[[], Measured]) -> Measured:
 
 
 def readable(value: Any) -> str:
-    """A value in words: of a dataclass the fields that differ from their defaults."""
-    if is_dataclass(value):
-        told = (
-            f"{field.name}={readable(getattr(value, field.name))}"
-            for field in fields(value)
-            if field.init
-            and (field.default is MISSING or getattr(value, field.name) != field.default)
-        )
-        return f"{type(value).__name__}({', '.join(told)})"
+    """A value in words: of a record, or of options, the fields that differ from their defaults."""
+    if isinstance(value, RawSettings):
+        return _told(value, dict(sorted(vars(value).items())))
+    if isinstance(value, Struct):
+        return _told(value, stated_fields(value))
     if isinstance(value, tuple | list):
         return f"({' '.join(map(readable, value))})"
     return str(value.value) if isinstance(value, Enum) else str(value)
@@ -135,3 +134,8 @@ def write() -> None:
         writer = csv.writer(stream, lineterminator="\n")
         for row in sorted((_NEW | others).values()):
             writer.writerow((row.file, row.digest, row.question, " ".join(map(str, row.figures))))
+
+
+def _told(value: object, fields: dict[str, Any]) -> str:
+    told = (f"{name}={readable(one)}" for name, one in fields.items())
+    return f"{type(value).__name__}({', '.join(told)})"

@@ -1,8 +1,9 @@
 """Whole ranks rehearsed on fake tensors beside the advisor's prediction of them."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, parse_setting

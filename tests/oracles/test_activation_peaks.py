@@ -6,10 +6,10 @@ each. A stage had at most 28 bytes of them.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -139,7 +139,7 @@ def test_unfused_attention(name: str, recompute: dict[str, Any], softmax: dict[s
 @pytest.mark.parametrize("name", ["llama_tp", "gpt_tp"])
 def test_distributed_saved_activations(name: str, method: dict[str, Any]) -> None:
     case = replace(MODELS[name], **pipeline(2, 1, 2, 2), **method)
-    assert_peaks(replace(case, distribute_saved_activations=True))
+    assert_peaks(case.changed(distribute_saved_activations=True))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -147,8 +147,8 @@ def test_distributed_saved_activations(name: str, method: dict[str, Any]) -> Non
 def test_tied_embeddings(name: str, recompute: dict[str, Any]) -> None:
     """On one stage the output layer's gradient waits for the embedding's, then both are added."""
     case = replace(MODELS[name], share_embeddings_and_output_weights=True, **recompute)
-    assert_peaks(replace(case, **pipeline(1, 1, 2, 2)))
-    assert_peaks(replace(case, **pipeline(2, 1, 2, 2)), (1,))
+    assert_peaks(case.changed(**pipeline(1, 1, 2, 2)))
+    assert_peaks(case.changed(**pipeline(2, 1, 2, 2)), (1,))
 
 
 VARIANTS: dict[str, OracleCase] = {

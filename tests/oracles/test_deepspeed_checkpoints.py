@@ -5,10 +5,10 @@ move: `_Device` calls itself another one, without streams, as DeepSpeed's engine
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 deepspeed = pytest.importorskip("deepspeed")
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is

@@ -4,10 +4,11 @@ The whole model of torchtitan runs on fake tensors, on one of eight fake ranks.
 """
 
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -6,10 +6,10 @@ checkpoint that holds the rotary frequencies, fp32 [seq_length, 1, 1, qk_pos_emb
 cache of the class that makes them keeps them anyway, and there the advisor counts them.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -94,7 +94,7 @@ def test_saved_bytes_of_every_layout(name: str, layout: str, setting: str) -> No
 
 
 def assert_peaks(case: OracleCase) -> None:
-    two_stages = replace(case, pipeline_model_parallel_size=2, num_microbatches=3)
+    two_stages = case.changed(pipeline_model_parallel_size=2, num_microbatches=3)
     for stage in (0, 1):
         measured, predicted = measured_peak(two_stages, stage), predicted_peak(two_stages, stage)
         assert 0 <= measured - predicted <= SCALARS_BYTES, f"stage {stage}: {predicted / measured}"

@@ -1,8 +1,7 @@
 """What a budget keeps of a block, against torch.compile's own partitioner."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")

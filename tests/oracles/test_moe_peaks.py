@@ -6,10 +6,10 @@ interleaved ones the order in which spent graphs go is not followed to the end: 
 order in which overlapped shared experts go back: 0.6 %.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -4,10 +4,10 @@ The bar is 0.1 %. The model is exact but for numbers of Python that autograd sav
 factor of an auxiliary loss, the micro batch it is divided by): 8 bytes each, in host memory.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -55,7 +55,7 @@ def test_dispatchers(dispatcher: str, changes: dict[str, Any]) -> None:
 def test_tensor_parallelism(dispatcher: str, etp: int) -> None:
     experts = {"expert_model_parallel_size": 4, "expert_tensor_parallel_size": etp}
     case = with_experts(MIXTRAL, moe_token_dispatcher_type=dispatcher, **experts)
-    assert_saved(replace(case, **TP))
+    assert_saved(case.changed(**TP))
 
 
 @pytest.mark.parametrize(

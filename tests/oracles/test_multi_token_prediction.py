@@ -1,9 +1,9 @@
 """Multi-token prediction against the real Megatron Core: saved bytes and activation peaks."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -62,15 +62,15 @@ def assert_peaks(case: OracleCase) -> None:
 def test_peaks(layout: str, pp: int, depths: int, vocabulary: int) -> None:
     """A small vocabulary puts the peak into a layer, a large one into the losses."""
     case = replace(LLAMA, mtp_num_layers=depths, vocab_size=vocabulary, **LAYOUTS[layout])
-    assert_peaks(replace(case, pipeline_model_parallel_size=pp, num_microbatches=3))
+    assert_peaks(case.changed(pipeline_model_parallel_size=pp, num_microbatches=3))
 
 
 @pytest.mark.parametrize("setting", ["mlp", "uniform", "block"])
 def test_peaks_with_recompute(setting: str) -> None:
     case = replace(LLAMA, mtp_num_layers=1, **LAYOUTS["tp4_sp"], **SETTINGS[setting])
-    assert_peaks(replace(case, pipeline_model_parallel_size=2, num_microbatches=3))
+    assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))
 
 
 def test_peaks_behind_latent_attention() -> None:
     case = replace(DEEPSEEK_V2_LITE, mtp_num_layers=1, **LAYOUTS["tp4_sp"])
-    assert_peaks(replace(case, pipeline_model_parallel_size=2, num_microbatches=3))
+    assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))

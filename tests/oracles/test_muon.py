@@ -5,12 +5,12 @@ on fake tensors. emerging_optimizers, whose class orthogonalizes, cannot be inst
 which has the same state, stands in its place, and no step is run.
 """
 
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import pipeline_stages

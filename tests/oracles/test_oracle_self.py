@@ -1,9 +1,9 @@
 """The oracle itself, against figures known from papers and from Megatron's own documentation."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -104,7 +104,7 @@ def test_saved_bytes_of_a_gpt_22b_layer_are_those_of_the_paper() -> None:
 def test_distributed_saved_activations_keep_a_shard() -> None:
     case = replace(TOY, sequence_parallel=False, **full("uniform", 1))
     whole, _ = saved_bytes_per_layer(case)
-    shard, _ = saved_bytes_per_layer(replace(case, distribute_saved_activations=True))
+    shard, _ = saved_bytes_per_layer(case.changed(distribute_saved_activations=True))
     assert whole == 2 * TOY.seq_length * TOY.hidden_size
     assert shard == whole // TOY.tensor_model_parallel_size
 

@@ -3,11 +3,11 @@
 torchtitan's own plans cut them. Its lists of operators to save have the CPU's attention added.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -1,9 +1,9 @@
 """Whole models of transformers under their own activation checkpointing, forward and loss."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -4,10 +4,10 @@ Two functions are compiled on a GPU, and others stand for them on fake tensors, 
 compiled ones keep (see the last test): torch's GELU for fast_gelu, an RMSNorm for the L2 norm.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -121,7 +121,7 @@ CASES = [
 def assert_equal(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     case, build, fields = MODELS[name]
     monkeypatch.setattr(saved, "fake_chunks", build)
-    case = replace(case, **changes)
+    case = case.changed(**changes)
     _, rows = saved_bytes_per_layer(case)
     rows = [row for row in rows if row.dtype != "float64"]  # Python's numbers, in host memory
     assert predicted_saved_bytes(case, **fields) == sum(row.nbytes for row in rows), "\n".join(
@@ -158,7 +158,7 @@ def test_what_the_compiled_functions_keep(name: str, statistics: int) -> None:
 def test_peaks(name: str, setting: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     case, build, fields = MODELS[name]
     monkeypatch.setattr(peak, "fake_chunks", build)
-    case = replace(case, **tensor_parallel(2, True), **setting)
+    case = case.changed(**tensor_parallel(2, True), **setting)
     difference = peak.activation_peak(case, 0) - predicted_peak(case, 0, **fields)
     assert 0 <= difference <= SCALARS_BYTES
 
@@ -166,7 +166,7 @@ def test_peaks(name: str, setting: dict[str, Any], monkeypatch: pytest.MonkeyPat
 def test_capped_logits_and_scaled_embeddings(monkeypatch: pytest.MonkeyPatch) -> None:
     case, build, fields = MODELS["gemma2"]
     monkeypatch.setattr(peak, "fake_chunks", lambda case: [*map(gemma_ends, build(case))])
-    case = replace(case, **tensor_parallel(2, True), **full("uniform", 1), vocab_size=256000)
+    case = case.changed(**tensor_parallel(2, True), **full("uniform", 1), vocab_size=256000)
     ends = {"final_logit_softcapping": 30.0, "apply_embedding_scaling": True}
     measured, predicted = peak.activation_peak(case, 0), predicted_peak(case, 0, **fields, **ends)
     assert 0 <= measured - predicted <= SCALARS_BYTES

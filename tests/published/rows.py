@@ -6,11 +6,13 @@ column a field is read from is the one of `_COLUMNS`, or has the field's own nam
 """
 
 import csv
-from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
@@ -57,8 +59,7 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
+class PublishedRow(Struct, frozen=True, kw_only=True):
     """The columns that all tables share. `peak_memory_gib` is in GiB in every file, although the
     column's name says gb; `peak_memory_kind` says allocated or reserved, and of which rank."""
 
@@ -93,8 +94,7 @@ class PublishedRow:
     notes: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KorthikantiRow(PublishedRow):
+class KorthikantiRow(PublishedRow, frozen=True, kw_only=True):
     """arXiv 2205.05198: `kind` tells a formula (bytes a layer) from a measured layer or step."""
 
     kind: str
@@ -110,8 +110,7 @@ class KorthikantiRow(PublishedRow):
     formula: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimuMaxRow(PublishedRow):
+class SimuMaxRow(PublishedRow, frozen=True, kw_only=True):
     """B200, measured; the by-rank tuples are in the order of the ranks, in GiB."""
 
     num_layers: int
@@ -124,8 +123,7 @@ class SimuMaxRow(PublishedRow):
     simumax_predicted_step_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronGoldenRow(PublishedRow):
+class MegatronGoldenRow(PublishedRow, frozen=True, kw_only=True):
     """Megatron-LM's CI: peak of the last rank only; `allocated_gib` is after a step."""
 
     hidden_size: int
@@ -142,8 +140,7 @@ class MegatronGoldenRow(PublishedRow):
     n_steps_median: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DgxcRow(PublishedRow):
+class DgxcRow(PublishedRow, frozen=True, kw_only=True):
     """dgxc-benchmarking: totals as its READMEs print them, and what follows from them."""
 
     readme_total_tokens_per_s: float
@@ -152,8 +149,7 @@ class DgxcRow(PublishedRow):
     tokens_check_relative_difference: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlmFoundryRow(PublishedRow):
+class LlmFoundryRow(PublishedRow, frozen=True, kw_only=True):
     """llm-foundry: `derived_step_time_seconds` is batch times sequence over tokens per second."""
 
     grad_accum: int
@@ -162,15 +158,13 @@ class LlmFoundryRow(PublishedRow):
     derived_step_time_seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchtitanRow(PublishedRow):
+class TorchtitanRow(PublishedRow, frozen=True, kw_only=True):
     """torchtitan: `compile` is None where the document does not say."""
 
     compile: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadmeScalingRow(PublishedRow):
+class ReadmeScalingRow(PublishedRow, frozen=True, kw_only=True):
     """Megatron-LM's README; the strong-scaling row has ranges, kept in the text fields."""
 
     num_attention_heads: int | None

@@ -4,15 +4,15 @@ Bars: allocated mean 1 %, worst 3 %; reserved mean 3 %; step time mean 4 %,
 worst 10 % over cells left out; what misses its bar is named here, with its figure.
 """
 
-from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 from statistics import mean
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
@@ -106,7 +106,7 @@ def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, floa
     """Setting and predicted over measured peak, less one, of each rank of Llama 3 70B."""
     errors = []
     for result in found(gpu, Backend.REHEARSAL):
-        trial = read_dataclass(Trial, result.trial, result.name)
+        trial = read_record(Trial, result.trial, result.name)
         engine = bool(result.environment["software"]["transformer_engine"])
         monkeypatch.setattr(
             "harness.backends.megatron_core.translate.has_transformer_engine", lambda e=engine: e

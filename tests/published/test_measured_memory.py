@@ -6,9 +6,9 @@ off, and it is off on the A100 row of the 15B, whose Transformer Engine is older
 placeholder gradients. Nothing is fitted.
 """
 
-from dataclasses import dataclass, replace
-
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
@@ -36,8 +36,7 @@ MODEL = {
 MICROBATCHES = 3  # of the 15B run, which ramps its batch up; more need no more memory
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True, dict=True):
     """One class of ranks: a stage of one run."""
 
     name: str

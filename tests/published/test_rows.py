@@ -2,9 +2,9 @@
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 from . import rows as published
 from .rows import PUBLISHED, PublishedRow

@@ -3,9 +3,8 @@
 Bars: issue 2. Where a bar is not the issue's, the reason stands beside it.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.dtypes import Precision

@@ -4,10 +4,10 @@ import importlib.util
 import struct
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "thin_fatbins.py"
 MAGIC = 0xBA55ED50
@@ -32,8 +32,7 @@ def container(*images: bytes) -> bytes:
     return struct.pack("<IHHQ", MAGIC, 1, 16, sum(map(len, images))) + b"".join(images)
 
 
-@dataclass
-class Made:
+class Made(Struct, dict=True):
     """A library, and where its section and each of its containers begin."""
 
     content: bytes

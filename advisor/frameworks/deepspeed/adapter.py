@@ -6,8 +6,9 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.units import gib
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config

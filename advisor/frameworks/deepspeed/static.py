@@ -4,8 +4,9 @@ Source: DeepSpeed 0.19.8 runtime/zero/stage_1_and_2.py, stage3.py, config.py and
 offload_config.py (defaults). Read, not run: no oracle of ZeRO's memory runs without a GPU.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.protocols import FixedMemory, StaticLabels

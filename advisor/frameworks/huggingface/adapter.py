@@ -6,8 +6,9 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.huggingface.training_arguments import (

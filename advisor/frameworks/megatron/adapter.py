@@ -1,9 +1,11 @@
 """Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
@@ -58,8 +60,7 @@ from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import RecomputePlan, Setting
 
 
-@dataclass(frozen=True, slots=True)
-class Megatron:
+class Megatron(Struct, frozen=True):
     """One of the three; the others' flags are those of their own newest release."""
 
     framework: Framework

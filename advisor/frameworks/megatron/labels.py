@@ -9,8 +9,9 @@ dense layers are fused into the linear layers: a checkpoint around those replays
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
@@ -26,8 +27,7 @@ _MLP_MODULES: Final = frozenset({Module.LINEAR_FC1, Module.ACTIVATION, Module.LI
 _ATTENTION_MASK_TYPE_BYTES: Final = 4  # one int32 tensor among the checkpoint's arguments
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class Label(Struct, frozen=True, kw_only=True):
     """One of recompute_modules.
 
     replays: its runs in a layer, none where it acts on nothing. inside: the label around it, whose

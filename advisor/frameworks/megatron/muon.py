@@ -6,8 +6,9 @@ Source: megatron-core 0.16.1 and 0.17.1 optimizer/muon.py and layer_wise_optimiz
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError

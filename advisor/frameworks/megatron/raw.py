@@ -5,8 +5,9 @@ fills it from flags or YAML. None means: not given, or (for the model's shape) n
 """
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
+
+from msgspec import Struct
 
 from advisor.frameworks.megatron.options.attention import Attention
 from advisor.frameworks.megatron.options.communication import Communication
@@ -25,7 +26,6 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RawSettings(
     Parallelism,
     Experts,
@@ -48,8 +48,7 @@ class RawSettings(
     options/. An instance holds what it is given; the rest are defaults of the class."""
 
     def __init__(self, **given: Any) -> None:
-        known = type(self).__dataclass_fields__
-        unknown = given.keys() - known.keys()
+        unknown = given.keys() - self.option_names
         if unknown:
             raise TypeError(f"{', '.join(sorted(unknown))}: no option of Megatron")
         self.__dict__.update(given)
@@ -64,6 +63,10 @@ class RawSettings(
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def changed(self, **values: Any) -> Self:
+        """The same settings but for `values`."""
+        return type(self)(**{**self.__dict__, **values})
 
     @property
     def given(self) -> dict[str, Any]:
@@ -126,8 +129,7 @@ class RawSettings(
         return self.num_layers // chunks
 
 
-@dataclass(frozen=True, slots=True)
-class Graphs:
+class Graphs(Struct, frozen=True):
     """CUDA graphs after Megatron's own normalisation of old spellings."""
 
     impl: str

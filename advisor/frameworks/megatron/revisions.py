@@ -6,10 +6,12 @@ files at v0.2 to v0.6.0 and main 067f987.
 """
 
 import re
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.names import Framework
@@ -39,8 +41,7 @@ def checkpoint_kind(module: str) -> CheckpointKind:
 
 
 # Compared by identity: each revision is one object, and caches keyed by it stay cheap.
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Revision:
+class Revision(Struct, frozen=True, kw_only=True, eq=False):
     """One release: what its configuration accepts and how it spells it.
 
     version: the framework's own (megatron-core's for Megatron-LM). core: the release of

@@ -1,8 +1,10 @@
 """Megatron's recompute settings: the five fields of TransformerConfig and their short spelling."""
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypedDict
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
@@ -24,8 +26,7 @@ class Method(StrEnum):
     BLOCK = "block"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeSetting:
+class RecomputeSetting(Struct, frozen=True, kw_only=True):
     """What a user writes into Megatron's configuration.
 
     `modules` None means unset, which Megatron promotes to ("core_attn",) at finalisation, while an

@@ -1,8 +1,9 @@
 """What the PyTorch stacks have in common, and plain PyTorch with FSDP2 itself."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError

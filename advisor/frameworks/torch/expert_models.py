@@ -1,7 +1,8 @@
 """Models with experts as eager torch runs them, and which of them have no layers here."""
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.options import (

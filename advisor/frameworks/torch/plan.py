@@ -5,8 +5,10 @@ transformers 5.23.0 modeling_layers.py; run in tests/oracles.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.frameworks.torch.budget import budget_run
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
@@ -27,8 +29,7 @@ from advisor.plan.recompute_plan import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Semantics:
+class Semantics(Struct, frozen=True, kw_only=True):
     """Where stacks differ: the kind of checkpoint by use_reentrant; whether `selective:n` begins
     with the first block (n-th otherwise); whether matmuls with a bias count as matmuls; how inputs
     of checkpoints go to the host, and how many of the newest do not; the attention kernel; which

@@ -1,9 +1,10 @@
 """Every rule of a PyTorch stack, found by asking it: settings and jobs of all kinds are tried."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import ClassVar, Protocol
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.frameworks.names import Framework

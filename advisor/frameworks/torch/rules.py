@@ -1,8 +1,10 @@
 """What a job must be for the PyTorch stacks; what they refuse or ignore, each with its source."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
@@ -29,8 +31,7 @@ _ONE: Final = (
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One reason against a setting."""
 
     rule: str
@@ -151,7 +152,7 @@ def data_parallel_layout(
             f"needs tensor parallelism, which is not modelled for {framework}",
             "leave it out",
         )
-    known = {field.name for field in fields(ParallelLayout)} & {
+    known = set(ParallelLayout.__struct_fields__) & {
         "data_parallel_size",
         "data_parallel_sharding",
         "sequence_parallel",

@@ -1,8 +1,10 @@
 """Activation checkpointing as PyTorch and what is built on it spell it, in one short form."""
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
@@ -53,8 +55,7 @@ class Option(StrEnum):
     PROFILE = "profile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSetting:
+class TorchSetting(Struct, frozen=True, kw_only=True):
     """One setting. `num_layers` is the number behind selective and uniform, `segments` that of
     sequential; use_reentrant None means the framework's own default; options in their order."""
 

@@ -5,8 +5,9 @@ Source: torchtitan 0.2.2 distributed/parallel_dims.py, models/llama4/infra/paral
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
@@ -43,7 +44,7 @@ def titan_layout(
             )
     for name, value in given.items():
         if name not in _OURS and name not in _ONE:
-            known = {field.name for field in fields(ParallelLayout)}
+            known = set(ParallelLayout.__struct_fields__)
             words = "is an option of Megatron, not of torchtitan" if name in known else "is unknown"
             raise UserError(f"layout.{name}", value, words, "leave it out")
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)

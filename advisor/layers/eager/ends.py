@@ -4,7 +4,7 @@ Source: torchtitan 0.2.2 models/llama3/model/model.py and components/loss.py; tr
 modeling_llama.py, modeling_gpt2.py and loss/loss_utils.py (ForCausalLMLoss).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import (

@@ -1,7 +1,7 @@
 """What torchtitan's and transformers' experts have in common: a linear router, tokens sorted by
 expert, one grouped GEMM over all experts of a rank (torch._grouped_mm)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import nonlinearity, pointwise, with_weight_gradients

@@ -5,7 +5,7 @@ own that stays until the layer's backward is through (autograd's accumulation, o
 reduce-scatter of the whole layer).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight

@@ -1,6 +1,6 @@
 """Self-attention: projections, rotary embedding and core attention (MHA and GQA)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.megatron.core_attention import (
     MIXED_QKV,

@@ -8,7 +8,8 @@ measured them. Every rank has one chunk from either end of the sequence, so that
 gives all the same work.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.layers.operators import Collective, CollectiveKind, Group, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -25,8 +26,7 @@ _TWO_STEPS = (2, 20)
 """From this release on the forward of the ring holds two of its steps; before, all of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
+class _Sizes(Struct, frozen=True, kw_only=True):
     """Bytes of one rank's tensors, the same before and after heads are exchanged.
 
     keys_values: as the forward sends them, in 8 bits under 8-bit attention. statistics: of the
@@ -78,8 +78,7 @@ class _Sizes:
         return self.ring * max(self.key, self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class _Run(Struct, frozen=True, kw_only=True):
     """What one kind sends, holds and moves.
 
     forward_alive: the most bytes of its forward beside its inputs. backward_alive: of its backward

@@ -1,6 +1,6 @@
 """Core attention: flash and cuDNN kernels, and Megatron's unfused DotProductAttention."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.context_parallel import over_context_ranks

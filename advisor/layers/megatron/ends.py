@@ -4,7 +4,7 @@ Source: megatron-core 0.16.1 models/gpt/gpt_model.py, models/common/embeddings,
 tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.norms import norm_operator

@@ -1,6 +1,6 @@
 """Dense MLP: linear_fc1, activation, linear_fc2 (megatron-core 0.16.1 transformer/mlp.py)."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
@@ -9,8 +9,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import Activation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mlp:
+class Mlp(Struct, frozen=True, kw_only=True):
     """Which MLP of a layer: its modules, its width, and what its tensors' names begin with."""
 
     fc1: Module = Module.LINEAR_FC1

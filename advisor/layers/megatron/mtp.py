@@ -3,7 +3,7 @@
 Source: megatron-core 0.16.1 transformer/multi_token_prediction.py (MultiTokenPredictionLayer).
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.megatron.ends import embedding_lookup

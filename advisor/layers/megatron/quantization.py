@@ -5,7 +5,7 @@ module/base.py (get_weight_workspace), tensor/float8_tensor.py, float8_blockwise
 mxfp8_tensor.py, nvfp4_tensor.py. Megatron Core's own (local) layers stay at 16 bits.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Tensor
@@ -15,8 +15,7 @@ _NON_TN_CAPABILITY = 10.0
 """Compute capability from which 8-bit GEMMs take any layout: no transposed copy is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """A quantized copy: bits of an element, elements that share a scale (0: the whole tensor), and
     bytes of a scale."""
 

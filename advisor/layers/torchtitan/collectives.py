@@ -5,7 +5,7 @@ Source: torch 2.13 distributed/tensor/parallel/style.py, distributed/_functional
 dimension, and copied where that is not the sequence's.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.eager.parts import activation, pointwise
 from advisor.layers.operators import Collective, CollectiveKind, Group, Module, Operator, Tensor

@@ -5,7 +5,7 @@ attention kernel keeps what a fused one does; torchtitan's presets choose flex a
 block mask is not counted.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.eager.parts import (
     activation,

@@ -4,8 +4,9 @@ Source: torchtitan 0.2.2 models/moe/moe.py, models/moe/utils.py (padding of ever
 distributed/expert_parallel.py, run in tests/oracles; its kernel that permutes is not.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.moe import (

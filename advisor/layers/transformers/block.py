@@ -4,7 +4,7 @@ Source: transformers 5.23.0 models/llama/modeling_llama.py (Mistral, Qwen2 and Q
 parts), models/gemma2, gemma3, olmo2 and gpt2, activations.py.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.eager.parts import (
     activation,

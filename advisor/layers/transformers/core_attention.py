@@ -4,7 +4,7 @@ Source: transformers 5.23.0 integrations/sdpa_attention.py, masking_utils.py and
 models/gemma2/modeling_gemma2.py (eager_attention_forward); torch 2.13 transformers/attention.cpp.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.eager.parts import activation, attention, in_fp32, pointwise
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor

@@ -4,7 +4,7 @@ Source: transformers 5.23.0 integrations/moe.py (grouped_mm_experts_forward) and
 models/mixtral and models/qwen3_moe, run in tests/oracles.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.moe import (

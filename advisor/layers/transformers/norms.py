@@ -3,7 +3,7 @@
 Source: transformers 5.23.0 LlamaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm, Olmo2RMSNorm.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients

@@ -5,8 +5,9 @@ the file: as Megatron Bridge 0.3.1 builds it (models/gemma, models/llama), OLMo 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from advisor.models.huggingface.keys import HuggingFaceConfig, keys
 from advisor.models.huggingface.windows import each_nth
@@ -20,8 +21,7 @@ from advisor.models.options import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """Keys of one family alone, and the fields of ModelSpec that they and its classes make."""
 
     keys: frozenset[str]

@@ -4,9 +4,11 @@ Source of names, and of values where a key is absent: transformers 4.57.1,
 models/<type>/configuration_<type>.py and modeling_<type>.py.
 """
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
@@ -35,8 +37,7 @@ _PLAIN = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decoder:
+class _Decoder(Struct, frozen=True, kw_only=True):
     """What transformers' classes of one model_type fix, or assume where a key is absent.
 
     num_key_value_heads and head_dim None: as many as query heads, and hidden_size / heads.

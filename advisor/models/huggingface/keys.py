@@ -3,9 +3,10 @@
 Source: transformers 4.57.1, configuration_utils.py and models/*/configuration_*.py.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
@@ -28,8 +29,7 @@ SHAPE_KEYS = keys(
 """What every family but GPT-2 calls the same: see `HuggingFaceConfig.shape`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HuggingFaceConfig:
+class HuggingFaceConfig(Struct, frozen=True, kw_only=True):
     """Keys and values of one config.json."""
 
     path: Path

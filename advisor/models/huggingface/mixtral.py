@@ -3,16 +3,16 @@
 Source: transformers 4.57.1, models/mixtral and models/qwen3_moe (configuration and modeling).
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.options import TokenDispatcher
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertKeys:
+class ExpertKeys(Struct, frozen=True, kw_only=True):
     """Names of one family's keys, and its classes' values where they are absent.
 
     width: the key of an expert's width; None where experts are as wide as intermediate_size.

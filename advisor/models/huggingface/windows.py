@@ -3,8 +3,9 @@
 Source: transformers 4.57.1 and 5.23.0, configuration_*.py of mistral, qwen2, gemma2 and gemma3.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from advisor.models.huggingface.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import LayerPattern
@@ -12,8 +13,7 @@ from advisor.models.layer_pattern import LayerPattern
 _SLIDING = {"sliding_attention": True, "full_attention": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(Struct, frozen=True, kw_only=True):
     """Windows of one family's classes: of `default` tokens where the key is absent.
 
     by_flag: use_sliding_window decides, and max_window_layers says how many layers have none.

@@ -1,9 +1,10 @@
 """What a condition of a shell script comes to: true, false, or nobody knows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from advisor.reading.shell.expansion import Expander
 from advisor.reading.shell.state import UNKNOWN, State, scalar
@@ -36,8 +37,7 @@ def is_test(node: "Node") -> bool:
     return node.type in _TESTS or arithmetic or every
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What a condition comes to, None where it is not known; then what follows from its being
     true: `name` has the value `value`."""
 

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from advisor.reading.shell.arithmetic import calculate
 from advisor.reading.shell.state import State, Variable, scalar

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from advisor.reading.shell.expansion import Source
 from advisor.reading.shell.script import Command, Note, Script, WrittenFile

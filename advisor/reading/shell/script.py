@@ -1,13 +1,13 @@
 """What is found in a shell script: its commands, the files that it writes, what stays unknown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from advisor.reading.words import Place, Word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """One program that is run, its words after expansion.
 
     environment: what was exported before it or stands in front of it.
@@ -26,8 +26,7 @@ class Command:
         return tuple(word.text for word in self.words)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenFile:
+class WrittenFile(Struct, frozen=True, kw_only=True):
     """A here-document and the name of the file that it becomes, or of the program that reads it."""
 
     name: str
@@ -35,16 +34,14 @@ class WrittenFile:
     branch: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """What cannot be known, and where it stands."""
 
     text: str
     place: Place
 
 
-@dataclass(slots=True)
-class Script:
+class Script(Struct):
     """Everything that reading gave; `directives` are the words behind #SBATCH."""
 
     commands: list[Command] = field(default_factory=list)

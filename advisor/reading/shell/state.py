@@ -1,16 +1,17 @@
 """What a shell knows while a script is read: variables, and which branches were taken."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.reading.words import Piece, Word
 
 Values = tuple[Word, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variable:
+class Variable(Struct, frozen=True, kw_only=True):
     """A variable: one word, or the elements of an array. None: set, but to nobody knows what."""
 
     values: Values | None
@@ -25,8 +26,7 @@ class Variable:
 UNKNOWN = Variable(values=None)
 
 
-@dataclass(slots=True)
-class State:
+class State(Struct):
     """One way through a script.
 
     assumed: what conditions that are not known were taken to be, by their text.

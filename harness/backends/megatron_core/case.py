@@ -4,7 +4,6 @@ Every option of Megatron is there (advisor/frameworks/megatron/options), and tho
 are handed on to its configuration classes (objects.py).
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from inspect import get_annotations
 from math import lcm
@@ -23,7 +22,6 @@ class CoreAttention(StrEnum):
     UNFUSED = "unfused"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class MegatronCase(RawSettings):
     """One training configuration: options of Megatron, and what its command line does not have.
 

@@ -1,11 +1,12 @@
 """Whether megatron-core and Transformer Engine can be used here, said in one line."""
 
 import importlib
-from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError, install_hint, missing_package
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision

@@ -1,11 +1,14 @@
 """From a workload to Megatron's own names, and to the model as this backend really runs it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from typing import Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from advisor.base.dtypes import Precision
+from advisor.base.record import defaults
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
@@ -108,7 +111,7 @@ _PLAIN_FIELDS: Final = (
     "exp_avg_sq_dtype",
     "moe_load_imbalance",
 )
-_CONFIG_DEFAULTS: Final = {field.name: field.default for field in fields(JobConfig)}
+_CONFIG_DEFAULTS: Final = defaults(JobConfig)
 
 
 def megatron_case(workload: Workload) -> MegatronCase:
@@ -132,8 +135,7 @@ def megatron_case(workload: Workload) -> MegatronCase:
     return MegatronCase(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     """A workload as options are read from it (Described), with the model that is run."""
 
     workload: Workload

@@ -3,9 +3,10 @@
 Everything comes from advisor.layers and advisor.plan.recompute_plan; torch is not loaded.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.plan import chunk_plan

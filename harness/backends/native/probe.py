@@ -8,10 +8,10 @@ FlopCounterMode's, with attention as the causal half that a flash kernel compute
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,8 +21,7 @@ from harness.backends.native.regions import Watchers
 from harness.measure.memory import storage_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """Of all layers of a stage and one microbatch: bytes kept, FLOPs replayed."""
 
     saved_bytes: int

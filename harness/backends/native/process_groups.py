@@ -1,10 +1,10 @@
 """Process groups of one rank: tensor, data and pipeline parallelism over one DeviceMesh."""
 
 import os
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from advisor.job.layout import ParallelLayout
@@ -12,8 +12,7 @@ from harness.backends.training_rank import COLLECTIVES, check_processes, torch_d
 from harness.trial.trial import Device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(Struct, frozen=True, kw_only=True):
     """This rank's place: device, degrees and ranks; groups are None where the degree is 1.
 
     Tensor-parallel ranks are neighbours, then come data and pipeline parallel ones (Megatron's

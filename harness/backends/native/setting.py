@@ -1,9 +1,10 @@
 """The settings that the native backend runs: the advisor's, and policies over single operators."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_names
@@ -38,8 +39,7 @@ class OpPolicy(StrEnum):
         return self is OpPolicy.SAVE_MATMUL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeSetting:
+class NativeSetting(Struct, frozen=True, kw_only=True):
     """A setting as the backend runs it: Megatron's words, or a policy over operators."""
 
     megatron: RecomputeSetting

@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from harness.calibration.bench.cases import Case, Kind
 
@@ -73,8 +74,7 @@ def scattered(count: int) -> list[int]:
 _TICK: Final = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How fast a device is thought to be before it is measured: FLOP/s, byte/s, and seconds that
     a case takes at least. Timing a long one takes `runs` calls."""
 
@@ -89,8 +89,7 @@ class Pace:
         return self.runs * call + self.least_seconds
 
 
-@dataclass(slots=True, kw_only=True)
-class Schedule:
+class Schedule(Struct, kw_only=True):
     """Times cases until the budget is spent.
 
     A case waits while it is thought to take more than a `share` of the budget, or more than what is

@@ -1,13 +1,15 @@
 """One kernel to be timed: what it is, at which size, and the work it does."""
 
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass, show
+from advisor.base.fields import read_record, show
 from advisor.base.limits import LARGEST, LARGEST_FLOAT
+from advisor.base.record import as_dict
 from harness.trial.result import GpuLoad
 
 
@@ -66,8 +68,7 @@ _BACKWARDS: Final = (Kind.ATTENTION_BACKWARD, Kind.LATENT_ATTENTION_BACKWARD)
 _SINGLE_GEMMS: Final = (Kind.GEMM, Kind.GEMM_FP8, Kind.SUSTAINED_GEMM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """A kernel at one size. `variant`: a GEMM's operand layout, the implementation of attention or
     of grouped GEMMs, what a layer is made of."""
 
@@ -139,8 +140,7 @@ class Case:
         return 2 if self.kind is Kind.SWIGLU else 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """Seconds of one call of a case (see timer.Timing), and IQR over median of `runs` timings;
     `load` where the device was watched meanwhile."""
 
@@ -158,7 +158,7 @@ class Sample:
 
 def sample_values(sample: Sample) -> dict[str, Any]:
     """A sample as a JSON object."""
-    values = asdict(sample)
+    values = as_dict(sample)
     load = values.pop("load")
     return {**values.pop("case"), **values, **({} if load is None else {"load": load})}
 
@@ -168,7 +168,7 @@ def read_sample(values: dict[str, Any]) -> Sample:
     rest = dict(values)
     case = {name: rest.pop(name, None) for name in ("kind", "variant", "sizes")}
     try:
-        sample = read_dataclass(Sample, {**rest, "case": case}, "journal line")
+        sample = read_record(Sample, {**rest, "case": case}, "journal line")
         plausible = 0 < sample.seconds <= LARGEST and min(sample.case.sizes) > 0
         if not (plausible and 0 < sample.rate <= LARGEST_FLOAT):
             raise ValueError

@@ -4,10 +4,10 @@ A layer this small keeps no GPU busy, so that Python and torch are what takes ti
 step that larger kernels hide.
 """
 
-from dataclasses import replace
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.models.spec import ModelSpec

@@ -1,11 +1,11 @@
 """Random operands of a case, several sets of them in turn so that caches do not help."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from harness.calibration.bench.cases import Case
 from harness.calibration.bench.timer import Call
@@ -19,8 +19,7 @@ FOOTPRINT: Final = 3
 """A case holds its operands, its result, and temporaries of the same size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """What a device allows: bytes a case may hold, bytes of its last cache."""
 
     memory_bytes: int

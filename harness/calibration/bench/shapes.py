@@ -1,11 +1,12 @@
 """The kernels that the model presets run: read off the advisor's operators, not listed by hand."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import chain, product
 from math import prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout, check_model_fits_layout

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 
 from harness.measure.trust import spread
 from harness.trial.trial import Device
@@ -25,8 +25,7 @@ _GRAPH_CALLS: Final = 20
 _SHORT_SECONDS: Final = 100e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """Seconds of a call, IQR over median, and of how many timings.
 
     On a GPU the median. On a CPU the least: the rest of the system only ever adds to it, by far

@@ -2,7 +2,6 @@
 node 0 runs, in the same order, from the same folder on a shared file system."""
 
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from harness.execution.launchers.launcher import Running
@@ -17,8 +16,7 @@ _LOOK_SECONDS: Final = 0.5
 _OTHERS_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Follower(Runner):
+class Follower(Runner, frozen=True, kw_only=True):
     """Runs no trial of its own and writes no result: node 0's result ends each of them."""
 
     node_rank: int

@@ -1,15 +1,16 @@
 """How a trial's processes are started and watched; local, torchrun, Slurm."""
 
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.trial.failures import Failure
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
+class Exit(Struct, frozen=True, kw_only=True):
     """How the first process of a trial ended.
 
     code: None where a signal ended it. stopped: we asked for the end; timed_out: because the time

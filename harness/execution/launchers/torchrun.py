@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors
@@ -20,8 +21,7 @@ _TETHERED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True, kw_only=True):
     """Which of several machines this is, and where node 0 listens."""
 
     nnodes: int

@@ -7,13 +7,15 @@ is listed with its reason and never averaged.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from advisor.answer.evaluation import LIKELY
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from harness.base.collections import grouped
 from harness.judge.predicted import Pair
 from harness.trial.result import TrialResult, TrialStatus, most, reason
@@ -29,8 +31,7 @@ class Half(StrEnum):
     HELD_OUT = "held_out"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True, order=True):
     """What the settings that are compared have in common. group: cells that are judged together."""
 
     group: str
@@ -44,8 +45,7 @@ class Cell:
         return Half.HELD_OUT if int(self.key, 16) % 2 else Half.FIT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One setting of one cell.
 
     processes: trials of status ok; step is the median of their medians, seconds; kept (by a layer,
@@ -76,7 +76,7 @@ def rows(results: Iterable[TrialResult]) -> tuple[Row, ...]:
     """
     results = tuple(results)
     elsewhere = next((one.environment for one in results if one.environment), {})
-    trials = [read_dataclass(Trial, one.trial, f"{one.name}: trial") for one in results]
+    trials = [read_record(Trial, one.trial, f"{one.name}: trial") for one in results]
     together = grouped(
         ((cell_of(trial, one.environment or elsewhere), trial.workload.recompute), (trial, one))
         for trial, one in zip(trials, results, strict=True)

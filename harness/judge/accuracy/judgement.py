@@ -1,16 +1,16 @@
 """How good the predictions of many rows are: errors, order, what following them costs, verdicts."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import mean
+
+from msgspec import Struct
 
 from harness.base.collections import grouped, known
 from harness.judge.accuracy.cells import NONE, Cell, Row
 from harness.judge.predicted import Pair, kendall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
+class Errors(Struct, frozen=True, kw_only=True):
     """Of `count` rows: mean of the sizes, and the worst with its sign; relative, but for overheads,
     which are ratios already and whose errors are differences."""
 
@@ -19,8 +19,7 @@ class Errors:
     worst: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True, kw_only=True):
     """Rows by what the advisor said of memory and what happened. false_fits ran out of memory;
     false_refusals ran."""
 
@@ -30,8 +29,7 @@ class Verdicts:
     false_refusals: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """Rows judged together. None where they cannot tell.
 
     tau: Kendall's of step times within each cell, the mean over cells. regret: step time of the

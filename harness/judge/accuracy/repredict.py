@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from advisor.base.errors import UserError
-from advisor.base.fields import read_dataclass
+from advisor.base.fields import read_record
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -19,7 +19,7 @@ from harness.trial.trial import Backend, Device, Trial
 def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[str, Any] | None:
     """The trial of `result` with the prediction of today; None where none can be made: other
     backends than the native one, CPUs, unknown GPUs, settings that the advisor does not know."""
-    trial = read_dataclass(Trial, result.trial, f"{result.name}: trial")
+    trial = read_record(Trial, result.trial, f"{result.name}: trial")
     workload = trial.workload
     names = result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:

@@ -1,8 +1,9 @@
 """What a golden is: numbers to be held, with whose they are, of what, and why they were taken."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.series import Process, metric_names, samples
@@ -18,8 +19,7 @@ class Provenance(StrEnum):
     PUBLISHED = "published"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
+class Meta(Struct, frozen=True, kw_only=True):
     """Why a golden is what it is. environment: flat fingerprint of the processes measured."""
 
     provenance: Provenance
@@ -29,8 +29,7 @@ class Meta:
     environment: dict[str, Scalar] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """Of what a golden speaks. fields: the workload, flat; all of it where there is a key, else the
     part that the source states. gpus: COUNTxTYPE or ``cpu``."""
 
@@ -50,8 +49,7 @@ class Identity:
         return f"{count}x{gpu_type(name)}" if separator and count.isdigit() else self.gpus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Golden:
+class Golden(Struct, frozen=True, kw_only=True):
     """One workload's baseline. status: ok, or oom where the setting is known not to fit, and has no
     numbers. limits: relative limits of its own, by metric."""
 

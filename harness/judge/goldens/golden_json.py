@@ -18,7 +18,6 @@ Units are those of the metrics' names: seconds and bytes. Not-a-number is the st
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show
 from advisor.base.limits import LARGEST
 from advisor.base.numbers import whole
+from advisor.base.record import as_dict
 from advisor.base.units import significant
 from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
@@ -49,7 +49,7 @@ def golden_values(golden: Golden) -> dict[str, Any]:
     identity = golden.identity
     return {
         "schema_version": SCHEMA_VERSION,
-        "meta": asdict(golden.meta),
+        "meta": as_dict(golden.meta),
         "identity": {
             "label": identity.label,
             "gpus": identity.gpus,
@@ -62,7 +62,7 @@ def golden_values(golden: Golden) -> dict[str, Any]:
             process.name: {name: series_values(one) for name, one in process.series.items()}
             for process in golden.processes
         },
-        "summary": {name: _rounded(asdict(one)) for name, one in golden.summary().items()},
+        "summary": {name: _rounded(as_dict(one)) for name, one in golden.summary().items()},
     }
 
 

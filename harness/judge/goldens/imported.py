@@ -1,8 +1,9 @@
 """Goldens of other suites as ours."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
@@ -14,8 +15,7 @@ from harness.judge.identity import CPU, workload_label
 from harness.judge.results import load_results
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportRequest:
+class ImportRequest(Struct, frozen=True, kw_only=True):
     """A foreign golden and what its file does not say. fields: KEY=VALUE of the workload as far as
     it is known; like: a result of the same workload, instead. first_step: warm-up ends before."""
 

@@ -1,11 +1,11 @@
 """Numbers of one process by training step, as goldens hold them."""
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """One metric of one process: values at training steps, counted from 1 as Megatron does.
 
     Warm-up steps are counted though not held: a series may begin at step 4. A scalar of the whole
@@ -29,8 +29,7 @@ class Series:
         return Series(steps=tuple(s for s, _ in kept), values=tuple(v for _, v in kept))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """What one process (one repeat of a trial) gave, by metric."""
 
     name: str

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import torch
+from msgspec import Struct
 
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.model import fake_batch
@@ -12,8 +12,7 @@ from harness.rehearsal.fake.autograd_graph import ModulePaths, graph_nodes, save
 from harness.rehearsal.fake.without_gpu import fake_chunks, megatron_without_gpu
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedRow:
+class SavedRow(Struct, frozen=True, kw_only=True):
     """One saved storage: `shape` and `dtype` of the tensor, `nbytes` of its whole storage."""
 
     module: str
@@ -66,14 +65,13 @@ def saved_bytes_per_layer(case: MegatronCase) -> tuple[int, list[SavedRow]]:
     """
     if case.recompute_method == "uniform" and case.recompute_num_layers != 1:
         raise ValueError(f"recompute_num_layers {case.recompute_num_layers}: uniform needs 1 here")
-    single = replace(
-        case,
+    single = case.changed(
         pipeline_model_parallel_size=1,
         virtual_pipeline_model_parallel_size=None,
         num_layers_in_first_pipeline_stage=None,
         num_layers_in_last_pipeline_stage=None,
     )
-    rows = saved_rows(replace(single, num_layers=3))
-    fewer = saved_rows(replace(single, num_layers=2))
+    rows = saved_rows(single.changed(num_layers=3))
+    fewer = saved_rows(single.changed(num_layers=2))
     layer = list((Counter(rows) - Counter(fewer)).elements())
     return sum(row.nbytes for row in layer), layer

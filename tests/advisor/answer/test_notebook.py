@@ -1,11 +1,11 @@
 """An advice in a notebook: what it shows, that it is well-formed, what a browser makes of it."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.advice import Advice
 from advisor.answer.answer import Answer

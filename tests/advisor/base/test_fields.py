@@ -1,15 +1,15 @@
 """Strict reading: right types pass unchanged, everything else is one clear line."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, override_all, parse, read_dataclass, read_fields, show
+from advisor.base.fields import convert, override_all, parse, read_fields, read_record, show
 from advisor.models.spec import ModelSpec
 
 
@@ -18,8 +18,7 @@ class Shade(StrEnum):
     LIGHT = "Light"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
+class Inner(Struct, frozen=True, kw_only=True):
     depth: int = 1
 
     def __post_init__(self) -> None:
@@ -27,8 +26,7 @@ class Inner:
             raise UserError("inner.depth", self.depth, "must be at least 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
+class Outer(Struct, frozen=True, kw_only=True):
     width: int
     ratio: float = 0.5
     on: bool = False
@@ -50,7 +48,7 @@ def test_every_kind_of_field_is_read() -> None:
         "names": ["a", "b"],
         "inner": {"depth": 4},
     }
-    outer = read_dataclass(Outer, values, "f.yaml")
+    outer = read_record(Outer, values, "f.yaml")
     assert outer == Outer(
         width=3,
         ratio=2.0,
@@ -64,7 +62,7 @@ def test_every_kind_of_field_is_read() -> None:
 
 
 def test_defaults_stand_where_keys_are_absent() -> None:
-    assert read_dataclass(Outer, {"width": 1}, "f.yaml") == Outer(width=1)
+    assert read_record(Outer, {"width": 1}, "f.yaml") == Outer(width=1)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_defaults_stand_where_keys_are_absent() -> None:
 )
 def test_wrong_values_are_one_line(values: dict[str, object], line: str) -> None:
     with pytest.raises(UserError) as error:
-        read_dataclass(Outer, values, "f.yaml")
+        read_record(Outer, values, "f.yaml")
     assert str(error.value).startswith(line)
     assert "\n" not in str(error.value)
 
@@ -204,5 +202,5 @@ def test_show_is_one_short_line(value: object) -> None:
 @given(st.none() | st.booleans() | st.text() | st.floats() | st.lists(st.integers()))
 def test_an_integer_field_takes_integers_alone(value: object) -> None:
     with pytest.raises(UserError) as error:
-        read_dataclass(Inner, {"depth": value}, "f.yaml")
+        read_record(Inner, {"depth": value}, "f.yaml")
     assert "\n" not in str(error.value)

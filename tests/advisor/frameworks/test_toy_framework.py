@@ -3,10 +3,11 @@ refuses and prints flags. The whole of it stands here."""
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import DType
@@ -26,8 +27,7 @@ from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment, Setting
 
 
-@dataclass(frozen=True, slots=True)
-class First:
+class First(Struct, frozen=True):
     """The first `layers` blocks are recomputed; the toy has no other setting."""
 
     layers: int

@@ -1,8 +1,7 @@
 """Calibration files: what they must hold, and which GPU gets which."""
 
-from dataclasses import fields, replace
-
 import pytest
+from msgspec.structs import fields, replace
 
 from advisor.base.configuration import Group, config_names
 from advisor.base.errors import UserError

@@ -1,8 +1,7 @@
 """Layers of every stage, as Megatron Core splits them (its own split: tests/oracles)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout

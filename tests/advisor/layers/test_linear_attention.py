@@ -5,10 +5,10 @@ launches were left out (triton 3.4.0 on a CPU; autograd.graph.saved_tensors_hook
 0.19.0 with flash-linear-attention 0.4.1 and mamba-ssm 2.3.2.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import selective

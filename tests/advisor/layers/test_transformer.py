@@ -1,8 +1,7 @@
 """A whole layer: its order, and the coefficients of arXiv 2205.05198 as sums of named tensors."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import selective

@@ -1,6 +1,6 @@
 """Norms behind attention and MLP, caps, chunks and layers without rotary positions, on the toy."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import selective

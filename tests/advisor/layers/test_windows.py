@@ -1,8 +1,7 @@
 """Sliding windows, sinks and packed sequences: which layers, how many pairs, which weights."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.layers.megatron.core_attention import attended_keys

@@ -1,8 +1,7 @@
 """fp32 copies of 16-bit gradients in the optimizer's step, and when they are the peak."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig

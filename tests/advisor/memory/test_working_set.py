@@ -1,8 +1,7 @@
 """What FSDP2 gathers and reduces beside the blocks: exact bytes of a toy of two layers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.shape import RankShape

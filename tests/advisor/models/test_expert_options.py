@@ -1,10 +1,10 @@
 """What ModelSpec says and refuses about mixture of experts, as TransformerConfig does."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind

@@ -1,10 +1,10 @@
 """Layers that linear attention and hybrid patterns make, how they are split, what is refused."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout, check_model_fits_layout, legal_tensor_parallel_sizes

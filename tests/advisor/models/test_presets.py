@@ -1,10 +1,10 @@
 """Model presets, YAML files and paths, as `--model` takes them."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.options import Activation, Normalization, PositionEmbedding

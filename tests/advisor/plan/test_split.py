@@ -1,8 +1,7 @@
 """Splits of layers that no number of stages divides, beside those that recipes publish."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import chunk_texts, pipeline_stages

@@ -1,9 +1,9 @@
 """The page: width, form, the sentence that decides, notes, remedies, flags."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from advisor.answer.answer import Answer

@@ -2,7 +2,8 @@
 
 import csv
 import io
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB

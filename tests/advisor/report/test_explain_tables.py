@@ -1,9 +1,9 @@
 """`--explain`: lines, subtotals, and totals that equal the headline numbers."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.report.explain_page import explanation, memory_table, stage_table, time_table

@@ -1,9 +1,9 @@
 """`--plot`: files are written, axes carry units, and everything drawn is labelled."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("matplotlib")
 

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from dataclasses import fields, replace
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.units import GIB
@@ -93,7 +93,7 @@ def loaded(advice: Answer, **options: Any) -> dict[str, Any]:
 
 
 def names(cls: Any) -> set[str]:
-    return {field.name for field in fields(cls)}
+    return set(cls.__struct_fields__)
 
 
 @pytest.fixture(params=["tight", "roomy", "hopeless", "layouts"])

@@ -1,8 +1,7 @@
 """Numbers in words, and the sentence that says which row is the choice."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer, Remedy
 from advisor.base.units import GIB, percent

@@ -1,8 +1,7 @@
 """From a request to the whole answer: presets, overrides, searches, remedies."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.errors import UserError

@@ -1,8 +1,7 @@
 """Evaluator: sums, stages, times, and what a setting changes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, Method, full, selective

@@ -1,9 +1,9 @@
 """Order, tiers and the Pareto front."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, TimeBreakdown
 from advisor.frameworks.megatron.setting import NONE, selective

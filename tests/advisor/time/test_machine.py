@@ -1,8 +1,7 @@
 """Rates: datasheet times efficiency, links by where the ranks of a group lie."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration, Provenance

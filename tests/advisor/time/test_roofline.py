@@ -1,8 +1,7 @@
 """Seconds of single operators on a machine of round numbers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.operators import (

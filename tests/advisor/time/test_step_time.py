@@ -1,8 +1,7 @@
 """Layers, chunks, data parallelism and the optimizer: exact sums, and what must not fall."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective

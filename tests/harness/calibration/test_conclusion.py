@@ -1,12 +1,12 @@
 """From samples to files that the advisor reads."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.hardware.calibration import Provenance, load_calibration

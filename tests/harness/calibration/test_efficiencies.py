@@ -1,9 +1,9 @@
 """The fit finds the constants that synthetic samples were made of."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
 from harness.calibration.bench.shapes import preset_cases, with_attention

@@ -1,9 +1,9 @@
 """The fit itself: priors hold where times are silent, and give way where they speak."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 

@@ -1,6 +1,6 @@
 """What the head of a calibration says beside its numbers."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu

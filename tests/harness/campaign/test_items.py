@@ -1,9 +1,9 @@
 """Campaign files: what is read, what is refused, what makes two items the same."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.campaign.items import Campaign, Item, load_campaign

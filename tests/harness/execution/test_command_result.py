@@ -1,9 +1,9 @@
 """What a command's end and its log mean together."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.execution.command_result import conclude_log
 from harness.execution.launchers.launcher import Exit

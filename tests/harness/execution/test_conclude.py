@@ -3,10 +3,10 @@
 import json
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.execution.conclude import Attempt, conclude, merged
 from harness.execution.launchers.launcher import Exit

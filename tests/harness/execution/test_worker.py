@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.execution.worker import Tools, Worker, factory, main
@@ -34,8 +35,7 @@ MEMORY = MemoryPeak(rank=0, stage=0, allocated=500)
 FATAL = Concern(name="throttled", seen="yes", limit="no", advice="cool it", fatal=True)
 
 
-@dataclass
-class FakeMeasured:
+class FakeMeasured(Struct, dict=True):
     times: StepTimes
     memory: Any = MEMORY
     timeline: tuple[TimelinePoint, ...] = ()

@@ -1,10 +1,10 @@
 """Results as a run writes them, without a run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout

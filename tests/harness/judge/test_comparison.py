@@ -3,11 +3,11 @@
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.comparison import Comparison, compare

@@ -1,11 +1,11 @@
 """Laws that verdicts and intervals keep whatever the numbers are."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, Better
 from harness.judge.stats import Interval, Shift, relative_shift

@@ -1,9 +1,9 @@
 """Metrics as shown, and what the steps of a result become."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, find_metric, process_of
 from harness.trial.trial import Device

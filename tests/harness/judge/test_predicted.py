@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.predicted import Pair, followed, judgement, kendall, outcomes, page, spearman
 from harness.trial.result import (

@@ -1,8 +1,7 @@
 """One line a row, the same everywhere; what follows it; and what the whole comes to."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.comparison import Comparison
 from harness.judge.identity import Difference

@@ -1,7 +1,8 @@
 """The command that runs a trial again says what differs from its preset."""
 
 import shlex
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.models.presets import load_model

@@ -1,11 +1,11 @@
 """Results from folders: of a run that was interrupted, of single trials, of nothing."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError

@@ -1,10 +1,10 @@
 """Rows of a measured trial: whose limit holds, and what is said where a number is missing."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.goldens.golden import Golden
 from harness.judge.metrics import (

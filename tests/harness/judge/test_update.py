@@ -1,11 +1,11 @@
 """Goldens are made on purpose, reviewed as text, and read back as they were."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.goldens.golden import Golden, Provenance

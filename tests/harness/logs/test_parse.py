@@ -1,12 +1,12 @@
 """Whole logs: found out, put together, and never a wrong number out of a damaged one."""
 
 import gzip
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from advisor.base.errors import UserError
 from advisor.base.lines import LINE_CHARACTERS

@@ -1,8 +1,7 @@
 """A parsed log as a result: warm-up, status, units, and what speaks against it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.goldens.series import Series
 from harness.judge.metrics import process_of

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from harness.rehearsal.comparison_page import dry_page, page
 from harness.trial.result import Evidence, Phase, TrialStatus

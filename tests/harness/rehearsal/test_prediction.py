@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import load_calibration

@@ -1,8 +1,7 @@
 """Ranks rehearsed for real, on fake tensors and on the CPU: toy shapes, exact bytes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -42,7 +41,7 @@ def test_static_bytes_are_the_arithmetic() -> None:
 
 def test_wide_gradients_take_four_bytes_and_need_no_copies() -> None:
     narrow = rehearse_fake(CASE, 0).peaks
-    wide = rehearse_fake(replace(CASE, grad_reduce_in_fp32=True), 0).peaks
+    wide = rehearse_fake(CASE.changed(grad_reduce_in_fp32=True), 0).peaks
     assert wide.gradients == 2 * narrow.gradients
     copies = 4 * narrow.gradients // 2 // 2  # fp32 of half the elements
     grown = wide.gradients - narrow.gradients
@@ -51,8 +50,8 @@ def test_wide_gradients_take_four_bytes_and_need_no_copies() -> None:
 
 def test_more_data_parallel_ranks_have_smaller_shards() -> None:
     two = rehearse_fake(CASE, 0).peaks.optimizer
-    eight = rehearse_fake(replace(CASE, data_parallel_size=8), 0).peaks.optimizer
-    none = rehearse_fake(replace(CASE, use_distributed_optimizer=False), 0).peaks.optimizer
+    eight = rehearse_fake(CASE.changed(data_parallel_size=8), 0).peaks.optimizer
+    none = rehearse_fake(CASE.changed(use_distributed_optimizer=False), 0).peaks.optimizer
     assert two / eight == pytest.approx(4, rel=1e-2)  # step counters
     assert none / two == pytest.approx(2, rel=1e-2)
 
@@ -64,7 +63,7 @@ def test_a_stage_does_not_see_the_one_before() -> None:
 
 
 def test_microbatches_beyond_the_steady_state_are_not_run() -> None:
-    many = replace(CASE, num_microbatches=64)
+    many = CASE.changed(num_microbatches=64)
     for stage in (0, 1):
         enough = enough_microbatches(many, stage)
         assert enough.num_microbatches == 4
@@ -74,8 +73,7 @@ def test_microbatches_beyond_the_steady_state_are_not_run() -> None:
 
 def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     """Twice PP microbatches are not enough where a spent input of the first rounds stays."""
-    many = replace(
-        CASE,
+    many = CASE.changed(
         num_layers=8,
         num_microbatches=24,
         pipeline_model_parallel_size=4,
@@ -88,7 +86,7 @@ def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
 
 
 def test_transformer_engine_is_told_its_kernel() -> None:
-    engine = replace(CASE, transformer_impl="transformer_engine", attention_backend="unfused")
+    engine = CASE.changed(transformer_impl="transformer_engine", attention_backend="unfused")
     assert transformer_config(engine).attention_backend is AttnBackend.unfused
     assert transformer_config(CASE).attention_backend is AttnBackend.auto
 

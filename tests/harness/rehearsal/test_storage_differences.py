@@ -1,8 +1,7 @@
 """Which tensors a wrong prediction is told to be wrong about."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

@@ -1,10 +1,10 @@
 import io
 import json
 import sys
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from advisor.base.dtypes import Precision
 from harness.rehearsal import verify

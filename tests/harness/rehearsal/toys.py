@@ -1,6 +1,6 @@
 """Peaks, plans and results of rehearsals that nobody ran."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.job.layout import ParallelLayout
 from harness.trial.codec import plain

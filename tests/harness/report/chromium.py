@@ -7,11 +7,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _TIMEOUT_SECONDS = 60
@@ -41,8 +41,7 @@ addEventListener("load", () => {
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Chromium:
+class Chromium(Struct, frozen=True):
     """The browser's program and a folder for what it writes."""
 
     program: str

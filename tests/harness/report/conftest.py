@@ -1,11 +1,11 @@
 """Runs on disk, made without running: their numbers are invented, and never leave the tests."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan as plan_of

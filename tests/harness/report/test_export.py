@@ -2,10 +2,10 @@
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.report.export import bmf, trial_rows, write_tables
 from harness.report.facts import Facts

@@ -1,10 +1,10 @@
 """A run is read whole: nothing that was planned vanishes."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.judge.update import load_goldens

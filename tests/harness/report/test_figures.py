@@ -1,12 +1,12 @@
 """Pictures are of the numbers, legible, and the same for the same run."""
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.units import unit_of
 from harness.report.facts import Facts

@@ -1,10 +1,10 @@
 """What a report says, whatever it is written as."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.cli.compare import render
 from harness.judge.render import row_line

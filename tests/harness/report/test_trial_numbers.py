@@ -1,8 +1,7 @@
 """What steps and peaks come to."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from harness.report.facts import Facts
 from harness.report.trial_numbers import Numbers, numbers_of, over_repeats, peaks

@@ -1,9 +1,9 @@
 """Order of trials, and which results answer which question."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan, same_question

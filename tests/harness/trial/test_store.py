@@ -3,10 +3,10 @@
 import math
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.trial.codec import decode, decode_result, encode

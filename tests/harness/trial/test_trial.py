@@ -1,6 +1,8 @@
 """Identity of a workload."""
 
-from dataclasses import fields, make_dataclass, replace
+from dataclasses import make_dataclass
+
+from msgspec.structs import fields, replace
 
 from harness.trial.trial import Workload, _given
 from tests.harness.conftest import TRIAL

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import GradientEdge
@@ -17,8 +17,7 @@ from .kernels import GpuKernels
 from .meter import LiveBytes
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True, dict=True):
     """Bytes, the block's input and the gradient that arrives included."""
 
     kept: int

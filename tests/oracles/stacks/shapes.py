@@ -1,7 +1,8 @@
 """Shapes of the oracle: real widths of published models, short sequences."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.layers.shape import RankShape
 from advisor.models.layer_pattern import LayerPattern

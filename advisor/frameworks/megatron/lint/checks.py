@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from advisor.frameworks.megatron.lint.environment import environment_findings, silenced
@@ -38,7 +37,7 @@ def launched(given: Given, revision: Revision, model: str = "") -> RawSettings:
     settings = over_recipe(given.settings(), model, given.values)
     alone = settings.sequence_parallel and settings.tensor_model_parallel_size == 1
     if alone and revision.framework == Framework.MEGATRON_LM:
-        return replace(settings, sequence_parallel=False)
+        return settings.changed(sequence_parallel=False)
     return settings
 
 

@@ -1,7 +1,8 @@
 """What a configuration gives: values by field of RawSettings, converted by the field's type."""
 
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.options.option import Kind, Status
@@ -48,8 +49,7 @@ _OF_RECIPES: Final[dict[str, object]] = {
 __all__ = ["KINDS", "RENAMED", "Given", "Kind", "convert", "field_of"]
 
 
-@dataclass(slots=True)
-class Given:
+class Given(Struct):
     """Fields read so far; `framework` is whose configuration this is, `version` which of its
     releases it is written for, where the keys tell.
 

@@ -1,10 +1,10 @@
 """Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from typing import Any, Final
 
+from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
@@ -61,7 +61,7 @@ def _as(given: ReadValue, value: Any) -> ReadValue:
 
 
 def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, ReadValue]]:
-    types = {field.name: str(field.type) for field in fields(ParallelLayout)}
+    types = {name: str(kind) for name, kind in field_types(ParallelLayout).items()}
     for name, given in read.loose.items():
         field = _RENAMED.get(name, name)
         if field not in types or not known(given.value):

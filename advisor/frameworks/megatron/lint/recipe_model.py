@@ -1,7 +1,6 @@
 """The model behind a recipe that a script lays its own values over, as its name tells."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
@@ -52,10 +51,10 @@ def over_recipe(settings: RawSettings, model: str, given: Iterable[str]) -> RawS
     """The settings over what the recipe's model decides; what is given stays."""
     known = facts(model) if model else {}
     kept = set(given)
-    return replace(settings, **{name: known[name] for name in known if name not in kept})
+    return settings.changed(**{name: known[name] for name in known if name not in kept})
 
 
 def another_model(settings: RawSettings, given: Iterable[str]) -> RawSettings:
     """The same settings over a recipe of another kind."""
     open_facts = {name: value for name, value in _ANOTHER.items() if name not in set(given)}
-    return replace(settings, **open_facts)
+    return settings.changed(**open_facts)

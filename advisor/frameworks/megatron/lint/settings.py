@@ -1,8 +1,10 @@
 """What is read of one configuration of Megatron: values, and where each is written."""
 
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.lint.given_options import Given
@@ -11,8 +13,7 @@ from advisor.reading.read_configuration import ReadValue
 from advisor.reading.words import Place
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What the launcher itself refuses, before any rule is asked."""
 
     rule: str
@@ -22,8 +23,7 @@ class Fault:
     place: Place
 
 
-@dataclass(kw_only=True)
-class ReadSettings:
+class ReadSettings(Struct, kw_only=True, dict=True):
     """Fields by name with their places.
 
     place: of the whole configuration. faults: refused already. unknown: words that may hold

@@ -1,10 +1,10 @@
 """Options of attention: latent, with windows or sinks, and multi-token prediction."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
     CALLABLE,
+    Options,
     Said,
     harmless,
     option,
@@ -23,8 +23,7 @@ _INDEXER: Final = "sparse attention with an indexer is not modelled"
 _ROTARY: Final = "numbers of the rotary table"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Attention:
+class Attention(Options):
     """Options of attention and multi-token prediction. Megatron-LM's arguments default to other
     ranks of latent attention than its configuration does, so all are written out."""
 

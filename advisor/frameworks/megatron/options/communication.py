@@ -1,16 +1,20 @@
 """Options of communication inside a model: of tensor, pipeline and expert parallelism."""
 
-from dataclasses import dataclass
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import CALLABLE, checked, harmless, unpriced
+from advisor.frameworks.megatron.options.option import (
+    CALLABLE,
+    Options,
+    checked,
+    harmless,
+    unpriced,
+)
 
 _USER_BUFFERS: Final = "tp_comm_overlap is modelled with Transformer Engine's own choices"
 _ORDER: Final = "pipeline messages are modelled as Megatron-LM sends them"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Communication:
+class Communication(Options):
     """Options of communication; degrees are in Parallelism, data parallelism in DataParallel."""
 
     tp_comm_bulk_wgrad: bool = unpriced(True, _USER_BUFFERS, off="--disable-tp-comm-bulk-wgrad")

@@ -1,9 +1,9 @@
 """Options of layers with experts: the router, the dispatch and the experts themselves."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     checked,
     harmless,
@@ -24,8 +24,7 @@ _KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they 
 _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Experts:
+class Experts(Options):
     """Options of layers with experts; `place` is their order in a Bridge recipe."""
 
     expert_model_parallel_size: int = option(1, "layout", **DEGREE, **_EXPERTS)

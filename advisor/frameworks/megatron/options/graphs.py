@@ -1,9 +1,9 @@
 """Options of CUDA graphs."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     checked,
     harmless,
@@ -22,8 +22,7 @@ from advisor.job.job import CudaGraphImpl
 _POOL: Final = "one pool for all graphs is modelled"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class CudaGraphs:
+class CudaGraphs(Options):
     """Options of CUDA graphs."""
 
     cuda_graph_impl: str = option(

@@ -1,9 +1,9 @@
 """Options of layers with another mixer than softmax attention, and of patterns of layers."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     harmless,
     option,
@@ -14,8 +14,7 @@ from advisor.frameworks.megatron.options.option import (
 _SHAPE: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Hybrid:
+class Hybrid(Options):
     """Options of gated delta nets, Mamba-2 layers and patterns of layers."""
 
     hybrid_layer_pattern: str | None = option(

@@ -1,9 +1,9 @@
 """Options of how layers are run: whose modules and kernels, which steps are fused."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     checked,
     harmless,
@@ -16,8 +16,7 @@ from advisor.frameworks.megatron.options.values import fuses_loss, loss_fusion
 _FUSED: Final = "steps are modelled as the fusions of model. run them"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Implementation:
+class Implementation(Options):
     """Options of modules, kernels and fusions."""
 
     transformer_impl: str = option(
@@ -66,8 +65,7 @@ class Implementation:
     test_mode: bool = harmless(False, "of tests", flag="")
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Loss:
+class Loss(Options):
     """Options of the loss."""
 
     cross_entropy_loss_fusion: bool = option(

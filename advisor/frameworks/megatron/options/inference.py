@@ -1,15 +1,13 @@
 """Options of inference, which training never reads."""
 
-from dataclasses import dataclass
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import harmless
+from advisor.frameworks.megatron.options.option import Options, harmless
 
 _INFERENCE: Final = "of inference"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Inference:
+class Inference(Options):
     """Options of inference."""
 
     flash_decode: bool = harmless(False, _INFERENCE)

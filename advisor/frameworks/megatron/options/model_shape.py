@@ -1,9 +1,9 @@
 """Options of the model's shape, which a command line or a recipe of ours leaves as it is."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     checked,
     harmless,
     option,
@@ -23,8 +23,7 @@ _MUP: Final = "of maximal update parametrization: numbers that weights and outpu
 _STREAMS: Final = "hyper-connections are not modelled"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Shape:
+class Shape(Options):
     """Options of the model's shape. None: not known, where a configuration leaves it out."""
 
     num_layers: int | None = option(None, "model", config=0)

@@ -1,9 +1,9 @@
 """Options of the optimizer and of data parallelism."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     harmless,
     option,
@@ -26,8 +26,7 @@ _BUCKETS: Final = "gradients are modelled in buckets of Megatron's default size"
 _RUN: Final[dict[str, Any]] = {"printed": Said.DIFFERENT}
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class OptimizerStep:
+class OptimizerStep(Options):
     """Options of the optimizer's update; the types of its tensors are in Precision."""
 
     optimizer: str = option("adam", "job", printed=Said.DIFFERENT)
@@ -99,8 +98,7 @@ class OptimizerStep:
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class DataParallel:
+class DataParallel(Options):
     """Options of DistributedDataParallelConfig and of what shards over data-parallel ranks."""
 
     use_distributed_optimizer: bool = option(

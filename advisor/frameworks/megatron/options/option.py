@@ -5,10 +5,12 @@ are those of the option, and its default is Megatron's. Whatever follows from th
 a row says only where it differs.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar, get_args
+from inspect import get_annotations
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
+
+from msgspec import Struct
 
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import JobConfig
@@ -89,8 +91,7 @@ class Default(NamedTuple):
     value: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Struct, frozen=True, kw_only=True):
     """One option of Megatron.
 
     name, kind: of the field of TransformerConfig, DistributedDataParallelConfig or OptimizerConfig,
@@ -186,16 +187,35 @@ def kind_of(annotation: object) -> Kind:
     return next((kind for kind in Kind if kind.value in types), Kind.TEXT)
 
 
-ROW: Final = "row"
-"""Where a section's field keeps what its row says."""
+class Row(NamedTuple):
+    """What a section says of one option, until the table is made."""
+
+    default: Any
+    said: dict[str, Any]
+
+
+class Options:
+    """A section: its attributes are options, with Megatron's defaults as their values."""
+
+    option_rows: ClassVar[Mapping[str, Row]] = {}
+    option_names: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        """Keep the rows, and leave each one's default in its place."""
+        super().__init_subclass__()
+        cls.option_rows = {name: row for name, row in vars(cls).items() if isinstance(row, Row)}
+        for name, row in cls.option_rows.items():
+            setattr(cls, name, row.default)
+        inherited = (vars(base).get("option_names", ()) for base in cls.__mro__)
+        cls.option_names = frozenset(get_annotations(cls)).union(*inherited)
 
 
 def option(default: T, ours: str = "", **said: Any) -> T:
     """A row of an option that is modelled: `ours` is the field it means, or the part of a job where
     the field has its name. `said` are fields of Option; releases are texts, ``since="0.16"``,
     ``defaults={"0.15": None}`` (up to and including that one)."""
-    # to a type checker a value of the annotated type, as dataclasses.field is
-    row: Any = field(default=default, metadata={ROW: {"ours": ours, **said}})
+    # to a type checker a value of the annotated type, which it becomes
+    row: Any = Row(default, {"ours": ours, **said})
     return row  # type: ignore[no-any-return]
 
 

@@ -1,9 +1,9 @@
 """Degrees of parallelism, and the split of the layers over pipeline stages."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     harmless,
     option,
@@ -39,8 +39,7 @@ _SPLIT: Final[dict[str, Any]] = {
 _SHARDS: Final = "weights cut over a further group of ranks are not modelled"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Parallelism:
+class Parallelism(Options):
     """Options of degrees of parallelism and of the pipeline's split."""
 
     tensor_model_parallel_size: int = option(1, "layout", **DEGREE)

@@ -1,10 +1,10 @@
 """Options of number types: of compute, of gradients, of the optimizer's states."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision as Types
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     checked,
     harmless,
@@ -35,8 +35,7 @@ _HOST: Final[dict[str, Any]] = {**_STATE, "when": offloads_optimizer}
 _END: Final[dict[str, Any]] = {"printed": Said.ALWAYS, "when": ends_in_16_bits}
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Precision:
+class Precision(Options):
     """Options of number types."""
 
     fp16: bool = option(False, "job.precision", value=is_16_bit(Types.FP16), printed=Said.DIFFERENT)

@@ -1,10 +1,10 @@
 """Options of activation recompute, and of activations kept on the host."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
     CALLABLE,
+    Options,
     Said,
     checked,
     harmless,
@@ -28,8 +28,7 @@ _SET: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Recompute:
+class Recompute(Options):
     """Options of recompute and offload: `ours` is a part of a setting as --recompute spells it."""
 
     recompute_granularity: str | None = option(

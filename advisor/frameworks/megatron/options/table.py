@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import lru_cache
+from inspect import get_annotations
 from typing import Any, Final, NamedTuple
 
 from advisor.frameworks.megatron.options.attention import Attention
@@ -17,10 +17,11 @@ from advisor.frameworks.megatron.options.inference import Inference
 from advisor.frameworks.megatron.options.model_shape import Shape
 from advisor.frameworks.megatron.options.optimizer import DataParallel, OptimizerStep
 from advisor.frameworks.megatron.options.option import (
-    ROW,
     Default,
     Kind,
     Option,
+    Options,
+    Row,
     Status,
     dashed,
     kind_of,
@@ -34,7 +35,7 @@ from advisor.frameworks.megatron.options.training import Batch, Loop
 class Section(NamedTuple):
     """Rows of one subject; `bridge`: where Megatron Bridge keeps them, but for rows that say it."""
 
-    rows: type[Any]
+    rows: type[Options]
     title: str
     bridge: str = "model"
 
@@ -79,9 +80,8 @@ def _spelled(said: dict[str, Any], name: str, default: object) -> dict[str, str]
     return {"flag": flag, "off": said.get("off", dashed(f"no_{name}") if on_by_default else "")}
 
 
-def _row(field: Any, section: Section) -> Option:
-    said = dict(field.metadata[ROW])
-    name = field.name
+def _row(name: str, row: Row, section: Section) -> Option:
+    said = dict(row.said)
     nemo = _path(said.pop("nemo", None), "model.config" if section.bridge == "model" else "", name)
     for key in ("since", "until", "renamed"):
         if key in said:
@@ -91,11 +91,11 @@ def _row(field: Any, section: Section) -> Option:
     return Option(
         **{
             **said,
-            **_spelled(said, name, field.default),
+            **_spelled(said, name, row.default),
             "name": name,
             "ours": f"{ours}.{name}" if ours and "." not in ours else ours,
-            "kind": kind_of(field.type),
-            "default": field.default,
+            "kind": kind_of(get_annotations(section.rows)[name]),
+            "default": row.default,
             "defaults": tuple(Default(_release(text), value) for text, value in older.items()),
             "subject": section.title,
             "bridge": _path(said.get("bridge"), section.bridge, name),
@@ -121,7 +121,7 @@ def _aside() -> list[Option]:
 
 
 _BY_SECTION: Final = {
-    section.rows: tuple(_row(field, section) for field in fields(section.rows))
+    section.rows: tuple(_row(name, row, section) for name, row in section.rows.option_rows.items())
     for section in SECTIONS
 }
 SETTINGS: Final = {row.name: row for rows in _BY_SECTION.values() for row in rows}
@@ -130,7 +130,7 @@ OPTIONS: Final = {**SETTINGS, **{row.name: row for row in _aside()}}
 """Every option that is known, by name."""
 
 
-def rows_of(section: type[Any]) -> tuple[Option, ...]:
+def rows_of(section: type[Options]) -> tuple[Option, ...]:
     """The rows of a section, in order."""
     return _BY_SECTION[section]
 

@@ -1,9 +1,9 @@
 """Options of the batch and of the training loop."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from advisor.frameworks.megatron.options.option import (
+    Options,
     Said,
     harmless,
     option,
@@ -21,8 +21,7 @@ _BATCH: Final[dict[str, Any]] = {
 _RAMP: Final = "every step is modelled with the whole global batch"
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Batch:
+class Batch(Options):
     """Options of the batch."""
 
     seq_length: int | None = option(None, "job", printed=Said.LAYOUT)
@@ -36,8 +35,7 @@ class Batch:
     )
 
 
-@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class Loop:
+class Loop(Options):
     """Options of the training loop that change its memory or time."""
 
     create_attention_mask_in_dataloader: bool = option(

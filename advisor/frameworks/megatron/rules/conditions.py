@@ -1,7 +1,8 @@
 """Conditions that several rules share."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from advisor.base.units import nearest_names
 from advisor.frameworks.megatron.raw import RawSettings
@@ -27,8 +28,7 @@ def offloaded(raw: RawSettings, *modules: str) -> list[str]:
     return [module for module in modules if module in raw.offload_modules]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """Names that are not accepted, printed with commas, and what to write for the first of them."""
 
     names: tuple[str, ...]

@@ -5,10 +5,11 @@ Read in Transformer Engine 2.6 to 2.20.2, pytorch/attention/dot_product_attentio
 get_attention_backend), and in megatron-core's TransformerConfig and arguments.py; not run.
 """
 
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision

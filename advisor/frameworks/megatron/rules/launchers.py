@@ -6,9 +6,10 @@ optimizer_config.py; NVIDIA/NeMo nemo/collections/nlp/modules/common/megatron/tr
 nlp/models/language_modeling/megatron_base_model.py of the 1.x releases (NeMo 2 adds nothing).
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.muon import FIRST_RELEASE
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of

@@ -5,8 +5,9 @@ Adding a rule is adding one entry to one table.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
@@ -46,8 +47,7 @@ class Authority(StrEnum):
     TRAINING = "training step"
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Where the condition or the raise stands in the wheels of consecutive releases.
 
     numbers: one line a release, the last that of 0.19; 0 where the release lacks the rule, none
@@ -87,8 +87,7 @@ def arguments(*lines: int) -> Lines:
     return Lines("training/arguments.py", lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One violation. raises: exception and start of its message, where something is raised."""
 
     reason: str
@@ -100,8 +99,7 @@ Condition = Callable[[RawSettings, Revision], object]
 Check = Callable[[RawSettings, Revision], Problem | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """What every rule has beside its condition and its words.
 
     summary: one sentence, for the pages of `advise rules`. source: where it was read, lines by
@@ -128,8 +126,7 @@ class Rule:
         return self.source if isinstance(self.source, str) else self.source.cited(revision)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard(Rule):
+class Guard(Rule, frozen=True, kw_only=True):
     """A rule of one condition, as data.
 
     It applies where `given` (the option that a group of rules is about) and `when` return something
@@ -159,8 +156,7 @@ class Guard(Rule):
         return Problem(*(text.format_map(values) for text in words))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function(Rule):
+class Function(Rule, frozen=True, kw_only=True):
     """A rule of several cases, which a function says best."""
 
     check: Check
@@ -183,8 +179,7 @@ def function(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """A rule that fired on somebody's settings."""
 
     rule: str

@@ -7,8 +7,9 @@ Source: torch 2.13 _functorch/partitioners.py (get_default_op_list, classify_nod
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from advisor.layers.operators import Tensor
 
@@ -37,8 +38,7 @@ class Kind(StrEnum):
 _FUSIBLE = frozenset({Kind.VIEW, Kind.FUSIBLE, Kind.PICK})
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+class Node(Struct, eq=False):
     """One operator of the graph.
 
     num_bytes: of all its outputs; several: whether they are more than one, so that it cannot itself

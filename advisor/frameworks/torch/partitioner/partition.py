@@ -6,8 +6,9 @@ within a layer and are left out.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from advisor.frameworks.torch.partitioner.graph import FAR, Graph, Kind, Node, fuses
 from advisor.frameworks.torch.partitioner.knapsack import dp_knapsack
@@ -20,8 +21,7 @@ _NEARER: Final = 1.1
 """What is kept is the dearer, the further it is from the backward: by this factor a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bans:
+class Bans(Struct, frozen=True):
     """Why nodes of the forward are not computed again, beside being a reduction. unlisted: they are
     not on the list of cheap operators; else the costly ones alone are out. materialized: a kernel
     of the backward reads them from memory."""
@@ -35,8 +35,7 @@ _MORE_AGGRESSIVE: Final = Bans(unlisted=True, materialized=False)
 _AGGRESSIVE: Final = Bans(unlisted=False, materialized=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """Nodes that are kept, and nodes of the forward that the backward computes again."""
 
     kept: tuple[Node, ...]

@@ -5,8 +5,9 @@ allgather are run in tests/oracles. Read, not run: the flex dispatcher (fused_a2
 moe_permute_fusion (Transformer Engine 2.20.2 pytorch/permutation.py, triton/permutation.py).
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from advisor.base.dtypes import DType
 from advisor.layers.expert_tokens import moe_tokens, router_dtype, rows
@@ -23,8 +24,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import TokenDispatcher
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatched:
+class Dispatched(Struct, frozen=True):
     """Tokens [rows, hidden_size] sorted by expert with their probabilities [rows], the operators
     that made them, and tensors that variables hold until the layer has run forward."""
 

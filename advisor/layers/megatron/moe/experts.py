@@ -5,8 +5,9 @@ TEGroupedMLP is read there and in Transformer Engine 2.20.2 pytorch/module/group
 linear layers keep the rows of all experts, and write one output.
 """
 
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from advisor.layers.expert_tokens import MoeTokens, moe_tokens, rows, runs_grouped
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
@@ -15,8 +16,7 @@ from advisor.layers.shape import RankShape
 from advisor.models.options import Activation
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """Experts that one MLP computes: rows of its tensors, what ends their names, copies of its
     weights."""
 

@@ -1,6 +1,6 @@
 """The feed-forward part of a MoE layer (megatron-core 0.16.1 transformer/moe/moe_layer.py)."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.megatron.moe.dispatch import combine, dispatch
 from advisor.layers.megatron.moe.experts import expert_operators

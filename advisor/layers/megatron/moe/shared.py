@@ -3,7 +3,7 @@
 Source: megatron-core 0.16.1 transformer/moe/shared_experts.py, run in tests/oracles.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.megatron.mlp import Mlp, parallel_mlp
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight

@@ -1,9 +1,9 @@
 """What every layer of the native model is built from."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch import Tensor
 
 from advisor.layers.operators import Module
@@ -14,8 +14,7 @@ from harness.backends.native.modules.linear import ParallelLinear, TensorParalle
 from harness.backends.native.setting import OpPolicy
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSettings:
+class LayerSettings(Struct, frozen=True, kw_only=True):
     """Model, sizes, device and regime; `num_microbatches` of a step share auxiliary losses."""
 
     model: ModelSpec

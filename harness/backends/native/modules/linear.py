@@ -5,17 +5,16 @@ column-parallel layer is kept as this rank's shard and gathered again in the bac
 (megatron-core 0.16.1 tensor_parallel/layers.py, cross_entropy.py).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.nn import functional
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorParallel:
+class TensorParallel(Struct, frozen=True, kw_only=True):
     """The ranks that share every layer; group None where there is one."""
 
     group: dist.ProcessGroup | None = None
@@ -99,8 +98,7 @@ def _weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     return grad.flatten(0, -2).t() @ x.flatten(0, -2)
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """How a parameter is cut by TP: along `dim`, in each of `blocks` equal parts of it."""
 
     dim: int

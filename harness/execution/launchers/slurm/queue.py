@@ -9,8 +9,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from harness.execution.launchers.launcher import Exit
 from harness.trial.failures import Failure
@@ -22,8 +23,7 @@ _FIELD: Final = re.compile(r"(\w+)=(\S*)")
 _UNCUT: Final = {"SLURM_BITSTR_LEN": "0"}  # else long lists of array tasks are shortened
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobReport:
+class JobReport(Struct, frozen=True, kw_only=True):
     """A job's state in Slurm's word, its exit code, the signal that ended it, where it ran, and
     why it waits."""
 

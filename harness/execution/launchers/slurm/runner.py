@@ -8,7 +8,9 @@ when this process, a node or Slurm's controller goes down in between.
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+
+from msgspec import field
+from msgspec.structs import replace
 
 from harness.execution.conclude import Attempt, conclude
 from harness.execution.execute import keep
@@ -34,8 +36,7 @@ from harness.trial.trial import Trial
 _TAIL_LINES = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmRunner(Runner):
+class SlurmRunner(Runner, frozen=True, kw_only=True):
     """Submits what has no job, collects what has ended; waits for the rest where it is told to."""
 
     options: LauncherOptions = field(

@@ -3,11 +3,12 @@
 import secrets
 from collections.abc import Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from advisor.base.errors import UserError, missing_package
 from harness.execution.launchers.slurm.queue import Queue
@@ -22,8 +23,7 @@ from harness.trial.trial import Device, Trial
 _SPARE_MINUTES: Final = 5  # for the start of python and torch on a busy file system
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """What one trial asks of the cluster: trials of one shape share an array."""
 
     nodes: int
@@ -79,16 +79,14 @@ def parameters(shape: Shape, options: LauncherOptions, name: str) -> dict[str, A
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Pending(Struct, frozen=True, kw_only=True):
     """A submission whose job ids are not on disk yet: the job's name, and its trials."""
 
     name: str
     trials: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submitter:
+class Submitter(Struct, frozen=True, kw_only=True):
     """Brings trials of a run into the queue, so that one that is killed on the way loses none and
     leaves none twice: what it was about is on disk before, and the next one cancels it."""
 

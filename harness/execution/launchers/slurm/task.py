@@ -6,9 +6,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from harness.execution.execute import Execution, begin, keep, launcher_of, not_run
 from harness.execution.launchers.launcher import Exit, Launcher, Running
@@ -37,8 +39,7 @@ def make_launcher(trial: Trial, rendezvous: Rendezvous | None) -> Launcher:
     return launcher_of(trial) if rendezvous is None else TorchrunLauncher(rendezvous=rendezvous)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTask:
+class NodeTask(Struct, frozen=True, kw_only=True):
     """One trial on one node; submitit pickles it.
 
     minutes is the job's time limit. A trial that Slurm starts anew, preempted or after the loss of

@@ -1,10 +1,10 @@
 """Jobs for the rules: a small dense model in any layout, with any precision and CUDA graphs."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.hardware.gpu import Gpu
@@ -42,9 +42,9 @@ MODEL = ModelSpec(
 LAYOUT = ParallelLayout()
 CONFIG = JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=32)
 _FIELDS = {
-    "model": frozenset(ModelSpec.__dataclass_fields__),
-    "layout": frozenset(ParallelLayout.__dataclass_fields__),
-    "config": frozenset(JobConfig.__dataclass_fields__),
+    "model": frozenset(ModelSpec.__struct_fields__),
+    "layout": frozenset(ParallelLayout.__struct_fields__),
+    "config": frozenset(JobConfig.__struct_fields__),
 }
 
 _ENUMS = {

@@ -1,9 +1,9 @@
 """Labels, rules, offload and flags of Megatron for linear attention and hybrid patterns."""
 
 import shlex
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.cli.main import main
 from advisor.frameworks.megatron.candidates import acting_labels, enumerate_settings

@@ -1,8 +1,7 @@
 """What offloading takes off the device, and what it costs beside the kernels."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules

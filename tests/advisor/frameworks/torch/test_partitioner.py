@@ -1,10 +1,10 @@
 """The partitioner's parts on cases that can be looked through."""
 
-from dataclasses import replace
 from itertools import combinations
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.partitioner.graph import Graph, Kind

@@ -1,8 +1,7 @@
 """Which blocks and operators are replayed: exact on a toy."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel

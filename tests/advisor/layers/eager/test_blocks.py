@@ -1,8 +1,7 @@
 """What eager blocks keep: exact bytes of a toy, tensor by tensor."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.layers.megatron.ends import embedding_operators, head_groups, head_operators
 from advisor.layers.operators import Module

@@ -1,6 +1,6 @@
 """Experts in eager torch: exact bytes on a toy; against torch they stand in tests/oracles."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape

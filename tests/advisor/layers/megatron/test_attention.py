@@ -1,8 +1,7 @@
 """Operators of self-attention on a toy, tensor by tensor."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.operators import CollectiveKind, Operator

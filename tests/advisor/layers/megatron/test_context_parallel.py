@@ -6,10 +6,10 @@ sequence 8192, batch 1, 16 channels a head, bf16, with collectives and kernels t
 outputs. They count cu_seqlens and random states too, two small tensors a rank: TOLERANCE.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.layers.megatron.context_parallel import over_context_ranks
 from advisor.layers.megatron.core_attention import heads_tensor

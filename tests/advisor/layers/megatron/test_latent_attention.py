@@ -1,9 +1,9 @@
 """Operators of multi-latent attention on a toy, tensor by tensor."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.plan import selective_runs

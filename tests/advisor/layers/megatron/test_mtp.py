@@ -1,8 +1,7 @@
 """Multi-token prediction on a toy: operators, weights, losses, FLOPs, place in the pipeline."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.plan import chunk_plan

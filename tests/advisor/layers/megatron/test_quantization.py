@@ -1,8 +1,7 @@
 """Bytes of 8- and 4-bit copies on a toy: a layer's hidden state has 2048 elements on a rank."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.plan import selective_runs

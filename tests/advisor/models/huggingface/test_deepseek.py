@@ -1,10 +1,10 @@
 """DeepSeek's families in config.json, with the values that are published, against the presets."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.presets import load_model

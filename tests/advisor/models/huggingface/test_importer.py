@@ -1,13 +1,13 @@
 """config.json of the dense families: equal to the presets, and strict about everything else."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.layers.parameters import count_parameters

@@ -1,11 +1,11 @@
 """config.json of Qwen3-Next and Nemotron 3 Nano, with the values of the public files."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.models.huggingface.importer import load_huggingface

@@ -1,7 +1,7 @@
-from dataclasses import replace
 from importlib.machinery import ModuleSpec
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.frameworks.names import Framework

@@ -1,7 +1,7 @@
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
@@ -129,8 +129,8 @@ def test_the_job_as_it_runs_has_plain_states_and_no_mask() -> None:
 
 def test_no_field_of_a_layout_is_lost() -> None:
     """Every one has its place in a case, but for those refused and those of other frameworks."""
-    lost = {field.name for field in fields(ParallelLayout)}
-    lost -= {field.name for field in fields(MegatronCase)}
+    lost = set(ParallelLayout.__struct_fields__)
+    lost -= MegatronCase.option_names
     assert lost == {"data_parallel_sharding"}
     with pytest.raises(UserError, match="use p2p"):
         megatron_case(

@@ -1,7 +1,8 @@
 """Tiny models and workloads of the Megatron Core backend's tests."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout

@@ -7,12 +7,13 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import EXPERTS, GPT, LLAMA, Phases, workload
@@ -59,8 +60,7 @@ CASES: dict[str, Workload] = {
 """Workloads whose losses and gradients must be those of one process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """Of one case on one rank: losses in fp32, the phases of a step, what was counted in bf16.
 
     gradients: squared norm of each parameter's gradient in fp32; `cut` names those of which this

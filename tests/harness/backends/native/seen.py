@@ -1,10 +1,10 @@
 """What one step of the native backend does under a setting, beside what none does."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from cases import Phases, workload
+from msgspec import Struct
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,8 +22,7 @@ from harness.trial.trial import Workload
 SEED = 3
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True, dict=True):
     """Gradients and loss of one step, and the FLOPs that torch counted in it."""
 
     loss: torch.Tensor

@@ -1,9 +1,9 @@
 """Models with experts: every setting's gradients, bytes and FLOPs."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 

@@ -1,8 +1,7 @@
 """Models with multi-latent attention: every setting's gradients, bytes and FLOPs."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 

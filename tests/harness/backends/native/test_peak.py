@@ -1,10 +1,10 @@
 """The peak of a whole native step on a CPU beside the advisor's for the job that it is run as."""
 
 import gc
-from dataclasses import replace
 
 import pytest
 from cases import EXPERTS, GPT, LLAMA, Phases, workload
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import load_calibration

@@ -2,10 +2,10 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from cases import EXPERTS, GPT, LLAMA, workload
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError

@@ -1,8 +1,7 @@
 """Every setting: gradients equal to none's, bytes and FLOPs equal to the prediction."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 

@@ -1,9 +1,9 @@
 """The step as the harness drives it, and the whole model's account."""
 
 import os
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 torch = pytest.importorskip("torch")
 

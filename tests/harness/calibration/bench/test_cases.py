@@ -1,9 +1,9 @@
 """Work of single kernels against hand counts."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.calibration.bench.cases import Case, Kind, Sample, read_sample, sample_values

@@ -1,8 +1,7 @@
 """Shapes come from the presets."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.models.presets import load_model, model_names
 from harness.calibration.bench.cases import (

@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.execution.execute import begin, not_run
 from harness.execution.launchers.follow import Follower

@@ -1,7 +1,8 @@
 """Results as trials leave them, made of numbers that can be reckoned by hand."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout

@@ -1,8 +1,7 @@
 """Results become rows: cells, repeats, what is trusted."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from synthetic import GIB, WORKLOAD, prediction, result
 
 from harness.judge.accuracy.cells import Half, rows

@@ -1,7 +1,6 @@
 """Predictions made anew are those of a plan made today."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from synthetic import WORKLOAD, prediction, result
 
 from harness.judge.accuracy.cells import rows

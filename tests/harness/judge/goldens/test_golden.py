@@ -1,10 +1,10 @@
 """Of what a golden speaks, and which one belongs to a result."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from harness.judge.comparison import Subject, find_golden
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance

@@ -84,7 +84,7 @@ def test_rows_of_other_releases_are_not_in_the_installed_classes() -> None:
 
 
 def test_raw_settings_have_a_field_for_each_row() -> None:
-    assert {field.name for field in fields(RawSettings)} == SETTINGS.keys()
+    assert RawSettings.option_names == SETTINGS.keys()
     assert all(getattr(RawSettings(), row.name) == row.default for row in SETTINGS.values())
     assert RawSettings(num_layers=2) == RawSettings(num_layers=2) != RawSettings()
     with pytest.raises(TypeError, match="recompute_granularty: no option of Megatron"):
@@ -100,7 +100,7 @@ def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> N
         if row.status is Status.MODELLED:
             assert (
                 part == "recompute"
-                or field in OF_OURS[part].__dataclass_fields__
+                or field in OF_OURS[part].__struct_fields__
                 or (row.ours == "model.activation")
             ), row.name
         else:

@@ -1,7 +1,8 @@
 """A toy model with experts: 8 experts of width 32, two a token."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from advisor.layers.shape import RankShape
 from advisor.models.options import TokenDispatcher, TransformerImpl

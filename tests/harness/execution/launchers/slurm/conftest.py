@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from harness.execution.launchers.slurm.runner import SlurmRunner
 from harness.execution.progress import Progress

@@ -4,11 +4,11 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.cli.main import main

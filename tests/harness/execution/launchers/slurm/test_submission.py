@@ -1,8 +1,7 @@
 """What is asked of sbatch."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout
