@@ -10,9 +10,8 @@ from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, 
 from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from advisor.answer.answer import Answer, RankedEvaluation
+    from advisor.report.blocks import Block
 
 _RESHAPING = (
     "tensor_model_parallel_size",
@@ -109,7 +108,7 @@ def _render(advice: "Answer", options: Options) -> str:
 
 def _page(advice: "Answer", options: Options) -> str:
     from advisor.report.advice_page import page
-    from advisor.report.text import console_on, printed
+    from advisor.report.text import printed, screen_of
     from advisor.request.request import SearchScope
 
     content = page(
@@ -119,16 +118,16 @@ def _page(advice: "Answer", options: Options) -> str:
         search_layout=options.request.search is SearchScope.LAYOUT,
         with_layout_flags=_is_not_the_preset(advice, options),
     )
-    console = console_on(sys.stdout)
-    text = printed(content, console)
+    screen = screen_of(sys.stdout)
+    text = printed(content, screen)
     if options.read is not None:
         from advisor.report.changes import changes
 
-        text += printed(changes(advice, options.read), console)
+        text += printed(changes(advice, options.read), screen)
     if options.explain is None:
         return text
     wanted = next(c for c in advice.candidates if c.rank == options.explain)
-    return text + printed(_explanation(wanted), console)
+    return text + printed(_explanation(wanted), screen)
 
 
 def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
@@ -140,7 +139,7 @@ def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     return bool(asked) or not published
 
 
-def _explanation(candidate: "RankedEvaluation") -> "RenderableType":
+def _explanation(candidate: "RankedEvaluation") -> "Block":
     from advisor.report.explain_page import explanation
     from advisor.search.explain import memory_lines, time_lines
 

@@ -9,7 +9,7 @@ from advisor.cli.arguments import UsageError, parse_config_dir
 from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from advisor.report.blocks import Block
 
 
 _VERSION: Final = "--framework-version"
@@ -174,17 +174,18 @@ def _table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
 ) -> Outcome:
     """Head and rows; the columns called `names` stand left."""
-    from advisor.report.text import Column, table_lines
+    from advisor.report.blocks import Column
+    from advisor.report.text import table_lines
 
     columns = [Column(title=title, left=title in names) for title in titles]
     return Outcome(text="\n".join(table_lines(columns, rows, indent=0)) + "\n")
 
 
-def _printed(page: "RenderableType") -> str:
+def _printed(page: "Block") -> str:
     """A page as standard output shows it."""
-    from advisor.report.text import console_on, printed
+    from advisor.report.text import printed, screen_of
 
-    return printed(page, console_on(sys.stdout))
+    return printed(page, screen_of(sys.stdout))
 
 
 RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.units import DASH, gib
 from advisor.frameworks.registry import label_of
 from advisor.report import setting_flags as flags
+from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
-from advisor.report.text import Column, Fitted, beside, indented, table
 from advisor.report.wording import against_preset, chosen, ranges, remedy_line, verdict, way_out
 
 _FLAG_MARGIN = 17
@@ -26,7 +23,7 @@ def page(
     show_rejected: bool = False,
     search_layout: bool = False,
     with_layout_flags: bool = False,
-) -> RenderableType:
+) -> Block:
     """The whole page; `top` rows of the ranking are shown."""
     shown = advice.candidates[:top]
     layouts = search_layout or len({c.evaluation.job for c in shown}) > 1
@@ -41,12 +38,12 @@ def page(
         _hint(advice, len(shown), show_rejected),
     ]
     parts = [part for block in blocks if block is not None for part in ("", block)]
-    return Group(*parts[1:])
+    return group(*parts[1:])
 
 
-def _answer(advice: Answer) -> RenderableType:
+def _answer(advice: Answer) -> Block:
     """The sentence that decides; what is faster still, or what helps where nothing fits."""
-    lines: list[RenderableType] = [Text(verdict(advice), "bold")]
+    lines: list[Block] = [Text(verdict(advice), "bold")]
     if advice.remedies:
         reference = advice.candidates[0].evaluation
         head = "Faster still" if advice.fits else "Outside recompute"
@@ -59,10 +56,10 @@ def _answer(advice: Answer) -> RenderableType:
         lines.append(way)
     if compared := against_preset(advice):
         lines.append(compared)
-    return Group(*lines)
+    return group(*lines)
 
 
-def _verified(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
+def _verified(shown: Sequence[RankedEvaluation]) -> Block | None:
     """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
@@ -76,7 +73,7 @@ def _verified(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     words.pop("", None)
     if any(seen.differences for _, seen in found):
         words[_OF_ANOTHER_JOB] = None
-    return Group(head, indented(rows, 2), *(Text(text, "dim") for text in words))
+    return group(head, Indented(rows, 2), *(Text(text, "dim") for text in words))
 
 
 _OF_ANOTHER_JOB = (
@@ -100,7 +97,7 @@ def _verdict_of(seen: Verification) -> list[str]:
 _SHOWN_ERROR = 5e-4
 
 
-def _flags(advice: Answer, *, with_layout: bool) -> RenderableType | None:
+def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     """The chosen row's flags for each framework; a backslash joins what had to be broken."""
     best = chosen(advice)
     if best is None:
@@ -115,7 +112,7 @@ def _flags(advice: Answer, *, with_layout: bool) -> RenderableType | None:
         rows.append(("Environment", variables))
     commands = [Fitted(partial(_command, label, words)) for label, words in rows]
     caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
-    return Group(*caption, *commands)
+    return group(*caption, *commands)
 
 
 def _command(label: str, words: str, width: int) -> list[str]:
@@ -125,7 +122,7 @@ def _command(label: str, words: str, width: int) -> list[str]:
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
-def _notes(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
+def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
     """What single rows buy, rows with the same remark together; then the dominated rows."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
@@ -141,17 +138,17 @@ def _notes(shown: Sequence[RankedEvaluation]) -> RenderableType | None:
     return beside(notes) if notes else None
 
 
-def _rejected(advice: Answer) -> RenderableType:
+def _rejected(advice: Answer) -> Block:
     """Every refused setting with the rule that refuses it, the way out, and the source."""
-    lines: list[RenderableType] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
+    lines: list[Block] = [f"Rejected settings: {len(advice.rejected) or 'none'}"]
     for rejection in advice.rejected:
         told = rejection.reason.rstrip(".") + (f". Fix: {rejection.fix}" if rejection.fix else "")
         source = Text(f"{rejection.rule}: {rejection.source}", "dim")
-        lines += [f"  {rejection.setting.spec}", indented(told, 6), indented(source, 6)]
-    return Group(*lines)
+        lines += [f"  {rejection.setting.spec}", Indented(told, 6), Indented(source, 6)]
+    return group(*lines)
 
 
-def _hint(advice: Answer, shown: int, show_rejected: bool) -> RenderableType | None:
+def _hint(advice: Answer, shown: int, show_rejected: bool) -> Block | None:
     if not shown:
         return None
     parts = []

@@ -1,6 +1,6 @@
 """Where lines break whose pieces must stay whole: settings, commands, lists with middle dots.
 
-Prose is left to rich, which breaks at every blank.
+Prose is `blocks.Text`, which breaks at every blank.
 """
 
 from collections.abc import Sequence

@@ -3,23 +3,20 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.reading.read_configuration import ReadConfiguration
-from advisor.report.text import beside
+from advisor.report.blocks import Block, Text, beside, group
 
 _MARGIN: Final = 11
 
 
-def changes(advice: Answer, read: ReadConfiguration) -> RenderableType:
+def changes(advice: Answer, read: ReadConfiguration) -> Block:
     """Where the setting stands now, with its rank, and the flags of the first row in its place."""
-    rows: list[tuple[str, RenderableType]] = [("file", Text(_now(advice, read)))]
+    rows: list[tuple[str, Block]] = [("file", Text(_now(advice, read)))]
     if advice.candidates:
         rows.append(("", Text(_instead(advice.candidates[0], read))))
-    return Group(Text(""), beside(rows, margin=_MARGIN))
+    return group(Text(""), beside(rows, margin=_MARGIN))
 
 
 def _now(advice: Answer, read: ReadConfiguration) -> str:

@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from advisor.diagnose import Case, Finding, Severity, meaning_of
-from advisor.report.text import beside, indented
+from advisor.report.blocks import Block, Indented, Text, beside, group
 
 _MARGIN: Final = 11
 _MAX_CASES: Final = 5
@@ -15,7 +12,7 @@ _MAX_CASES: Final = 5
 
 def diagnosis_page(
     findings: Sequence[Finding], num_lines: int | None = None, *, damaged: bool = False
-) -> RenderableType:
+) -> Block:
     """One block for every finding, errors first; a single line where nothing was found, and one
     where the file is damaged and was not read to its end."""
     parts = [part for finding in findings for part in ("", *_block(finding))][1:]
@@ -24,14 +21,14 @@ def diagnosis_page(
         parts = [f"no known failure{lines}"]
     if damaged:
         parts.append("the file is damaged or cut short: what its compression hides was not read")
-    return Group(*parts)
+    return group(*parts)
 
 
-def _block(finding: Finding) -> Iterator[RenderableType]:
+def _block(finding: Finding) -> Iterator[Block]:
     severity = "warning: " if finding.failure.severity is Severity.WARNING else ""
     yield Text(f"{_place(finding)}: {severity}{finding.failure.title}", "bold")
     rows = beside(((label, Text(text)) for label, text in _rows(finding) if text), margin=_MARGIN)
-    yield indented(rows, 2)
+    yield Indented(rows, 2)
 
 
 def _rows(finding: Finding) -> Iterator[tuple[str, str]]:

@@ -6,15 +6,12 @@ Every table ends in the number that the ranking shows; the totals are asserted.
 from collections.abc import Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from advisor.answer.answer import RankedEvaluation
 from advisor.answer.evaluation import Evaluation, MemoryBreakdown, StageMemory
 from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import human_bytes
+from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
 from advisor.report.breaking import spec_lines
-from advisor.report.text import Column, Fitted, beside, indented, table
 from advisor.report.wording import gib
 
 COMPONENTS = MemoryBreakdown.__struct_fields__
@@ -24,12 +21,12 @@ _TIME_TOLERANCE = 1e-6  # relative: sums of floats in another order
 
 def explanation(
     candidate: RankedEvaluation, memory: Sequence[MemoryLine], time: Sequence[TimeLine]
-) -> RenderableType:
+) -> Block:
     """Memory by component and tensor, memory by stage, time by phase and operator."""
     evaluation = candidate.evaluation
     peak = evaluation.peak
     low, high = evaluation.step_time_low_seconds, evaluation.step_time_high_seconds
-    return Group(
+    return group(
         "",
         Text(
             f"Row {candidate.rank}, {evaluation.setting.spec}: memory of the worst rank, on stage "
@@ -46,7 +43,7 @@ def explanation(
     )
 
 
-def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> RenderableType:
+def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Block:
     """Tensors under their components, largest first; the total is the reserved peak."""
     assert_memory_total(evaluation, memory)
     total = evaluation.peak_reserved_bytes
@@ -69,16 +66,14 @@ def memory_table(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> Render
             found.add_row(*_tensor_cells(line, total, sources))
     found.add_row("total: the reserved peak", "", gib3(total), _share(total, total), "", "")
     numbered = beside(((f"[{number}]", source) for source, number in sources.items()), gap=1)
-    return indented(Group(found, numbered) if sources else found, _INDENT)
+    return Indented(group(found, numbered) if sources else found, _INDENT)
 
 
-def _tensor_cells(
-    line: MemoryLine, total: int, sources: dict[str, int]
-) -> tuple[RenderableType, ...]:
+def _tensor_cells(line: MemoryLine, total: int, sources: dict[str, int]) -> tuple[Block, ...]:
     """One line; its source gets the next number where it is new."""
     number = sources.setdefault(line.source, len(sources) + 1) if line.source else 0
     return (
-        indented(_name(line.name), _INDENT),
+        Indented(_name(line.name), _INDENT),
         line.shape,
         gib3(line.num_bytes),
         _share(line.num_bytes, total),
@@ -87,12 +82,12 @@ def _tensor_cells(
     )
 
 
-def _name(name: str) -> RenderableType:
+def _name(name: str) -> Block:
     """Words wrap; an identifier breaks at its joints."""
     return name if " " in name else Fitted(partial(spec_lines, name))
 
 
-def stage_table(stages: Sequence[StageMemory]) -> RenderableType:
+def stage_table(stages: Sequence[StageMemory]) -> Block:
     """One row a stage: components, reserved and allocated peak, microbatches in flight."""
     titles = ("stage", *COMPONENTS, "reserved", "allocated", "in flight")
     found = table([Column(title=title) for title in titles], gap=1)
@@ -100,10 +95,10 @@ def stage_table(stages: Sequence[StageMemory]) -> RenderableType:
         parts = [getattr(stage.memory_bytes, name) for name in COMPONENTS]
         sizes = [*parts, stage.peak_reserved_bytes, stage.peak_allocated_bytes]
         found.add_row(str(stage.stage), *map(gib, sizes), f"{stage.in_flight_microbatches:.3g}")
-    return indented(found, _INDENT)
+    return Indented(found, _INDENT)
 
 
-def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> RenderableType:
+def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> Block:
     """Operators under their phases, longest first; the total is the step time."""
     assert_time_total(evaluation, time)
     total = evaluation.step_time_seconds
@@ -120,10 +115,10 @@ def time_table(evaluation: Evaluation, time: Sequence[TimeLine]) -> RenderableTy
         found.add_row(phase, *_ms(sum(line.seconds for line in lines), total), "")
         for line in sorted(lines, key=lambda line: -line.seconds):
             if line.seconds:
-                name = indented(line.operator, _INDENT)
+                name = Indented(line.operator, _INDENT)
                 found.add_row(name, *_ms(line.seconds, total), line.bound_by)
     found.add_row("total: the step", *_ms(total, total), "")
-    return indented(found, _INDENT)
+    return Indented(found, _INDENT)
 
 
 def assert_memory_total(evaluation: Evaluation, memory: Sequence[MemoryLine]) -> None:

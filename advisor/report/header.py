@@ -1,7 +1,5 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
-from rich.console import Group, RenderableType
-
 from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
 from advisor.frameworks.registry import adapter_of
@@ -9,8 +7,8 @@ from advisor.hardware.calibration import Provenance
 from advisor.job.job import Job, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CpCommType
+from advisor.report.blocks import Block, Fitted, beside, group
 from advisor.report.breaking import dotted_lines
-from advisor.report.text import Fitted, beside
 from advisor.report.wording import chosen, gib
 
 _PROVENANCE = {
@@ -24,7 +22,7 @@ _DOT = " · "
 _SHORT_TEXT = 32
 
 
-def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
+def header(advice: Answer, *, search_layout: bool = False) -> Block:
     """Model and hardware, layout, budget, calibration and the advisor's own choices.
 
     Where layouts are ranked, the layout is that of row 1 and not the preset's.
@@ -33,7 +31,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
     layout = layout_words(advice.job.layout, advice.job.config.optimizer)
     if search_layout:
         layout, preset, others = f"row 1: {layout}", "", [*filter(None, [preset]), *others]
-    rows: list[tuple[str, RenderableType]] = [
+    rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),
         ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
         ("calibration", _calibration_words(advice.calibration)),
@@ -45,7 +43,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> RenderableType:
     )
     rows += [(name, _dotted(words)) for name, words in lists if words]
     job = _job_words(advice.job)
-    return Group(
+    return group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
     )
 

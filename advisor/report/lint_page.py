@@ -2,26 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from advisor.lint.target import LintReport
 from advisor.reading.read_configuration import Checked, Finding, Level
-from advisor.report.text import beside
+from advisor.report.blocks import Block, Span, Text, beside, group
 
 _MARGIN = 9
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.NOTE: "dim"}
 
 
-def lint_page(report: LintReport) -> RenderableType:
+def lint_page(report: LintReport) -> Block:
     """A line on each configuration that was read, then a block a finding: level, rule and place,
     reason, fix, source; what could not be read comes last."""
-    lines: list[RenderableType] = [Text(line) for line in _heads(report)]
+    lines: list[Block] = [Text(line) for line in _heads(report)]
     lines += map(_finding, report.findings)
     if not report.findings:
         lines.append("OK       nothing to report")
     lines += [_note(str(note.place), note.text) for note in report.notes]
-    return Group(*lines)
+    return group(*lines)
 
 
 def _heads(report: LintReport) -> Iterator[str]:
@@ -42,16 +39,16 @@ def _where(members: Sequence[Checked]) -> str:
     return f":{members[0].configuration.place.line}{conditions}"
 
 
-def _finding(finding: Finding) -> RenderableType:
+def _finding(finding: Finding) -> Block:
     source = f"  [{finding.source}]" if finding.source else ""
-    rule = Text.assemble((finding.rule, _STYLES[finding.level]), f"  {finding.place}")
-    rows: list[tuple[str, RenderableType]] = [
+    rule = Text(finding.rule, _STYLES[finding.level], (Span(f"  {finding.place}"),))
+    rows: list[tuple[str, Block]] = [
         (str(finding.level), rule),
         ("", Text(finding.reason)),
-        ("  fix", Text.assemble(finding.fix, (source, "dim"))),
+        ("  fix", Text(finding.fix, rest=(Span(source, "dim"),))),
     ]
     return beside(rows, margin=_MARGIN - 2)
 
 
-def _note(place: str, text: str) -> RenderableType:
+def _note(place: str, text: str) -> Block:
     return beside([("NOT READ", Text(f"{place}: {text}"))], margin=_MARGIN - 2)

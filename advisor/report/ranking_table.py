@@ -4,23 +4,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
-from rich.bar import Bar
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
 from advisor.answer.answer import RankedEvaluation
 from advisor.base.units import percent, signed_percent
 from advisor.models.options import CpCommType
+from advisor.report.blocks import Block, Column, Fitted, Line, Span, Table, table
 from advisor.report.breaking import spec_lines
-from advisor.report.text import Column, Fitted, table
 from advisor.report.wording import gib, seconds
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
 _SHORTEST_SPEC = 20  # no piece of a setting is longer
 _GAP = 2
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 _MARKS = " ▶"  # beside a bar
 _UNBOUNDED = 10_000
 _EXPENDABLE = ("TFLOP/s", "overhead")  # columns that a narrow page leaves out, in this order
@@ -35,21 +31,23 @@ class Ranking(Struct, frozen=True):
     shown: Sequence[RankedEvaluation]
     layouts: bool
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def lines(self, width: int) -> list[Line]:
         """The table that fits."""
         longest = max(len(_spec(c)) for c in self.shown)
         breakable = max(longest - _SHORTEST_SPEC, 0)
-        unbounded = options.update_width(_UNBOUNDED)
         for number in range(len(_EXPENDABLE) + 1):
             left_out = _EXPENDABLE[:number]
-            natural = Measurement.get(console, unbounded, self._table(left_out)).maximum
-            spare = options.max_width - natural
+            spare = width - self._table(left_out).natural_width(_UNBOUNDED)
             if spare + breakable >= 0:
                 break
         peaks = _peaks(self.shown)
         beside = max(len(self._peak_title) - len(peaks[0]), 0)  # room that the title gives
         cells = min(_BAR_CELLS, spare + beside - len(_MARKS))
-        yield self._table(left_out, cells if cells >= _SMALLEST_BAR else 0)
+        return self._table(left_out, cells if cells >= _SMALLEST_BAR else 0).lines(width)
+
+    def widest(self, width: int) -> int:
+        """All that there is: the bars take what the other columns leave."""
+        return width
 
     @property
     def _peak_title(self) -> str:
@@ -78,9 +76,9 @@ class Ranking(Struct, frozen=True):
             found.add_row(*(row[i] for i in kept), style=_style(candidate))
         return found
 
-    def _rows(self, bar_cells: int) -> list[list[RenderableType]]:
+    def _rows(self, bar_cells: int) -> list[list[Block]]:
         smallest = min(c.evaluation.step_time_seconds for c in self.shown)
-        rows: list[list[RenderableType]] = []
+        rows: list[list[Block]] = []
         for candidate, peak in zip(self.shown, _peaks(self.shown), strict=True):
             evaluation = candidate.evaluation
             share = evaluation.peak_reserved_bytes / evaluation.budget_bytes
@@ -119,16 +117,15 @@ class Gauge(Struct, frozen=True):
     share: float
     cells: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Plain text, so that it takes the style of its row."""
-        drawn = console.render(Bar(1, 0, self.share, width=self.cells), options)
-        bar = "".join(segment.text for segment in drawn).strip()
-        yield Text(f"{self.figure} {bar}{'▶' if self.share > 1 else ''}")
+    def lines(self, width: int) -> list[Line]:
+        """One line, in eighths of a cell."""
+        full, eighths = divmod(int(self.cells * 8 * min(self.share, 1)), 8)
+        bar = "█" * full + _EIGHTHS[eighths]
+        return [(Span(f"{self.figure} {bar}{'▶' if self.share > 1 else ''}"),)]
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+    def widest(self, width: int) -> int:
         """All cells and the arrow, whatever the share."""
-        width = len(self.figure) + self.cells + len(_MARKS)
-        return Measurement(width, width)
+        return len(self.figure) + self.cells + len(_MARKS)
 
 
 def _layout_cells(shown: Sequence[RankedEvaluation]) -> list[str]:
@@ -162,9 +159,9 @@ def _degrees(candidate: RankedEvaluation) -> list[str]:
     return [f"{tp}+SP" if layout.sequence_parallel else tp, *others]
 
 
-def _style(candidate: RankedEvaluation) -> str | None:
+def _style(candidate: RankedEvaluation) -> str:
     if not candidate.evaluation.fits:
         return "yellow"
     if candidate.rank == 1:
         return "bold"
-    return None if candidate.pareto else "dim"
+    return "" if candidate.pareto else "dim"

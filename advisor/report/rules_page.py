@@ -1,15 +1,13 @@
 """The page of `advise rules`: what a release accepts, promotes and refuses."""
 
-from rich.console import Group, RenderableType
-
 from advisor.base.errors import UserError
 from advisor.frameworks.protocols import RulesOverview
-from advisor.report.text import beside, indented
+from advisor.report.blocks import Block, Indented, beside, group
 
 _MARGIN = 18
 
 
-def rules_page(overview: RulesOverview, word: str = "") -> RenderableType:
+def rules_page(overview: RulesOverview, word: str = "") -> Block:
     """What a release takes, and its rules by heading.
 
     word: only rules in whose name, text or heading it is; UserError where it is in none.
@@ -19,12 +17,12 @@ def rules_page(overview: RulesOverview, word: str = "") -> RenderableType:
         raise UserError(
             "rules", word, f"is in no rule of {overview.label}", "advise rules lists them all"
         )
-    parts: list[RenderableType] = [] if word else ["", beside(overview.facts, margin=_MARGIN)]
+    parts: list[Block] = [] if word else ["", beside(overview.facts, margin=_MARGIN)]
     for heading in dict.fromkeys(heading for heading, _, _ in rules):
         of_kind = [(name, text) for one, name, text in rules if one == heading]
         if heading:
-            parts += ["", f"{heading} ({len(of_kind)})", indented(beside(of_kind), 2)]
+            parts += ["", f"{heading} ({len(of_kind)})", Indented(beside(of_kind), 2)]
         else:
             for name, text in of_kind:
-                parts += ["", name, indented(text, 2)]
-    return Group(f"{overview.label}: {len(rules)} rules", *parts)
+                parts += ["", name, Indented(text, 2)]
+    return group(f"{overview.label}: {len(rules)} rules", *parts)

@@ -1,111 +1,95 @@
-"""What every page is made of, on top of rich: the console, plain tables, labelled text.
-
-Importing this module imports rich, so only what prints a page may do it.
-"""
+"""Pages as text: on a terminal with its width and colours, in a file plain."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from io import StringIO
-from typing import Any, Final, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TextIO
 
-from msgspec import Struct
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from advisor.report.blocks import Block, Column, Indented, Line, lines_of, table, wrapped
 
 MAX_WIDTH: Final = 100
 """Columns of a page that goes to a file or into a pipe."""
 _NARROWEST, _WIDEST = 60, 120  # of a page on a terminal
+_USUAL: Final = 80  # of a terminal that does not say
 _UNBOUNDED: Final = 10_000
+_CODES: Final = {"bold": "1", "dim": "2", "red": "31", "yellow": "33"}
 
 
-def console_on(stream: TextIO) -> Console:
+class Screen(NamedTuple):
+    """What a page is drawn for."""
+
+    width: int = MAX_WIDTH
+    colour: bool = False
+
+
+def screen_of(stream: TextIO) -> Screen:
     """A terminal gets its own width, from 60 to 120 columns, and colour unless NO_COLOR is set or
-    it is a dumb one; a file gets plain text of 100 columns."""
-    plain = bool(os.environ.get("NO_COLOR"))
-    console = _console(file=stream, color_system=None if plain else "auto")
-    on_screen = min(max(console.width, _NARROWEST), _WIDEST)
-    console.width = on_screen if console.is_terminal else MAX_WIDTH
-    return console
+    it is a dumb one; a file gets plain text of 100 columns, with colour where FORCE_COLOR is set.
+    """
+    said = os.environ
+    if said.get("FORCE_COLOR"):
+        colour = True
+    else:
+        colour = stream.isatty() and said.get("TERM", "").lower() not in ("dumb", "unknown")
+    width = min(max(_columns(stream, said), _NARROWEST), _WIDEST) if stream.isatty() else MAX_WIDTH
+    return Screen(width, colour and not said.get("NO_COLOR"))
 
 
-def _console(**settings: Any) -> Console:
-    """A console that prints text as it is: names may hold brackets and colons."""
-    return Console(markup=False, emoji=False, highlight=False, **settings)
+def _columns(stream: TextIO, said: Mapping[str, str]) -> int:
+    told = said.get("COLUMNS", "")
+    if told.isdecimal():
+        return int(told)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL
+    except (OSError, ValueError):
+        return _USUAL
 
 
-def printed(content: RenderableType, console: Console) -> str:
-    """What `console` would show, without blanks at the ends of lines, with one final newline.
+def printed(content: Block, screen: Screen) -> str:
+    """What the screen shows, without blanks at the ends of lines, with one final newline.
 
     Nothing is written: the command line does that, and knows what to do where it fails.
     """
-    console.file = shown = StringIO()
-    console.print(content, crop=False)
-    return "\n".join(line.rstrip() for line in shown.getvalue().rstrip("\n").split("\n")) + "\n"
+    drawn = [_coloured(line) if screen.colour else _plain(line) for line in _shown(content, screen)]
+    return "\n".join(drawn) + "\n"
 
 
-def plain_lines(content: RenderableType, width: int = MAX_WIDTH) -> list[str]:
+def _shown(content: Block, screen: Screen) -> Iterator[Line]:
+    """Lines up to the last one that is not empty."""
+    lines = lines_of(content, screen.width)
+    while lines and not _plain(lines[-1]):
+        lines.pop()
+    return iter(lines)
+
+
+def _plain(line: Line) -> str:
+    return "".join(span.text for span in line).rstrip()
+
+
+def _coloured(line: Line) -> str:
+    """Neighbours of one style share their codes; blanks at the end have none."""
+    parts: list[list[str]] = []
+    for text, style in line:
+        if parts and parts[-1][1] == style:
+            parts[-1][0] += text
+        else:
+            parts.append([text, style])
+    while parts and not (last := parts[-1][0].rstrip()):
+        parts.pop()
+    if parts:
+        parts[-1][0] = last
+    return "".join(_painted(text, style) for text, style in parts)
+
+
+def _painted(text: str, style: str) -> str:
+    if not style or not text:
+        return text
+    codes = ";".join(_CODES[word] for word in style.split())
+    return f"\033[{codes}m{text}\033[0m"
+
+
+def plain_lines(content: Block, width: int = MAX_WIDTH) -> list[str]:
     """The lines of `content` as plain text of `width` columns."""
-    console = _console(width=width, color_system=None, _environ={})
-    return printed(content, console).removesuffix("\n").split("\n")
-
-
-class Fitted(Struct, frozen=True):
-    """Lines that depend on the width that they get, and break nowhere else."""
-
-    lines: Callable[[int], Sequence[str]]
-    style: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The lines for the width at hand."""
-        text = "\n".join(self.lines(options.max_width))
-        yield Text(text, self.style, no_wrap=True, overflow="ignore")
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """The longest line for the width at hand."""
-        widest = max(map(len, self.lines(options.max_width)))
-        return Measurement(widest, widest).with_maximum(options.max_width)
-
-
-class Column(Struct, frozen=True, kw_only=True):
-    """Head of one table column: numbers stand right, names left; only what may wrap is broken."""
-
-    title: str
-    left: bool = False
-    wrap: bool = False
-
-
-def table(columns: Iterable[Column], *, gap: int = 2) -> Table:
-    """An empty table without rules, `gap` blanks between its columns."""
-    found = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="")
-    for column in columns:
-        found.add_column(
-            column.title,
-            justify="left" if column.left else "right",
-            no_wrap=not column.wrap,
-            overflow="fold",
-        )
-    return found
-
-
-def beside(rows: Iterable[tuple[str, RenderableType]], *, gap: int = 2, margin: int = 0) -> Table:
-    """A label in the margin, at least `margin` columns wide; the text wrapped beside it."""
-    found = Table.grid(padding=(0, gap, 0, 0), pad_edge=False)
-    found.add_column(min_width=margin, max_width=_LONGEST_LABEL)
-    found.add_column(overflow="fold")
-    for label, text in rows:
-        found.add_row(label, text)
-    return found
-
-
-_LONGEST_LABEL: Final = 40
-
-
-def indented(content: RenderableType, columns: int) -> Padding:
-    """`content` moved to the right."""
-    return Padding(content, (0, 0, 0, columns))
+    return printed(content, Screen(width)).removesuffix("\n").split("\n")
 
 
 def table_lines(
@@ -115,9 +99,9 @@ def table_lines(
     found = table(columns, gap=gap)
     for row in rows:
         found.add_row(*row)
-    return [(" " * indent + line).rstrip() for line in plain_lines(found, _UNBOUNDED)]
+    return plain_lines(Indented(found, indent), _UNBOUNDED)
 
 
 def wrap(text: str, width: int) -> list[str]:
     """Prose in lines of at most `width`."""
-    return plain_lines(Text(text), width) if text else []
+    return wrapped(text, width) if text else []

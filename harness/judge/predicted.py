@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError, require
 from advisor.base.units import DASH, MIB, signed_percent, unit_of
-from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
+from advisor.report.blocks import Column
+from advisor.report.text import MAX_WIDTH, table_lines, wrap
 from harness.base.collections import known
 from harness.trial.result import TrialResult, TrialStatus, most, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from advisor.base.units import gib, human_bytes, signed_percent
-from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
+from advisor.report.blocks import Column
+from advisor.report.text import MAX_WIDTH, table_lines, wrap
 from harness.rehearsal.prediction import difference, explained
 from harness.trial.result import StagePeaks, TrialResult, reason
 from harness.trial.run_plan import PlannedSetting, RunPlan

@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from advisor.base.units import DASH, human_bytes
-from advisor.report.text import MAX_WIDTH, Column, table_lines, wrap
+from advisor.report.blocks import Column
+from advisor.report.text import MAX_WIDTH, table_lines, wrap
 from harness.base.collections import front, known
 from harness.execution.runner import FAILED, MEASURED
 from harness.sweeps.space import Point, Space

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import asdict, fields
+from msgspec.structs import fields
 
+from advisor.base.record import as_dict
 from advisor.job.job import Job
 from advisor.models.layer_pattern import LayerPattern
 from harness.trial.result import StagePeaks
@@ -152,7 +153,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def cells(self) -> dict[str, Any]:
         """The row flat, as it stands in the table."""
-        return asdict(self.case) | {f.name: getattr(self, f.name) for f in fields(self)[1:]}
+        return as_dict(self.case) | {f.name: getattr(self, f.name) for f in fields(self)[1:]}
 
 
 def read(path: Path) -> list[Row]:

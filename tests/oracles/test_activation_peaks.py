@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -30,11 +29,11 @@ from .prediction import (  # noqa: E402
 )
 
 SCALARS_BYTES = 64
-LLAMA = replace(LLAMA3_70B, seq_length=2048)
-LLAMA_SP = replace(LLAMA, **tensor_parallel(4, True))
-LLAMA_TP = replace(LLAMA, **tensor_parallel(4, False))
-GPT_SP = replace(GPT_175B, **tensor_parallel(8, True))
-GPT_TP = replace(GPT_175B, **tensor_parallel(8, False))
+LLAMA = LLAMA3_70B.changed(seq_length=2048)
+LLAMA_SP = LLAMA.changed(**tensor_parallel(4, True))
+LLAMA_TP = LLAMA.changed(**tensor_parallel(4, False))
+GPT_SP = GPT_175B.changed(**tensor_parallel(8, True))
+GPT_TP = GPT_175B.changed(**tensor_parallel(8, False))
 MODELS = {"llama_sp": LLAMA_SP, "llama_tp": LLAMA_TP, "gpt_sp": GPT_SP, "gpt_tp": GPT_TP}
 UNFUSED: dict[str, Any] = {"attention": CoreAttention.UNFUSED}
 BF16_SOFTMAX: dict[str, Any] = {**UNFUSED, "attention_softmax_in_fp32": False}
@@ -77,26 +76,26 @@ def assert_peaks(case: OracleCase, stages: Iterable[int] | None = None) -> None:
     ],
 )
 def test_every_setting(name: str, recompute: dict[str, Any], layers: int) -> None:
-    assert_peaks(replace(MODELS[name], **pipeline(2, 1, 2, layers), **recompute))
+    assert_peaks(MODELS[name].changed(**pipeline(2, 1, 2, layers), **recompute))
 
 
 @pytest.mark.parametrize("recompute", [{}, MLP, full("uniform", 1)], ids=["none", "mlp", "full"])
 @pytest.mark.parametrize("pp", [1, 4, 8])
 def test_pipeline_depths(pp: int, recompute: dict[str, Any]) -> None:
     stages = {8: (1, 5)}.get(pp, range(pp))
-    assert_peaks(replace(LLAMA_SP, **pipeline(pp, 1, pp + 1), **recompute), stages)
+    assert_peaks(LLAMA_SP.changed(**pipeline(pp, 1, pp + 1), **recompute), stages)
 
 
 @pytest.mark.parametrize("pp", [4, 8])
 def test_a_forward_of_the_steady_state_can_be_the_peak(pp: int) -> None:
     """Without SP, dropout and bias write four whole hidden states one after another."""
-    assert_peaks(replace(GPT_TP, **pipeline(pp, 1, pp + 1)), (1, pp // 2))
+    assert_peaks(GPT_TP.changed(**pipeline(pp, 1, pp + 1)), (1, pp // 2))
 
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(4, 1), (4, 2), (4, 4), (4, 7), (2, 10)])
 def test_microbatch_counts(pp: int, microbatches: int) -> None:
     """Fewer than stages, and more than the groups after which the schedule only repeats."""
-    assert_peaks(replace(LLAMA_TP, **pipeline(pp, 1, microbatches)), (0, 1, pp - 1))
+    assert_peaks(LLAMA_TP.changed(**pipeline(pp, 1, microbatches)), (0, 1, pp - 1))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +116,13 @@ def test_microbatch_counts(pp: int, microbatches: int) -> None:
 )
 def test_virtual_stages(pp: int, vpp: int, rounds: int, recompute: dict[str, Any]) -> None:
     stages = {(4, 5): (0, 2), (4, 2): (1, 3)}.get((pp, vpp), range(pp))
-    assert_peaks(replace(LLAMA_SP, **pipeline(pp, vpp, rounds * pp), **recompute), stages)
+    assert_peaks(LLAMA_SP.changed(**pipeline(pp, vpp, rounds * pp), **recompute), stages)
 
 
 @pytest.mark.parametrize("name", ["llama_tp", "gpt_sp", "gpt_tp"])
 def test_virtual_stages_of_other_models(name: str) -> None:
-    assert_peaks(replace(MODELS[name], **pipeline(2, 2, 6)), (0,))
-    assert_peaks(replace(MODELS[name], **pipeline(2, 2, 4, 2), **full("uniform", 2)), (1,))
+    assert_peaks(MODELS[name].changed(**pipeline(2, 2, 6)), (0,))
+    assert_peaks(MODELS[name].changed(**pipeline(2, 2, 4, 2), **full("uniform", 2)), (1,))
 
 
 @pytest.mark.parametrize("softmax", [UNFUSED, BF16_SOFTMAX], ids=["fp32", "bf16"])
@@ -132,13 +131,13 @@ def test_virtual_stages_of_other_models(name: str) -> None:
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_unfused_attention(name: str, recompute: dict[str, Any], softmax: dict[str, Any]) -> None:
-    assert_peaks(replace(MODELS[name], **pipeline(2, 1, 2), **recompute, **softmax), (0,))
+    assert_peaks(MODELS[name].changed(**pipeline(2, 1, 2), **recompute, **softmax), (0,))
 
 
 @pytest.mark.parametrize("method", [full("uniform", 1), full("uniform", 2), full("block", 1)])
 @pytest.mark.parametrize("name", ["llama_tp", "gpt_tp"])
 def test_distributed_saved_activations(name: str, method: dict[str, Any]) -> None:
-    case = replace(MODELS[name], **pipeline(2, 1, 2, 2), **method)
+    case = MODELS[name].changed(**pipeline(2, 1, 2, 2), **method)
     assert_peaks(case.changed(distribute_saved_activations=True))
 
 
@@ -146,37 +145,35 @@ def test_distributed_saved_activations(name: str, method: dict[str, Any]) -> Non
 @pytest.mark.parametrize("recompute", [{}, full("uniform", 2)], ids=["none", "full"])
 def test_tied_embeddings(name: str, recompute: dict[str, Any]) -> None:
     """On one stage the output layer's gradient waits for the embedding's, then both are added."""
-    case = replace(MODELS[name], share_embeddings_and_output_weights=True, **recompute)
+    case = MODELS[name].changed(share_embeddings_and_output_weights=True, **recompute)
     assert_peaks(case.changed(**pipeline(1, 1, 2, 2)))
     assert_peaks(case.changed(**pipeline(2, 1, 2, 2)), (1,))
 
 
 VARIANTS: dict[str, OracleCase] = {
-    "unfused_swiglu": replace(LLAMA_SP, bias_activation_fusion=False),
-    "unfused_swiglu_mlp": replace(LLAMA_SP, bias_activation_fusion=False, **MLP),
-    "unfused_gelu": replace(GPT_SP, bias_activation_fusion=False),
-    "fused_bias_dropout": replace(GPT_TP, bias_dropout_fusion=True),
-    "no_bias_mlp": replace(GPT_SP, add_bias_linear=False, bias_activation_fusion=False, **MLP),
-    "no_bias_no_sp_mlp": replace(
-        GPT_TP, add_bias_linear=False, bias_activation_fusion=False, **MLP
-    ),
-    "no_dropout": replace(GPT_TP, hidden_dropout=0.0, attention_dropout=0.0),
+    "unfused_swiglu": LLAMA_SP.changed(bias_activation_fusion=False),
+    "unfused_swiglu_mlp": LLAMA_SP.changed(bias_activation_fusion=False, **MLP),
+    "unfused_gelu": GPT_SP.changed(bias_activation_fusion=False),
+    "fused_bias_dropout": GPT_TP.changed(bias_dropout_fusion=True),
+    "no_bias_mlp": GPT_SP.changed(add_bias_linear=False, bias_activation_fusion=False, **MLP),
+    "no_bias_no_sp_mlp": GPT_TP.changed(add_bias_linear=False, bias_activation_fusion=False, **MLP),
+    "no_dropout": GPT_TP.changed(hidden_dropout=0.0, attention_dropout=0.0),
     "tp1_micro_batch_2": LLAMA3_8B,
-    "tp1_micro_batch_2_all": replace(LLAMA3_8B, **selective("core_attn", "mlp", "layernorm")),
-    "tp1_gpt": replace(GPT_22B, micro_batch_size=1),
-    "squared_relu": replace(NEMOTRON4_15B, **tensor_parallel(8, True)),
-    "squared_relu_mlp": replace(NEMOTRON4_15B, **tensor_parallel(8, True), **MLP),
-    "qk_layernorm": replace(QWEN3_32B, **tensor_parallel(8, True)),
-    "qk_layernorm_full": replace(QWEN3_32B, **full("uniform", 2)),
-    "qkv_bias_mlp": replace(QWEN25_7B, **tensor_parallel(2, False), **MLP),
-    "shared_groups": replace(QWEN3_32B, num_query_groups=4, **tensor_parallel(8, True)),
-    "shared_groups_no_sp": replace(QWEN3_32B, num_query_groups=4, **tensor_parallel(8, False)),
-    "shared_groups_unfused": replace(
-        QWEN3_32B, num_query_groups=4, **tensor_parallel(8, False), **UNFUSED
+    "tp1_micro_batch_2_all": LLAMA3_8B.changed(**selective("core_attn", "mlp", "layernorm")),
+    "tp1_gpt": GPT_22B.changed(micro_batch_size=1),
+    "squared_relu": NEMOTRON4_15B.changed(**tensor_parallel(8, True)),
+    "squared_relu_mlp": NEMOTRON4_15B.changed(**tensor_parallel(8, True), **MLP),
+    "qk_layernorm": QWEN3_32B.changed(**tensor_parallel(8, True)),
+    "qk_layernorm_full": QWEN3_32B.changed(**full("uniform", 2)),
+    "qkv_bias_mlp": QWEN25_7B.changed(**tensor_parallel(2, False), **MLP),
+    "shared_groups": QWEN3_32B.changed(num_query_groups=4, **tensor_parallel(8, True)),
+    "shared_groups_no_sp": QWEN3_32B.changed(num_query_groups=4, **tensor_parallel(8, False)),
+    "shared_groups_unfused": QWEN3_32B.changed(
+        num_query_groups=4, **tensor_parallel(8, False), **UNFUSED
     ),
-    "cp2": replace(LLAMA3_8B, context_parallel_size=2),
-    "cp2_mlp": replace(LLAMA3_8B, context_parallel_size=2, **tensor_parallel(2, True), **MLP),
-    "native_wgrad_fusion": replace(LLAMA_SP, gradient_accumulation_fusion=True),
+    "cp2": LLAMA3_8B.changed(context_parallel_size=2),
+    "cp2_mlp": LLAMA3_8B.changed(context_parallel_size=2, **tensor_parallel(2, True), **MLP),
+    "native_wgrad_fusion": LLAMA_SP.changed(gradient_accumulation_fusion=True),
 }
 
 
@@ -184,7 +181,7 @@ VARIANTS: dict[str, OracleCase] = {
 def test_variants(name: str) -> None:
     """Two stages of two layers; fused weight gradients take the place of unfused ones, because
     Megatron's own linear layer returns a placeholder of the same size."""
-    assert_peaks(replace(VARIANTS[name], num_layers=4, **TWO_STAGES))
+    assert_peaks(VARIANTS[name].changed(num_layers=4, **TWO_STAGES))
 
 
 UNEVEN: dict[str, dict[str, Any]] = {
@@ -212,4 +209,4 @@ UNEVEN: dict[str, dict[str, Any]] = {
 )
 def test_uneven_pipelines(split: str, recompute: dict[str, Any]) -> None:
     """block N counts the layers of each chunk, however many it has."""
-    assert_peaks(replace(LLAMA_SP, **UNEVEN[split], **recompute))
+    assert_peaks(LLAMA_SP.changed(**UNEVEN[split], **recompute))

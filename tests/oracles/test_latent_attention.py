@@ -9,7 +9,6 @@ cache of the class that makes them keeps them anyway, and there the advisor coun
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -35,8 +34,7 @@ DEEPSEEK_V3 = OracleCase(
     q_lora_rank=1536,
     qk_layernorm=True,
 )
-DEEPSEEK_V2_LITE = replace(
-    DEEPSEEK_V3,
+DEEPSEEK_V2_LITE = DEEPSEEK_V3.changed(
     hidden_size=2048,
     ffn_hidden_size=10944,
     num_attention_heads=16,
@@ -47,7 +45,7 @@ DEEPSEEK_V2_LITE = replace(
 MODELS = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v2_lite": DEEPSEEK_V2_LITE,
-    "rope": replace(DEEPSEEK_V2_LITE, rope_type="rope", qk_layernorm=False),
+    "rope": DEEPSEEK_V2_LITE.changed(rope_type="rope", qk_layernorm=False),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -83,14 +81,14 @@ def assert_saved(case: OracleCase) -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_bytes_of_every_setting(name: str, setting: str) -> None:
-    assert_saved(replace(MODELS[name], **LAYOUTS["tp4_sp"], **SETTINGS[setting]))
+    assert_saved(MODELS[name].changed(**LAYOUTS["tp4_sp"], **SETTINGS[setting]))
 
 
 @pytest.mark.parametrize("setting", ["none", "mla_up_proj", "all"])
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp2_sp_cp2"])
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_bytes_of_every_layout(name: str, layout: str, setting: str) -> None:
-    assert_saved(replace(MODELS[name], **LAYOUTS[layout], **SETTINGS[setting]))
+    assert_saved(MODELS[name].changed(**LAYOUTS[layout], **SETTINGS[setting]))
 
 
 def assert_peaks(case: OracleCase) -> None:
@@ -102,16 +100,16 @@ def assert_peaks(case: OracleCase) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_peaks_of_every_setting(setting: str) -> None:
-    assert_peaks(replace(DEEPSEEK_V3, **LAYOUTS["tp4_sp"], **SETTINGS[setting]))
+    assert_peaks(DEEPSEEK_V3.changed(**LAYOUTS["tp4_sp"], **SETTINGS[setting]))
 
 
 @pytest.mark.parametrize("setting", ["none", "all"])
 @pytest.mark.parametrize("layout", ["tp1", "tp4"])
 def test_peaks_without_sequence_parallelism(layout: str, setting: str) -> None:
-    assert_peaks(replace(DEEPSEEK_V3, **LAYOUTS[layout], **SETTINGS[setting]))
+    assert_peaks(DEEPSEEK_V3.changed(**LAYOUTS[layout], **SETTINGS[setting]))
 
 
 @pytest.mark.parametrize("layout", ["tp1", "tp4", "tp4_sp"])
 def test_peaks_where_attention_is_the_largest_part(layout: str) -> None:
-    narrow = replace(DEEPSEEK_V3, ffn_hidden_size=512, vocab_size=1024)
-    assert_peaks(replace(narrow, **LAYOUTS[layout], **SETTINGS["mla_up_proj"]))
+    narrow = DEEPSEEK_V3.changed(ffn_hidden_size=512, vocab_size=1024)
+    assert_peaks(narrow.changed(**LAYOUTS[layout], **SETTINGS["mla_up_proj"]))

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -59,7 +58,7 @@ def _gated(self: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     return kernel(x, x, gate.view(x.shape))
 
 
-GATED = replace(QWEN3_32B, attention_output_gate=True)
+GATED = QWEN3_32B.changed(attention_output_gate=True)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_a_layer_with_gated_attention(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SelfAttention, "_apply_output_gate", _gated)
-    case = replace(GATED, **changes)
+    case = GATED.changed(**changes)
     assert saved_bytes_per_layer(case)[0] == predicted_saved_bytes(case)
 
 
@@ -188,7 +187,7 @@ LAYOUTS = [{}, {"micro_batch_size": 2}, tensor_parallel(2, True)]
 def _predicted(case: OracleCase) -> tuple[int, int]:
     preset = load_model("qwen3_next_80b_a3b")
     shape = RankShape(
-        model=replace(preset, transformer_impl=TransformerImpl.LOCAL),
+        model=preset.changed(transformer_impl=TransformerImpl.LOCAL),
         seq_length=case.seq_length,
         micro_batch_size=case.micro_batch_size,
         tensor_model_parallel_size=case.tensor_model_parallel_size,
@@ -211,7 +210,7 @@ def test_gated_delta_net(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     ):
         monkeypatch.setattr(gated_delta_net, name, value, raising=False)
     monkeypatch.setattr(gated_delta_net.GatedDeltaNet, "_apply_gated_norm", _normed)
-    case = replace(QWEN3_NEXT, **changes)
+    case = QWEN3_NEXT.changed(**changes)
     kept, parameters = _built(case)
     predicted, elements = _predicted(case)
     heads = 32 // case.tensor_model_parallel_size

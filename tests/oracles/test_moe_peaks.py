@@ -9,7 +9,6 @@ order in which overlapped shared experts go back: 0.6 %.
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -20,7 +19,7 @@ from .prediction import full, predicted_peak, selective  # noqa: E402
 
 PLAIN, OVERLAPPED, INTERLEAVED = 0.0005, 0.01, 0.02
 EP4 = with_experts(MIXTRAL, expert_model_parallel_size=4)
-ETP2 = replace(with_experts(EP4, expert_tensor_parallel_size=2), **TP)
+ETP2 = with_experts(EP4, expert_tensor_parallel_size=2).changed(**TP)
 ALLGATHER = with_experts(EP4, moe_token_dispatcher_type="allgather")
 FP32: dict[str, Any] = {"moe_router_dtype": "fp32", "moe_aux_loss_coeff": 0.01}
 
@@ -60,41 +59,42 @@ SETTINGS: dict[str, dict[str, Any]] = {
 )
 def test_every_setting(name: str, setting: str) -> None:
     model, recompute = MODELS[name], SETTINGS[setting]
-    assert_peaks(replace(model, **pipeline(2, 4, 3), **recompute))
+    assert_peaks(model.changed(**pipeline(2, 4, 3), **recompute))
 
 
 VARIANTS: dict[str, OracleCase] = {
-    "no_expert_parallelism": replace(MIXTRAL, **pipeline(1, 2, 2)),
-    "full_of_many_layers": replace(EP4, **pipeline(2, 8, 3), **full("uniform", 1)),
-    "full_uniform_2": replace(EP4, **pipeline(2, 8, 3), **full("uniform", 2)),
-    "full_block_2": replace(EP4, **pipeline(2, 8, 3), **full("block", 2)),
-    "moe_of_many_layers": replace(EP4, **pipeline(2, 8, 3), **selective("moe")),
-    "every_other_layer": replace(
-        with_experts(EP4, moe_layer_freq="2"), **pipeline(2, 8, 3), **selective("moe", "mlp")
+    "no_expert_parallelism": MIXTRAL.changed(**pipeline(1, 2, 2)),
+    "full_of_many_layers": EP4.changed(**pipeline(2, 8, 3), **full("uniform", 1)),
+    "full_uniform_2": EP4.changed(**pipeline(2, 8, 3), **full("uniform", 2)),
+    "full_block_2": EP4.changed(**pipeline(2, 8, 3), **full("block", 2)),
+    "moe_of_many_layers": EP4.changed(**pipeline(2, 8, 3), **selective("moe")),
+    "every_other_layer": with_experts(EP4, moe_layer_freq="2").changed(
+        **pipeline(2, 8, 3), **selective("moe", "mlp")
     ),
-    "dense_first": replace(with_experts(EP4, moe_layer_freq="[0,1,1,1]"), **pipeline(2, 4, 3)),
-    "fp32_router": replace(with_experts(ETP2, **FP32), **pipeline(2, 4, 3)),
-    "fp32_allgather": replace(with_experts(ALLGATHER, **FP32), **pipeline(2, 4, 3)),
-    "fp32_unfused": replace(
-        with_experts(EP4, **FP32), bias_activation_fusion=False, **pipeline(2, 4, 3)
+    "dense_first": with_experts(EP4, moe_layer_freq="[0,1,1,1]").changed(**pipeline(2, 4, 3)),
+    "fp32_router": with_experts(ETP2, **FP32).changed(**pipeline(2, 4, 3)),
+    "fp32_allgather": with_experts(ALLGATHER, **FP32).changed(**pipeline(2, 4, 3)),
+    "fp32_unfused": with_experts(EP4, **FP32).changed(
+        bias_activation_fusion=False, **pipeline(2, 4, 3)
     ),
-    "shared": replace(with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3)),
-    "shared_recomputed": replace(
-        with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3), **selective("shared_experts")
+    "shared": with_experts(EP4, **SHARED).changed(**TP, **pipeline(2, 4, 3)),
+    "shared_recomputed": with_experts(EP4, **SHARED).changed(
+        **TP, **pipeline(2, 4, 3), **selective("shared_experts")
     ),
-    "shared_in_moe": replace(
-        with_experts(EP4, **SHARED), **TP, **pipeline(2, 4, 3), **selective("moe")
+    "shared_in_moe": with_experts(EP4, **SHARED).changed(
+        **TP, **pipeline(2, 4, 3), **selective("moe")
     ),
-    "shared_overlap": replace(with_experts(EP4, **OVERLAP), **TP, **pipeline(2, 4, 3)),
-    "padded": replace(
-        with_experts(EP4, moe_expert_capacity_factor=1.25, moe_pad_expert_input_to_capacity=True),
+    "shared_overlap": with_experts(EP4, **OVERLAP).changed(**TP, **pipeline(2, 4, 3)),
+    "padded": with_experts(
+        EP4, moe_expert_capacity_factor=1.25, moe_pad_expert_input_to_capacity=True
+    ).changed(
         **pipeline(2, 4, 3),
     ),
-    "main_grad_fusion": replace(
-        EP4, gradient_accumulation_fusion=True, micro_batch_size=2, **pipeline(2, 4, 3)
+    "main_grad_fusion": EP4.changed(
+        gradient_accumulation_fusion=True, micro_batch_size=2, **pipeline(2, 4, 3)
     ),
-    "three_modules": replace(
-        EP4, **TP, **pipeline(2, 4, 3), **selective("core_attn", "layernorm", "moe")
+    "three_modules": EP4.changed(
+        **TP, **pipeline(2, 4, 3), **selective("core_attn", "layernorm", "moe")
     ),
 }
 
@@ -108,4 +108,4 @@ def test_variants(name: str) -> None:
     "recompute", [{}, selective("moe"), full("uniform", 1)], ids=["none", "moe", "full"]
 )
 def test_interleaved(recompute: dict[str, Any]) -> None:
-    assert_peaks(replace(EP4, **pipeline(2, 8, 4, vpp=2), **recompute), INTERLEAVED)
+    assert_peaks(EP4.changed(**pipeline(2, 8, 4, vpp=2), **recompute), INTERLEAVED)

@@ -7,7 +7,6 @@ factor of an auxiliary loss, the micro batch it is divided by): 8 bytes each, in
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -70,7 +69,7 @@ def test_tensor_parallelism(dispatcher: str, etp: int) -> None:
     ],
 )
 def test_recompute(recompute: dict[str, Any]) -> None:
-    assert_saved(replace(MIXTRAL, **recompute))
+    assert_saved(MIXTRAL.changed(**recompute))
 
 
 ROUTERS: dict[str, dict[str, Any]] = {
@@ -102,22 +101,20 @@ ROUTERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ROUTERS)
 def test_routers(name: str) -> None:
-    assert_saved(replace(with_experts(MIXTRAL, **ROUTERS[name]), micro_batch_size=2))
+    assert_saved(with_experts(MIXTRAL, **ROUTERS[name]).changed(micro_batch_size=2))
 
 
 VARIANTS: dict[str, OracleCase] = {
     "shared": with_experts(MIXTRAL, **SHARED),
-    "shared_sp": replace(with_experts(MIXTRAL, **SHARED), **TP),
-    "shared_recomputed": replace(
-        with_experts(MIXTRAL, **SHARED), **TP, **selective("shared_experts")
+    "shared_sp": with_experts(MIXTRAL, **SHARED).changed(**TP),
+    "shared_recomputed": with_experts(MIXTRAL, **SHARED).changed(
+        **TP, **selective("shared_experts")
     ),
     "overlap": with_experts(MIXTRAL, **OVERLAP),
-    "overlap_sp": replace(with_experts(MIXTRAL, **OVERLAP), **TP),
-    "unfused": replace(
-        with_experts(MIXTRAL, moe_router_dtype="fp32"), bias_activation_fusion=False
-    ),
-    "squared_relu": replace(MIXTRAL, activation="squared_relu", bias_activation_fusion=False),
-    "cp2": replace(MIXTRAL, context_parallel_size=2),
+    "overlap_sp": with_experts(MIXTRAL, **OVERLAP).changed(**TP),
+    "unfused": with_experts(MIXTRAL, moe_router_dtype="fp32").changed(bias_activation_fusion=False),
+    "squared_relu": MIXTRAL.changed(activation="squared_relu", bias_activation_fusion=False),
+    "cp2": MIXTRAL.changed(context_parallel_size=2),
     "qwen3": QWEN3_MOE,
     "llama4": with_experts(MIXTRAL, **{**OVERLAP, "moe_shared_expert_gate": False}, **LLAMA4),
 }

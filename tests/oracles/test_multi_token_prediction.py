@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -19,7 +18,7 @@ from .prediction import (  # noqa: E402
 )
 from .test_latent_attention import DEEPSEEK_V2_LITE  # noqa: E402
 
-LLAMA = replace(LLAMA3_70B, num_layers=2, seq_length=2048, vocab_size=32768)
+LLAMA = LLAMA3_70B.changed(num_layers=2, seq_length=2048, vocab_size=32768)
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": {},
     "tp4": tensor_parallel(4, False),
@@ -45,7 +44,7 @@ def rotary_table(case: OracleCase) -> int:
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("layout", "depths"), [("tp1", 1), ("tp4", 2), ("tp4_sp", 2)])
 def test_saved_bytes(layout: str, depths: int, setting: str) -> None:
-    case = replace(LLAMA, mtp_num_layers=depths, **LAYOUTS[layout], **SETTINGS[setting])
+    case = LLAMA.changed(mtp_num_layers=depths, **LAYOUTS[layout], **SETTINGS[setting])
     expected = predicted_saved_bytes_of_model(case) + rotary_table(case)
     assert saved_bytes(case) - expected == 12 * depths
 
@@ -61,16 +60,16 @@ def assert_peaks(case: OracleCase) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_peaks(layout: str, pp: int, depths: int, vocabulary: int) -> None:
     """A small vocabulary puts the peak into a layer, a large one into the losses."""
-    case = replace(LLAMA, mtp_num_layers=depths, vocab_size=vocabulary, **LAYOUTS[layout])
+    case = LLAMA.changed(mtp_num_layers=depths, vocab_size=vocabulary, **LAYOUTS[layout])
     assert_peaks(case.changed(pipeline_model_parallel_size=pp, num_microbatches=3))
 
 
 @pytest.mark.parametrize("setting", ["mlp", "uniform", "block"])
 def test_peaks_with_recompute(setting: str) -> None:
-    case = replace(LLAMA, mtp_num_layers=1, **LAYOUTS["tp4_sp"], **SETTINGS[setting])
+    case = LLAMA.changed(mtp_num_layers=1, **LAYOUTS["tp4_sp"], **SETTINGS[setting])
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))
 
 
 def test_peaks_behind_latent_attention() -> None:
-    case = replace(DEEPSEEK_V2_LITE, mtp_num_layers=1, **LAYOUTS["tp4_sp"])
+    case = DEEPSEEK_V2_LITE.changed(mtp_num_layers=1, **LAYOUTS["tp4_sp"])
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))

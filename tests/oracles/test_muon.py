@@ -59,14 +59,13 @@ class _MuonTraining(MegatronTraining):
             )
 
 
-EXPERTS = replace(
-    with_experts(MIXTRAL, expert_model_parallel_size=2),
+EXPERTS = with_experts(MIXTRAL, expert_model_parallel_size=2).changed(
     pipeline_model_parallel_size=2,
     data_parallel_size=4,
     use_distributed_optimizer=False,
     **tensor_parallel(2, True),
 )
-DENSE = replace(GPT_22B, data_parallel_size=3, use_distributed_optimizer=False)
+DENSE = GPT_22B.changed(data_parallel_size=3, use_distributed_optimizer=False)
 LAYOUT = ParallelLayout(use_distributed_optimizer=False, data_parallel_size=3)
 CASES = [
     (DENSE, LAYOUT),

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -83,7 +82,7 @@ def full(method: str, num_layers: int) -> dict[str, Any]:
     ],
 )
 def test_saved_bytes_of_a_llama3_70b_layer(recompute: dict[str, Any], nbytes: int) -> None:
-    total, rows = saved_bytes_per_layer(replace(LLAMA3_70B, **recompute))
+    total, rows = saved_bytes_per_layer(LLAMA3_70B.changed(**recompute))
     assert total == nbytes
     assert sum(row.nbytes for row in rows) == nbytes
 
@@ -98,11 +97,11 @@ def test_saved_bytes_of_a_gpt_22b_layer_are_those_of_the_paper() -> None:
     total, rows = saved_bytes_per_layer(GPT_22B)
     assert total == linear + quadratic + statistics == 221_253_632
     assert {row.dtype for row in rows} == {"bfloat16", "float32", "bool"}
-    assert saved_bytes_per_layer(replace(GPT_22B, **full("uniform", 1)))[0] == 3_145_728
+    assert saved_bytes_per_layer(GPT_22B.changed(**full("uniform", 1)))[0] == 3_145_728
 
 
 def test_distributed_saved_activations_keep_a_shard() -> None:
-    case = replace(TOY, sequence_parallel=False, **full("uniform", 1))
+    case = TOY.changed(sequence_parallel=False, **full("uniform", 1))
     whole, _ = saved_bytes_per_layer(case)
     shard, _ = saved_bytes_per_layer(case.changed(distribute_saved_activations=True))
     assert whole == 2 * TOY.seq_length * TOY.hidden_size
@@ -119,17 +118,17 @@ def test_saved_rows_name_module_and_node() -> None:
 
 def test_several_layers_in_a_uniform_checkpoint_have_no_bytes_per_layer() -> None:
     with pytest.raises(ValueError, match="uniform needs 1"):
-        saved_bytes_per_layer(replace(TOY, **full("uniform", 2)))
+        saved_bytes_per_layer(TOY.changed(**full("uniform", 2)))
 
 
 @pytest.mark.parametrize("pp_rank", range(4))
 def test_1f1b_stage_holds_as_many_microbatches_as_the_schedule_says(pp_rank: int) -> None:
     """A microbatch in flight costs one stage's saved bytes; past pp - rank no more come."""
-    stages = replace(TOY, num_layers=8, pipeline_model_parallel_size=4, vocab_size=64)
+    stages = TOY.changed(num_layers=8, pipeline_model_parallel_size=4, vocab_size=64)
     per_layer, _ = saved_bytes_per_layer(stages)
     in_flight = 4 - pp_rank
     fewer, full_pipe, many = (
-        activation_peak(replace(stages, num_microbatches=count), pp_rank)
+        activation_peak(stages.changed(num_microbatches=count), pp_rank)
         for count in (max(1, in_flight - 1), in_flight, 9)
     )
     if pp_rank < 3:  # 0.04: small tensors beside the two layers, such as a received gradient
@@ -140,8 +139,7 @@ def test_1f1b_stage_holds_as_many_microbatches_as_the_schedule_says(pp_rank: int
 
 def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
     """Stage 0 of 2, two microbatches in flight; at fc1's weight gradient in the last layer."""
-    case = replace(
-        LLAMA3_70B,
+    case = LLAMA3_70B.changed(
         num_layers=8,
         seq_length=4096,
         pipeline_model_parallel_size=2,
@@ -161,8 +159,7 @@ def test_peak_of_a_70b_stage_is_the_sum_of_named_tensors() -> None:
 def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(
     num_microbatches: int,
 ) -> None:
-    case = replace(
-        TOY,
+    case = TOY.changed(
         pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=2,
         num_microbatches=num_microbatches,
@@ -172,7 +169,7 @@ def test_interleaving_refuses_microbatch_counts_that_megatron_refuses(
 
 
 def test_endless_replay_of_a_biased_mlp_is_refused() -> None:
-    case = replace(TOY, add_bias_linear=True, **selective("mlp"))
+    case = TOY.changed(add_bias_linear=True, **selective("mlp"))
     with pytest.raises(ValueError, match="replays for ever"):
         activation_peak(case)
 

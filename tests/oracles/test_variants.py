@@ -7,7 +7,6 @@ compiled ones keep (see the last test): torch's GELU for fast_gelu, an RMSNorm f
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -59,8 +58,7 @@ GEMMA2_9B = OracleCase(
     attention=CoreAttention.UNFUSED,
     attention_softmax_in_fp32=False,
 )
-GEMMA3_27B = replace(
-    GEMMA2_9B,
+GEMMA3_27B = GEMMA2_9B.changed(
     hidden_size=5376,
     ffn_hidden_size=21504,
     num_attention_heads=32,
@@ -98,7 +96,7 @@ MODELS: dict[str, tuple[OracleCase, Any, dict[str, Any]]] = {
         {**L2_NORM, "attention_chunk_size": CHUNK},
     ),
     "llama4, no rotary": (
-        replace(LLAMA4, qk_layernorm=False),
+        LLAMA4.changed(qk_layernorm=False),
         chunks_of(FlashLikeAttention, no_rope_freq=1),
         {**L2_NORM, "no_rope_freq": LayerPattern("1"), "attention_chunk_size": CHUNK},
     ),

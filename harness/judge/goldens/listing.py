@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from advisor.report.text import Column, table_lines
+from advisor.report.blocks import Column
+from advisor.report.text import table_lines
 from harness.base.collections import Scalar
 from harness.judge.goldens.golden import Golden
 from harness.judge.identity import shown
@@ -30,7 +31,7 @@ def list_page(goldens: Mapping[Path, Golden]) -> str:
         )
     if not rows:
         return "no goldens; make them with harness golden update --reason WHY RESULTS\n"
-    return "\n".join(table_lines([Column(title="", left=True)] * 6, rows, indent=0)[1:]) + "\n"
+    return "\n".join(table_lines([Column(left=True)] * 6, rows, indent=0)) + "\n"
 
 
 def golden_page(golden: Golden) -> str:

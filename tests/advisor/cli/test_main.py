@@ -524,21 +524,12 @@ def top_level(code: str) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-@pytest.mark.parametrize("modules", ["advisor.cli.main", f"advisor.cli.commands, {MACHINE}"])
+PAGES = "advisor.report.advice_page, advisor.report.explain_page"
+
+
+@pytest.mark.parametrize("modules", ["advisor.cli.main", f"advisor.cli.commands, {MACHINE}", PAGES])
 def test_a_fresh_import_loads_nothing_heavy(modules: str) -> None:
     assert not top_level(f"import sys, {modules}") & {*HEAVY, "rich"}
-
-
-def test_a_page_loads_rich_and_nothing_heavier() -> None:
-    loaded = top_level("import sys, advisor.report.advice_page, advisor.report.explain_page")
-    assert "rich" in loaded
-    assert not loaded & set(HEAVY)
-
-
-@pytest.mark.parametrize("output", ["json", "csv", "flags"])
-def test_what_a_machine_reads_is_made_without_rich(output: str) -> None:
-    answer = f"main(['--model', 'llama3_8b', '--gpus', '1xH200', '--format', '{output}'])"
-    assert "rich" not in top_level(f"import sys; from advisor.cli.main import main; {answer}")
 
 
 def test_garbage_is_collected_again_afterwards(capsys: pytest.CaptureFixture[str]) -> None:

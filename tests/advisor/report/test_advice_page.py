@@ -4,16 +4,16 @@ import re
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console, RenderableType
 
 from advisor.answer.answer import Answer
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import Provenance
 from advisor.job.layout import ParallelLayout
 from advisor.report.advice_page import page
+from advisor.report.blocks import Block
 from advisor.report.header import layout_words
 from advisor.report.ranking_table import Gauge
-from advisor.report.text import plain_lines, printed
+from advisor.report.text import Screen, plain_lines, printed
 
 FIXTURES = ("tight", "roomy", "hopeless", "layouts")
 
@@ -231,9 +231,9 @@ def test_environment_is_named_where_the_flags_need_it(make_advice, make_evaluati
     assert "Environment      NVTE_CPU_OFFLOAD_V1=1" in text
 
 
-def coloured(content: RenderableType) -> str:
+def coloured(content: Block) -> str:
     """What a terminal of 100 columns gets."""
-    return printed(content, Console(width=100, force_terminal=True, color_system="standard"))
+    return printed(content, Screen(100, colour=True))
 
 
 def test_colour_changes_no_letter(any_advice: Answer) -> None:
@@ -245,10 +245,11 @@ def test_colour_changes_no_letter(any_advice: Answer) -> None:
 
 def test_a_row_has_the_style_of_its_standing(tight: Answer) -> None:
     rows = coloured(page(tight)).splitlines()
-    first = {row.split("m")[0] for row in rows if "selective:mlp\033" in row}
-    assert first == {"\033[1"}
-    assert [row.split("m")[0] for row in rows if "full:block:2\033" in row] == ["\033[2"]
-    assert [row.split("m")[0] for row in rows if "none\033" in row] == ["\033[33"]
+    styled = [row for row in rows if re.match("\033\\[\\d+m +\\d", row)]
+    style_of = {row.replace("m", " ", 1).split()[2]: row.split("m")[0] for row in styled}
+    assert style_of["selective:mlp"] == "\033[1"
+    assert style_of["full:block:2"] == "\033[2"
+    assert style_of["none"] == "\033[33"
 
 
 def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:

@@ -3,18 +3,9 @@
 import io
 
 import pytest
-from rich.text import Text
 
-from advisor.report.text import (
-    Column,
-    Fitted,
-    beside,
-    console_on,
-    plain_lines,
-    printed,
-    table_lines,
-    wrap,
-)
+from advisor.report.blocks import Column, Fitted, Text, beside
+from advisor.report.text import plain_lines, printed, screen_of, table_lines, wrap
 
 
 def test_tables_align_and_keep_lines_of_a_cell_together() -> None:
@@ -76,7 +67,7 @@ BOLD = Text("x", "bold yellow")
 
 
 def test_a_file_gets_plain_text_of_100_columns(colourful: pytest.MonkeyPatch) -> None:
-    console = console_on(io.StringIO())
+    console = screen_of(io.StringIO())
     assert console.width == 100
     assert printed(BOLD, console) == "x\n"
 
@@ -86,13 +77,13 @@ def test_a_terminal_gets_its_own_width_within_reason(
     colourful: pytest.MonkeyPatch, columns: str, width: int
 ) -> None:
     colourful.setenv("COLUMNS", columns)
-    assert console_on(Terminal()).width == width
+    assert screen_of(Terminal()).width == width
 
 
 def test_colour_only_where_it_is_wanted(colourful: pytest.MonkeyPatch) -> None:
-    assert printed(BOLD, console_on(Terminal())) == "\033[1;33mx\033[0m\n"
+    assert printed(BOLD, screen_of(Terminal())) == "\033[1;33mx\033[0m\n"
     colourful.setenv("NO_COLOR", "1")
-    assert printed(BOLD, console_on(Terminal())) == "x\n"
+    assert printed(BOLD, screen_of(Terminal())) == "x\n"
     colourful.setenv("NO_COLOR", "")
     colourful.setenv("TERM", "dumb")
-    assert printed(BOLD, console_on(Terminal())) == "x\n"
+    assert printed(BOLD, screen_of(Terminal())) == "x\n"

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.record import as_dict
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from harness.trial.result import (
@@ -95,7 +96,7 @@ def make_result() -> MakeResult:
         result = TrialResult(
             name=trial.name,
             status=TrialStatus.OK,
-            trial=asdict(trial),
+            trial=as_dict(trial),
             environment=environment,
             started_at="2026-07-01T10:00:00+00:00",
             wall_seconds=10.0,

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.base.record import as_dict
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model
 from harness.judge.comparison import compare
@@ -41,7 +42,7 @@ def finished(trial: Trial) -> TrialResult:
     return TrialResult(
         name=trial.name,
         status=TrialStatus.OK,
-        trial=asdict(trial),
+        trial=as_dict(trial),
         environment={},
         started_at="2026-07-01T00:00:00+00:00",
         wall_seconds=1.0,
@@ -93,7 +94,7 @@ def test_the_run_says_how_to_repeat_a_trial(run: RunFolder) -> None:
 def test_keys_are_those_of_the_workload(run: RunFolder) -> None:
     """Also after JSON: a file and the object have one identity."""
     plain = json.loads(encode(finished(TRIAL)))["trial"]["workload"]
-    assert workload_key(plain) == workload_key(asdict(TRIAL.workload)) == TRIAL.workload.key()
+    assert workload_key(plain) == workload_key(as_dict(TRIAL.workload)) == TRIAL.workload.key()
 
 
 def test_single_files_and_folders_of_them(tmp_path: Path) -> None:

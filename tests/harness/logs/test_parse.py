@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import asdict
 
 from advisor.base.errors import UserError
 from advisor.base.lines import LINE_CHARACTERS
+from advisor.base.record import as_dict
 from harness.logs.parse import ParsedLog, parse_logs
 from harness.logs.records import LogFramework, Peak, Step, WholeRun
 from harness.trial.result import TrialStatus
@@ -81,7 +81,7 @@ def test_garbage_between_adds_nothing(
     whole = {step.number: step for step in parse_logs([path]).steps}
     path.write_bytes(SMALL.encode()[:at] + b"\x01" + junk + b"\x01" + SMALL.encode()[at:])
     for step in parse_logs([path]).steps:
-        for name, value in asdict(step).items():
+        for name, value in as_dict(step).items():
             assert value in (None, getattr(whole[step.number], name))
 
 

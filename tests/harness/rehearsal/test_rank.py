@@ -68,7 +68,7 @@ def test_microbatches_beyond_the_steady_state_are_not_run() -> None:
         enough = enough_microbatches(many, stage)
         assert enough.num_microbatches == 4
         peaks = rehearse_fake(enough, stage).peaks
-        assert rehearse_fake(replace(many, num_microbatches=9), stage).peaks == peaks
+        assert rehearse_fake(many.changed(num_microbatches=9), stage).peaks == peaks
 
 
 def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
@@ -81,7 +81,7 @@ def test_an_interleaved_stage_may_come_to_its_peak_late() -> None:
     )
     numbers = [enough_microbatches(many, stage).num_microbatches for stage in range(4)]
     assert numbers == [12, 16, 12, 8]
-    found = [rehearse_fake(replace(many, num_microbatches=n), 1).peaks.forward for n in (8, 16, 24)]
+    found = [rehearse_fake(many.changed(num_microbatches=n), 1).peaks.forward for n in (8, 16, 24)]
     assert found[0] < found[1] <= found[2] <= found[1] + 4 * 8  # a loss's scalar each
 
 

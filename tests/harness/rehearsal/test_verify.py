@@ -4,9 +4,10 @@ import sys
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
+from advisor.base.record import as_dict
 from harness.rehearsal import verify
 from tests.harness.rehearsal.test_prediction import JOB
 
@@ -14,9 +15,9 @@ from tests.harness.rehearsal.test_prediction import JOB
 def candidate(recompute: str = "none", **changes: Any) -> dict[str, Any]:
     job = replace(JOB, **changes)
     values = {
-        "model": asdict(job.model),
-        "layout": asdict(job.layout),
-        "config": asdict(job.config),
+        "model": as_dict(job.model),
+        "layout": as_dict(job.layout),
+        "config": as_dict(job.config),
         "gpu": "H100-SXM-80GB",
         "num_gpus": 8,
         "recompute": recompute,

@@ -1,7 +1,6 @@
 """Identity of a workload."""
 
-from dataclasses import make_dataclass
-
+from msgspec import defstruct
 from msgspec.structs import fields, replace
 
 from harness.trial.trial import Workload, _given
@@ -19,8 +18,8 @@ def test_every_field_that_is_given_counts() -> None:
 
 
 def test_a_new_field_with_a_default_changes_no_key() -> None:
-    old = make_dataclass("Old", [("a", int), ("b", int, 3)])
-    new = make_dataclass("New", [("a", int), ("b", int, 3), ("c", str, "")])
+    old = defstruct("Old", [("a", int), ("b", int, 3)])
+    new = defstruct("New", [("a", int), ("b", int, 3), ("c", str, "")])
     assert _given(old(1)) == _given(new(1)) == {"a": 1}
     assert _given(new(1, c="x")) == {"a": 1, "c": "x"}
     assert len(_given(WORKLOAD)) <= len(fields(WORKLOAD))

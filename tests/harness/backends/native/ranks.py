@@ -13,7 +13,9 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
+
+from advisor.base.record import as_dict
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import EXPERTS, GPT, LLAMA, Phases, workload
@@ -115,7 +117,7 @@ def main(folder: Path) -> None:
     for name, one in CASES.items():
         try:
             counted = build_step(one, SEED)
-            outcomes[name] = asdict(
+            outcomes[name] = as_dict(
                 replace(
                     exact(one),
                     saved_bytes_per_layer=counted.saved_bytes_per_layer(),

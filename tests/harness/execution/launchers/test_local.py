@@ -162,7 +162,7 @@ def test_torchrun_s_command_line(
 
 @pytest.fixture
 def two_ranks() -> Callable[[Trial], Trial]:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     def make(trial: Trial) -> Trial:
         layout = replace(trial.workload.layout, data_parallel_size=2)
