@@ -5,7 +5,6 @@ GB = 10**9 bytes, GiB = 2**30 bytes; a bare suffix never means both.
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from math import isqrt
 from typing import Final
 
@@ -120,6 +119,8 @@ _ALL_SHOWN = 12
 def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     """``did you mean a or b?``: known names that begin with `name`, else those near to it; where
     there is none, all of a few, or the nearest of many."""
+    from difflib import get_close_matches
+
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in names}
     begun = sorted((n for n in names if name and n.lower().startswith(name.lower())), key=len)

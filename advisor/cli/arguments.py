@@ -134,7 +134,7 @@ def parse_rules(arguments: Sequence[str]) -> RulesOptions:
 
 def build_parser() -> argparse.ArgumentParser:
     """Every flag of a ranking, under the names of Request and Options."""
-    parser = _Parser(prog="advise", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog="advise", add_help=False, allow_abbrev=False, formatter_class=_Formatter)
     for field, names in INTEGER_FLAGS.items():
         parser.add_argument(*names, dest=field, action=_Integer)
     for field, name in TEXT_FLAGS.items():
@@ -185,6 +185,13 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, known, 1, 0.6)), None)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """For the names in errors: with a width, for which argparse would load shutil."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=80)
 
 
 class _Parser(argparse.ArgumentParser):

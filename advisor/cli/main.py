@@ -11,6 +11,13 @@ from collections.abc import Sequence
 from advisor.cli.outcome import INTERRUPTED, WRONG
 
 
+def command() -> int:
+    """The program: a process that ends need not look for garbage among all that it has loaded."""
+    code = main()
+    gc.freeze()
+    return code
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; stdout carries the result, stderr the talk. Returns the exit code."""
     collects = gc.isenabled()
@@ -70,4 +77,4 @@ def _never_fail_to_encode() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

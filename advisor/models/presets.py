@@ -23,7 +23,6 @@ from advisor.base.configuration import (
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, read_record, show, show_path
 from advisor.base.units import nearest_names
-from advisor.models.huggingface.importer import REFUSED, load_huggingface
 from advisor.models.huggingface.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 
@@ -73,7 +72,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         return load_preset(preset, config_dir).spec
     path = Path(name_or_path)
     if os.path.isdir(name_or_path):  # unlike Path.is_dir, never an OSError
-        return load_huggingface(_config_in(path))
+        return _from_file(_config_in(path), config_dir)
     if os.path.isfile(name_or_path):
         return _from_file(path, config_dir)
     if path.suffix in (*_YAML, ".json") or len(path.parts) > 1:
@@ -81,6 +80,8 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         raise UserError(
             _FLAG, show_path(name_or_path), "no such file or folder", f"of presets, {near}"
         )
+    from advisor.models.huggingface.importer import REFUSED
+
     family = name_or_path.lower().partition("_")[0]
     if family in REFUSED:
         raise UserError(_FLAG, show_path(name_or_path), REFUSED[family])
@@ -108,6 +109,8 @@ def _config_in(folder: Path) -> Path:
 
 def _from_file(path: Path, config_dir: Path | None) -> ModelSpec:
     if path.suffix == ".json":
+        from advisor.models.huggingface.importer import load_huggingface
+
         return load_huggingface(path)
     if path.suffix in _YAML:
         return _read_preset(load_yaml(path), config_dir).spec

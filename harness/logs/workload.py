@@ -10,7 +10,7 @@ from advisor.base.errors import UserError
 from advisor.base.numbers import whole
 from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.parallelism import Parallelism
-from advisor.frameworks.megatron.options.table import OPTIONS, rows_of
+from advisor.frameworks.megatron.options.table import SETTINGS, rows_of
 from advisor.frameworks.megatron.options.training import Batch
 from advisor.frameworks.megatron.setting import (
     Granularity,
@@ -28,7 +28,7 @@ _SIZES: Final = {
             *rows_of(Parallelism),
             *rows_of(Batch),
             *(
-                OPTIONS[name]
+                SETTINGS[name]
                 for name in ("expert_model_parallel_size", "num_layers", "hidden_size")
             ),
         )

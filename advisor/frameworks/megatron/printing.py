@@ -38,7 +38,7 @@ def _is_printed(row: Option, value: object, job: Described, everything: bool) ->
 def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:
     """An option with its value, as Megatron-LM's command line reads it.
 
-    >>> words(OPTIONS["recompute_modules"], ("mlp", "moe"), revision)
+    >>> words(SETTINGS["recompute_modules"], ("mlp", "moe"), revision)
     ('--recompute-modules', 'mlp', 'moe')
     """
     if isinstance(value, bool):
@@ -65,7 +65,7 @@ def told(
 def override(path: str, row: Option, value: object, quote: str = "") -> str:
     """``PATH=VALUE`` for Hydra or nemo-run; `quote` stands around the names of a list.
 
-    >>> override("model.recompute_modules", OPTIONS["recompute_modules"], ("mlp", "moe"))
+    >>> override("model.recompute_modules", SETTINGS["recompute_modules"], ("mlp", "moe"))
     'model.recompute_modules=[mlp,moe]'
     """
     if value is None:

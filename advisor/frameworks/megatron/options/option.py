@@ -7,6 +7,7 @@ a row says only where it differs.
 
 from collections.abc import Callable, Mapping
 from enum import Enum, StrEnum
+from functools import lru_cache
 from inspect import get_annotations
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 
@@ -179,6 +180,7 @@ def dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+@lru_cache(maxsize=64)
 def kind_of(annotation: object) -> Kind:
     """Kind of an annotated type; of a union the first that is known."""
     types = {getattr(t, "__origin__", t) for t in get_args(annotation) or (annotation,)}

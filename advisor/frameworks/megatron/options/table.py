@@ -80,7 +80,7 @@ def _spelled(said: dict[str, Any], name: str, default: object) -> dict[str, str]
     return {"flag": flag, "off": said.get("off", dashed(f"no_{name}") if on_by_default else "")}
 
 
-def _row(name: str, row: Row, section: Section) -> Option:
+def _row(name: str, row: Row, annotation: object, section: Section) -> Option:
     said = dict(row.said)
     nemo = _path(said.pop("nemo", None), "model.config" if section.bridge == "model" else "", name)
     for key in ("since", "until", "renamed"):
@@ -94,7 +94,7 @@ def _row(name: str, row: Row, section: Section) -> Option:
             **_spelled(said, name, row.default),
             "name": name,
             "ours": f"{ours}.{name}" if ours and "." not in ours else ours,
-            "kind": kind_of(get_annotations(section.rows)[name]),
+            "kind": kind_of(annotation),
             "default": row.default,
             "defaults": tuple(Default(_release(text), value) for text, value in older.items()),
             "subject": section.title,
@@ -103,6 +103,12 @@ def _row(name: str, row: Row, section: Section) -> Option:
             "nemo_1": said.get("nemo_1", f"model.{name}" if nemo else ""),
         }
     )
+
+
+def _rows(section: Section) -> Iterator[Option]:
+    types = get_annotations(section.rows)
+    for name, row in section.rows.option_rows.items():
+        yield _row(name, row, types[name], section)
 
 
 def _aside() -> list[Option]:
@@ -120,14 +126,15 @@ def _aside() -> list[Option]:
     ]
 
 
-_BY_SECTION: Final = {
-    section.rows: tuple(_row(name, row, section) for name, row in section.rows.option_rows.items())
-    for section in SECTIONS
-}
+_BY_SECTION: Final = {section.rows: tuple(_rows(section)) for section in SECTIONS}
 SETTINGS: Final = {row.name: row for rows in _BY_SECTION.values() for row in rows}
 """Options that RawSettings has, by name."""
-OPTIONS: Final = {**SETTINGS, **{row.name: row for row in _aside()}}
-"""Every option that is known, by name."""
+
+
+@lru_cache(maxsize=1)
+def options() -> dict[str, Option]:
+    """Every option that is known, by name."""
+    return SETTINGS | {row.name: row for row in _aside()}
 
 
 def rows_of(section: type[Options]) -> tuple[Option, ...]:
@@ -146,21 +153,21 @@ def other_names() -> dict[str, Option]:
     """Options by names that are not their own: another release's, NeMo 1's, the command line's."""
     return {
         other: row
-        for row in OPTIONS.values()
+        for row in options().values()
         for other in _others_of(row)
-        if other and other not in OPTIONS
+        if other and other not in options()
     }
 
 
 def option_of_field(name: str) -> Option | None:
     """The option behind a field of any release's configuration; None where none is known."""
-    return OPTIONS.get(name) or other_names().get(name)
+    return options().get(name) or other_names().get(name)
 
 
 @lru_cache(maxsize=1)
 def _off_flags() -> dict[str, Option]:
     """Flags that switch off: --no-X, which Megatron-LM also takes as --disable-X."""
-    off = {row.off: row for row in OPTIONS.values() if row.off}
+    off = {row.off: row for row in options().values() if row.off}
     return {re.sub("^--no-", "--disable-", flag): row for flag, row in off.items()} | off
 
 

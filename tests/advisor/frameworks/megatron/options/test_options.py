@@ -13,11 +13,11 @@ from advisor.frameworks.megatron.options.option import Said, Status
 from advisor.frameworks.megatron.options.page import PAGE, options_page
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.table import (
-    OPTIONS,
     SECTIONS,
     SETTINGS,
     option_of_field,
     option_of_flag,
+    options,
     rows_of,
     switches_off,
 )
@@ -95,7 +95,7 @@ OF_OURS = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
 
 
 def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> None:
-    for row in OPTIONS.values():
+    for row in options().values():
         part, _, field = row.ours.partition(".")
         if row.status is Status.MODELLED:
             assert (
@@ -109,7 +109,7 @@ def test_what_is_modelled_names_a_field_of_ours_and_the_rest_says_why_not() -> N
 
 
 def test_no_name_and_no_flag_stands_for_two_options() -> None:
-    for row in OPTIONS.values():
+    for row in options().values():
         assert option_of_field(row.name) is row
         for flag in filter(None, (row.flag, row.off)):
             assert option_of_flag(flag) is row, flag
