@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.setting import NONE, parse_setting
 from advisor.hardware.calibration import load_calibration
@@ -45,7 +47,7 @@ def job_of(
     degrees = {"sequence_parallel": layout.get("tensor_model_parallel_size", 1) > 1} | layout
     spread = ParallelLayout(**degrees)
     depth = layers_per_chunk * spread.num_model_chunks
-    cut = load_model(model).changed(num_layers=depth, **(options or {}))
+    cut = replace(load_model(model), num_layers=depth, **(options or {}))
     microbatches = 2 * spread.pipeline_model_parallel_size
     config = JobConfig(
         seq_length=seq_length,

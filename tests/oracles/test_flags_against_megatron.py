@@ -2,12 +2,13 @@
 
 import importlib.util
 import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.candidates import enumerate_settings

@@ -4,11 +4,10 @@ The whole model of torchtitan runs on fake tensors, on one of eight fake ranks.
 """
 
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]

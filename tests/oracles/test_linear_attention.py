@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -187,7 +188,7 @@ LAYOUTS = [{}, {"micro_batch_size": 2}, tensor_parallel(2, True)]
 def _predicted(case: OracleCase) -> tuple[int, int]:
     preset = load_model("qwen3_next_80b_a3b")
     shape = RankShape(
-        model=preset.changed(transformer_impl=TransformerImpl.LOCAL),
+        model=replace(preset, transformer_impl=TransformerImpl.LOCAL),
         seq_length=case.seq_length,
         micro_batch_size=case.micro_batch_size,
         tensor_model_parallel_size=case.tensor_model_parallel_size,
