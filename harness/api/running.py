@@ -12,7 +12,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import convert
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
-from harness.backends.megatron_core.installed import require_megatron
+from harness.backends import lone_ranks
 from harness.execution.launch import machine_of, make_runner
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress
@@ -130,7 +130,7 @@ def planned_rehearsal(
 
 def rehearsal_runner(plan: RunPlan, folder: RunFolder, retry: frozenset[TrialStatus]) -> Runner:
     """Who rehearses `plan`; UserError where Megatron Core is not installed."""
-    require_megatron()
+    lone_ranks.require()
     return Runner(
         folder=folder,
         plan=plan,

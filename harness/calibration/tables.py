@@ -10,12 +10,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import CrossEntropyFusion, TransformerImpl
 from advisor.models.presets import load_model
+from advisor.plan.recompute_plan import Setting, recomputes
 from advisor.request.experiments import load_experiment
 from harness.calibration.targets import Quantity, Target
 
@@ -60,7 +61,7 @@ def _a100(row: Row) -> Iterator[Target]:
         group=row["source_path_or_table"][:7],
         source=f"arXiv 2205.05198 {row['source_path_or_table']}",
         job=job,
-        setting=_korthikanti_setting(row["recompute"]),
+        setting=_setting(job, row["recompute"].split(" ")[0]),
         seconds=float(row["step_time_s"] or 0.0),
     )
     if target.seconds:
@@ -68,7 +69,7 @@ def _a100(row: Row) -> Iterator[Target]:
         return
     layer = float(row["fwd_bwd_ms"]) / 1000
     yield replace(target, seconds=layer, quantity=Quantity.LAYER)
-    if target.setting == NONE:
+    if not recomputes(target.setting):
         yield replace(
             target,
             name=f"{target.name}, forward",
@@ -78,10 +79,12 @@ def _a100(row: Row) -> Iterator[Target]:
         )
 
 
-def _korthikanti_setting(words: str) -> RecomputeSetting:
-    if words.startswith("full"):
-        return full(Method.UNIFORM, 1)
-    return selective("core_attn") if words.startswith("selective") else NONE
+_SPECS = {"full": "full:uniform:1", "selective": "selective"}
+
+
+def _setting(job: Job, word: str = "") -> Setting:
+    """What a row calls its recompute, as its framework runs it."""
+    return adapter_of(job.config.framework).parse(_SPECS.get(word, "none")).promoted
 
 
 def h100_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
@@ -116,13 +119,14 @@ def _h100(row: Row) -> Target:
         main_grads_dtype=DType.BF16,
     )
     gpus = int(row["num_gpus"])
+    job = Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=gpus)
     return Target(
         name=f"{row['model']} {gpus}x {row['precision']} TP{tp}",
         family=f"{row['model']} {row['precision']} TP{tp}",
         group=f"{model.hidden_size} x {model.num_layers}",
         source=f"NVIDIA/dgxc-benchmarking {row['source_path_or_table']}",
-        job=Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=gpus),
-        setting=NONE,
+        job=job,
+        setting=_setting(job),
         seconds=float(row["step_time_s"]),
     )
 
@@ -154,13 +158,14 @@ def _b200(row: Row) -> Target:
     )
     name = f"70B/12 TP{tp} PP{pp} {row['mbc']} microbatches"
     gpus = int(row["num_gpus"])
+    job = Job(model=model, layout=layout, config=config, gpu=load_gpu("B200"), num_gpus=gpus)
     return Target(
         name=name,
         family=name,
         group=f"TP{tp} PP{pp}",
         source=row["source_path_or_table"].split(", case ")[0],
-        job=Job(model=model, layout=layout, config=config, gpu=load_gpu("B200"), num_gpus=gpus),
-        setting=NONE,
+        job=job,
+        setting=_setting(job),
         seconds=float(row["step_time_s"]),
     )
 

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from advisor.frameworks.megatron.setting import RecomputeSetting
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
 from advisor.layers.transformer import transformer_layer
+from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
 from advisor.time.roofline import forward_seconds
 from advisor.time.step_time import layer_times, replay_seconds
@@ -33,7 +33,7 @@ class Target(Struct, frozen=True, kw_only=True):
     group: str
     source: str
     job: Job
-    setting: RecomputeSetting
+    setting: Setting
     seconds: float
     quantity: Quantity = Quantity.STEP
 

@@ -13,9 +13,9 @@ from advisor.base.configuration import Group, load_config, load_yaml
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record, show
 from advisor.base.units import nearest_names
+from harness.backends.extras import extra_of
 
 OUT = "{out}"
-_EXTRAS = {"transformer_engine": "gpu", "megatron": "megatron"}
 """Stands for the campaign's folder in an item's arguments."""
 
 
@@ -56,7 +56,7 @@ class Item(Struct, frozen=True, kw_only=True):
 
     def extras(self) -> str:
         """The extras of this package with what it lacks."""
-        return ",".join(dict.fromkeys(_EXTRAS.get(package, "harness") for package in self.lacks()))
+        return ",".join(dict.fromkeys(map(extra_of, self.lacks())))
 
     def key(self, environment: str) -> str:
         """Identity of the item in an environment: what is done under it is not done again."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from advisor.base.errors import UserError
 from harness.cli.compare import Parser
 from harness.execution.progress import say
-from harness.judge.goldens.foreign import FIRST_STEP, Layout, write_layout
+from harness.judge.goldens.foreign import FIRST_STEP, write_layout
 from harness.judge.goldens.golden_json import json_text
 from harness.judge.goldens.imported import ImportRequest, import_golden
 from harness.judge.goldens.listing import change_page, golden_page, list_page
@@ -26,6 +26,7 @@ from harness.judge.update import (
     plan_update,
     write,
 )
+from harness.logs.golden_layouts import FIRST, Layout
 from harness.trial.files import write_atomic
 
 _say: Final = partial(say, command="golden")
@@ -133,7 +134,7 @@ def parser() -> ArgumentParser:
     show.add_argument("file", type=Path)
     export = commands.add_parser("export", help="in the layout of another suite")
     export.add_argument("file", type=Path)
-    export.add_argument("--layout", choices=list(Layout), default=Layout.MEGATRON_LM)
+    export.add_argument("--layout", choices=list(Layout), default=FIRST)
     export.add_argument("--output", type=Path, metavar="FILE", help="instead of stdout")
     _importing(commands.add_parser("import", help="from the layout of another suite"))
     return made

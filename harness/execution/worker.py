@@ -18,12 +18,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.base.errors import UserError
+from harness.backends.building import factory
 from harness.execution.launchers.parent_death import die_with_parent
 from harness.measure.training_step import Recorder, StepFactory, TrainingStep
 from harness.trial import failures
@@ -34,12 +34,6 @@ from harness.trial.trial import Backend, Trial
 
 if TYPE_CHECKING:
     from harness.trial.result import Flops
-
-BACKENDS: Final[dict[Backend, str]] = {
-    Backend.NATIVE: "harness.backends.native",
-    Backend.MEGATRON_CORE: "harness.backends.megatron_core",
-}
-"""Module of each backend that runs in this process; its `build` is a StepFactory."""
 
 Counted = TypeVar("Counted")
 
@@ -52,18 +46,6 @@ class Tools(Struct, frozen=True, kw_only=True):
     build: Callable[[Backend], StepFactory]
     measure: Callable[..., Any]
     fingerprint: Callable[..., dict[str, Any]]
-
-
-def factory(backend: Backend) -> StepFactory:
-    """The backend's `build`; UserError where this release has none."""
-    if backend not in BACKENDS:
-        raise UserError(
-            "backend",
-            backend,
-            "does not run in the harness's worker yet",
-            f"one of {', '.join(BACKENDS)}",
-        )
-    return cast(StepFactory, importlib.import_module(BACKENDS[backend]).build)
 
 
 def tools() -> Tools:

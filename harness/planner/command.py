@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import default_framework
 from advisor.job.job import Job
 from harness.backends.command_flags import (
     OTHER,
@@ -42,7 +43,7 @@ def check_request(config: RunConfig) -> None:
 
 def framework_of(config: RunConfig) -> str:
     """The framework given, else the job's."""
-    return config.framework or str(config.job.get("framework", "megatron_lm"))
+    return config.framework or str(config.job.get("framework", default_framework(None)))
 
 
 def job_framework(config: RunConfig) -> Framework | None:

@@ -1,20 +1,14 @@
 """What is expected of a trial before it runs: of the job as the backend really runs it."""
 
-from importlib import import_module
-from typing import Any, Final
-
-from msgspec.structs import replace
+from typing import Final
 
 from advisor.answer.evaluation import Evaluation
-from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.job.job import Job, Optimizer
+from advisor.job.job import Job
 from advisor.models.spec import ModelSpec
 from advisor.time.machine import machine
-from harness.backends.megatron_core.translate import as_megatron_runs
+from harness.backends.jobs import native_predict
 from harness.trial.trial import Backend, Device, Prediction, Workload
-
-_NATIVE_PREDICT: Final = "harness.backends.native.predict"
 
 
 def predict(workload: Workload, evaluation: Evaluation | None = None) -> Prediction:
@@ -49,7 +43,7 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
 def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
     """What a step of the native backend takes beyond Megatron's: the traffic of plain modules and
     of its own optimizer, and no data loading, nor the other fixed costs of a training loop."""
-    model = _native_predict(workload)
+    model = native_predict(workload)
     if model is None or not hasattr(model, "unfused_bytes"):
         return 0.0
     calibration = evaluation.calibration
@@ -60,35 +54,6 @@ def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
         return float(unfused + optimizer - calibration.step_seconds)
     except UserError:  # its trial will say why it is not run
         return 0.0
-
-
-def as_run(job: Job, workload: Workload) -> Job:
-    """`job` with the layers and gradients that the backend runs it with."""
-    if workload.backend in (Backend.MEGATRON_CORE, Backend.REHEARSAL):
-        return as_megatron_runs(job, workload)
-    model = _native_predict(workload)
-    if model is None or not hasattr(model, "native_model"):
-        return job
-    # its gradients are accumulated in the type of the parameters, its batches hold tokens alone,
-    # its optimizer's states are fp32
-    names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-    fp32: dict[str, Any] = dict.fromkeys(names, DType.FP32)
-    config = replace(
-        job.config,
-        main_grads_dtype=grads_dtype(workload.backend, job),
-        create_attention_mask=False,
-        copies_gradients=False,
-        optimizer_cpu_offload=False,
-        use_precision_aware_optimizer=False,
-        optimizer=Optimizer.ADAM,
-        **fp32,
-    )
-    return replace(job, model=model.native_model(workload), config=config)
-
-
-def grads_dtype(backend: Backend, job: Job) -> DType:
-    """Type in which `backend` accumulates gradients: the native one in that of the parameters."""
-    return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
 
 
 _TOLD: Final = (
@@ -120,7 +85,7 @@ def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
 
 def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
     """Saved bytes and replayed FLOPs of one layer by the backend's own model; None without one."""
-    model = _native_predict(workload)
+    model = native_predict(workload)
     if model is None:
         return None, None
     try:
@@ -130,15 +95,3 @@ def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
         )
     except UserError:  # a setting that the backend does not run: its trial will say why
         return None, None
-
-
-def _native_predict(workload: Workload) -> Any:
-    """The native backend's model of itself; None for other backends and where it is not built."""
-    if workload.backend is not Backend.NATIVE:
-        return None
-    try:
-        return import_module(_NATIVE_PREDICT)
-    except ModuleNotFoundError as error:
-        if error.name and _NATIVE_PREDICT.startswith(error.name):
-            return None
-        raise

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import human_bytes, parse_gpus
-from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -22,17 +21,16 @@ from advisor.request.given import Given
 from advisor.request.resolve import Resolution, resolve_given
 from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
+from harness.backends.jobs import as_run, check_layers, grads_dtype, is_backends_own
 from harness.planner.command import job_framework, with_command
 from harness.planner.device import Machine
-from harness.planner.forecast import as_run, differences, grads_dtype, predict
+from harness.planner.forecast import differences, predict
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Backend, Device, Trial, Workload
+from harness.trial.trial import Device, Trial, Workload
 from harness.trial.variables import variables_of_trials
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
-BACKENDS_OWN: Final = ("op:", "budget:")
-"""Settings that a backend knows and the advisor does not: run, and not ranked."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -52,8 +50,8 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     """
     target = find_target(config, machine)
     job = target.job
-    stack = adapter_of(job.config.framework)
-    own = tuple(text for text in config.recompute.settings if _is_backends_own(text, stack))
+    framework = job.config.framework
+    own = tuple(text for text in config.recompute.settings if is_backends_own(text, framework))
     settings, skipped = choose(config, target)
     run_as = as_run(job, bare_trial(config, machine, job, "none").workload)
     evaluator = Evaluator(run_as, target.calibration)
@@ -79,11 +77,6 @@ def make_plan(config: RunConfig, machine: Machine) -> RunPlan:
     )
 
 
-def _is_backends_own(text: str, stack: FrameworkAdapter) -> bool:
-    """Whether the job's framework has no word for a setting that a backend of ours runs."""
-    return stack.runs_presets and text.startswith(BACKENDS_OWN)
-
-
 def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict[Setting, str]]:
     """Settings to run, and those asked for that a rule forbids, with the reason."""
     job = target.job
@@ -94,7 +87,8 @@ def choose(config: RunConfig, target: Target) -> tuple[tuple[Setting, ...], dict
         of = {setting.spec: setting for setting in legal}
         best = rank([evaluator.evaluate(setting) for setting in legal])[: config.recompute.top]
         return tuple(of[candidate.evaluation.setting.spec] for candidate in best), {}
-    named = (text for text in config.recompute.settings if not _is_backends_own(text, stack))
+    framework = job.config.framework
+    named = (text for text in config.recompute.settings if not is_backends_own(text, framework))
     asked = tuple(dict.fromkeys(stack.parse(text) for text in named))
     refused = {setting: stack.check(setting, job) for setting in asked}
     reasons = {setting: found[0].reason for setting, found in refused.items() if found}
@@ -126,15 +120,7 @@ def find_target(config: RunConfig, machine: Machine) -> Target:
         config_dir=config.config_dir,
     )
     resolution = resolve_given(given)
-    job_config = resolution.config
-    adapter = adapter_of(job_config.framework)
-    if not adapter.runs_presets and config.backend is not Backend.COMMAND:
-        raise UserError(
-            "job.framework",
-            job_config.framework,
-            f"is not what backend={config.backend} runs, which is Megatron's layers",
-            "backend=command command='…'",
-        )
+    check_layers(config.backend, resolution.config.framework)
     assert resolution.layout is not None, "a recipe has a layout"
     job = resolution.job(resolution.layout)
     _check_room(job, machine)

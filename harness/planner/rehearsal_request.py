@@ -147,5 +147,5 @@ def _settings(text: str, config_dir: Path | None) -> tuple[str, ...]:
             found.append(word)
     settings = tuple(dict.fromkeys(setting.strip("\"'") for setting in found))
     if not settings:
-        raise UserError("recompute", text, "is empty", "write e.g. [none,selective:mlp]")
+        raise UserError("recompute", text, "is empty", "write e.g. [none,full:block:4]")
     return settings

@@ -3,14 +3,13 @@
 import importlib
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harness.backends.megatron_core.uncompiled import nothing_compiled
+from harness.backends.lone_ranks import Rehearsed, lone_ranks
 from harness.execution.worker import Tools, main, prepare_process
 from harness.measure.training_step import Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
@@ -36,32 +35,20 @@ class StageByStage:
     stage = 0
 
     def __init__(self, trial: Trial) -> None:
-        translate = importlib.import_module("harness.backends.megatron_core.translate")
-        compiled = trial.workload.device is Device.CUDA
-        with nullcontext() if compiled else nothing_compiled():
-            self._rank = importlib.import_module("harness.rehearsal.rank")
-        self._trial, self._case = trial, translate.megatron_case(trial.workload)
+        self._trial, self._ranks = trial, lone_ranks(trial.workload)
         self._waiting = list(trial.stages)
-        self._found: list[Any] = []
+        self._found: list[Rehearsed] = []
         if trial.workload.device is Device.CUDA:
             _cap_memory(trial.memory_bytes)
 
     def run(self, recorder: Recorder) -> float:
         """Rehearse the next stage; there is no loss to tell."""
         recorder.phase(Phase.FORWARD)
-        stage, workload = self._waiting.pop(0), self._trial.workload
+        stage = self._waiting.pop(0)
         print(f"stage {stage}", flush=True)
-        if workload.device is Device.FAKE:
-            one = self._rank.rehearse_fake(self._rank.enough_microbatches(self._case, stage), stage)
+        one = self._ranks.rehearse(stage, self._trial.measurement)
+        if self._trial.workload.device is Device.FAKE:
             one = replace(one, peaks=replace(one.peaks, note=self._note(one.peaks)))
-        else:
-            one = self._rank.rehearse(
-                self._case,
-                stage,
-                workload.device,
-                self._trial.measurement,
-                workload.model.vocab_size,
-            )
         self._found.append(one)
         return 0.0
 
@@ -71,15 +58,14 @@ class StageByStage:
         predicted = {one.stage: one for one in prediction.stages} if prediction else {}
         if rehearsed.stage not in predicted or not explained(predicted[rehearsed.stage], rehearsed):
             return ""
-        module = importlib.import_module("harness.rehearsal.storage_differences")
-        return str(module.storage_differences(self._trial.workload, self._case))
+        return self._ranks.storage_differences()
 
     def found(self) -> Rehearsal:
         """What all runs gave."""
         stages = tuple(one.peaks for one in self._found)
         memory = tuple(
             MemoryPeak(
-                rank=self._case.rank_of_stage(peaks.stage),
+                rank=self._ranks.number(peaks.stage),
                 stage=peaks.stage,
                 allocated=peaks.peak,
                 reserved=peaks.reserved,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import adapter_of
 from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import Reserved, reserved_memory
 from advisor.search.evaluate import Evaluator
@@ -19,8 +19,8 @@ _OF_THE_DEVICE: Final = ("cuBLAS workspaces", "TE GEMM workspace", "dummy weight
 def predicted_stages(
     evaluator: Evaluator, recompute: str, stages: tuple[int, ...], device: Device
 ) -> tuple[StagePeaks, ...]:
-    """The evaluator's prediction of each stage, for a job as planner.forecast.as_run gives it."""
-    setting = parse_setting(recompute)
+    """The evaluator's prediction of each stage, for a job as backends.jobs.as_run gives it."""
+    setting = adapter_of(evaluator.job.config.framework).parse(recompute)
     return tuple(
         _predicted(stage, evaluator.stage_detail(setting, stage), device) for stage in stages
     )
@@ -30,7 +30,8 @@ def reserved_alone(
     evaluator: Evaluator, recompute: str, stages: tuple[int, ...]
 ) -> tuple[Reserved, ...]:
     """What each stage's rank takes of a GPU where nothing communicates: no NCCL."""
-    setting, job = parse_setting(recompute), evaluator.job
+    job = evaluator.job
+    setting = adapter_of(job.config.framework).parse(recompute)
     details = (evaluator.stage_detail(setting, stage) for stage in stages)
     return tuple(
         reserved_memory(

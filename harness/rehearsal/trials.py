@@ -7,17 +7,15 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.revisions import resolve_revision
-from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.job.job import Job
 from advisor.request.resolve import resolve
 from advisor.search.evaluate import Evaluator
-from harness.backends.megatron_core.installed import under_installed
-from harness.backends.megatron_core.translate import megatron_case, runs_transformer_engine
+from harness.backends.jobs import as_run
+from harness.backends.lone_ranks import as_installed, check, computes_in_8_bits
 from harness.planner.device import find_machine
-from harness.planner.forecast import as_run, differences
+from harness.planner.forecast import differences
 from harness.planner.rehearsal_request import Asked
 from harness.rehearsal.prediction import predicted_stages, reserved_alone
 from harness.trial.run_plan import PlannedSetting, RunPlan
@@ -44,7 +42,7 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
             "there is no preset of this model on these GPUs",
             "write e.g. layout=tp4_pp4_vpp5",
         )
-    job, under = under_installed(resolution.job(resolution.layout))
+    job, under = as_installed(resolution.job(resolution.layout))
     if asked.device not in DEVICES:
         raise UserError("device", asked.device, f"must be one of {', '.join(DEVICES)}")
     device = Device.FAKE
@@ -73,9 +71,9 @@ def plan_rehearsal(asked: Asked) -> RunPlan:
 
 def check_legal(job: Job, specs: Iterable[str]) -> None:
     """UserError for the first of `specs` that a rule of the job's release refuses."""
-    revision = resolve_revision(job.config.framework, job.config.framework_version)
+    adapter = adapter_of(job.config.framework)
     for spec in specs:
-        for refused in check(parse_setting(spec), job, revision):
+        for refused in adapter.check(adapter.parse(spec), job):
             raise UserError("recompute", spec, refused.reason.rstrip("."), refused.fix.rstrip("."))
 
 
@@ -94,7 +92,7 @@ def workload_of(job: Job, recompute: str, device: Device) -> Workload:
         device=device,
         main_grads_dtype=config.main_grads_dtype,
     )
-    if config.precision.is_fp8 and runs_transformer_engine(workload):
+    if config.precision.is_fp8 and computes_in_8_bits(workload):
         return replace(workload, precision=config.precision)
     return workload
 
@@ -108,7 +106,7 @@ def _planned(asked: Asked, job: Job, evaluator: Evaluator, workload: Workload) -
         memory_bytes=job.gpu.memory_bytes,
         variables=_variables(job, workload.device),
     )
-    megatron_case(workload)  # raises for what cannot be rehearsed
+    check(workload)
     peaks = predicted_stages(evaluator, workload.recompute, stages, workload.device)
     on_gpu = workload.device is Device.CUDA
     reserved = reserved_alone(evaluator, workload.recompute, stages) if on_gpu else ()

@@ -6,14 +6,13 @@
 ``refused`` says why.
 """
 
-import importlib
 import json
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from advisor.base.errors import UserError, install_hint
+from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
@@ -21,13 +20,12 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
-from harness.backends.megatron_core.installed import missing, under_installed
-from harness.backends.megatron_core.translate import megatron_case
-from harness.backends.megatron_core.uncompiled import nothing_compiled
-from harness.planner.forecast import as_run, differences
+from harness.backends.jobs import as_run
+from harness.backends.lone_ranks import as_installed, check, lacking, lone_ranks
+from harness.planner.forecast import differences
 from harness.rehearsal.prediction import explained, predicted_stages
 from harness.rehearsal.trials import check_legal, workload_of
-from harness.trial.trial import Backend, Device
+from harness.trial.trial import Backend, Device, MeasurementPlan
 
 _WHERE = "verification"
 
@@ -36,9 +34,8 @@ def main() -> int:
     """Read, rehearse, write; progress goes to stderr."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the advisor says what is to be said
     asked = json.load(sys.stdin)
-    lacking = missing()
-    if lacking:
-        told = (lacking, "is not installed", install_hint("megatron"))
+    told = lacking()
+    if told is not None:
         json.dump({"candidates": None, "refused": told}, sys.stdout)
         return 0
     config_dir = Path(asked["config_dir"]) if asked["config_dir"] else None
@@ -60,22 +57,20 @@ def answer(candidate: dict[str, Any], config_dir: Path | None) -> dict[str, Any]
     """One candidate's worst stage, predicted and rehearsed; or why it cannot be."""
     stage, spec = int(candidate["stage"]), str(candidate["recompute"])
     try:
-        job, under = under_installed(_job(candidate, config_dir))
+        job, under = as_installed(_job(candidate, config_dir))
         check_legal(job, [spec])
         workload = workload_of(job, spec, Device.FAKE)
-        case = megatron_case(workload)
+        check(workload)
         run = as_run(job, workload)
         evaluator = Evaluator(run, load_calibration(job.gpu, config_dir))
         (predicted,) = predicted_stages(evaluator, spec, (stage,), Device.FAKE)
-        with nothing_compiled():
-            rank = importlib.import_module("harness.rehearsal.rank")
-        rehearsed = rank.rehearse_fake(rank.enough_microbatches(case, stage), stage).peaks
-    except (UserError, ValueError, AssertionError) as error:  # the latter two: Megatron's refusals
+        ranks = lone_ranks(workload)
+        rehearsed = ranks.rehearse(stage, MeasurementPlan()).peaks
+    except (UserError, ValueError, AssertionError) as error:  # the latter two: the framework's own
         return {"stage": stage, "refused": " ".join(str(error).split())}
     explanation, words = explained(predicted, rehearsed), differences(job, run, Backend.REHEARSAL)
     if explanation:
-        module = importlib.import_module("harness.rehearsal.storage_differences")
-        words += (f"{spec}, stage {stage}: {module.storage_differences(workload, case)}",)
+        words += (f"{spec}, stage {stage}: {ranks.storage_differences()}",)
     return {
         "stage": stage,
         "predicted_bytes": predicted.peak,

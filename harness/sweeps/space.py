@@ -7,19 +7,19 @@ from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.candidates import enumerate_settings
-from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check
-from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
+from advisor.frameworks.protocols import RecomputeSettings
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
+from advisor.plan.recompute_plan import Setting
 from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import layouts
 from advisor.search.ranking import order
+from harness.backends.jobs import as_run, is_backends_own
 from harness.planner.device import Machine
-from harness.planner.forecast import as_run, predict
-from harness.planner.planning import BACKENDS_OWN, Target, bare_trial, find_target
+from harness.planner.forecast import predict
+from harness.planner.planning import Target, bare_trial, find_target
 from harness.planner.run_request import RunConfig
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.run_plan import PlannedSetting
@@ -79,8 +79,7 @@ class Space(Struct, frozen=True):
 def make_space(config: RunConfig, machine: Machine, options: SweepOptions) -> Space:
     """Every point; UserError where none is legal."""
     target = find_target(config, machine)
-    revision = resolve_revision(target.job.config.framework, target.job.config.framework_version)
-    found = dict(_Builder(config, machine, options, target, revision).points())
+    found = dict(_Builder(config, machine, options, target).points())
     if all(planned.skip for planned in found.values()):
         raise UserError(
             "sweep",
@@ -113,10 +112,14 @@ class _Builder:
         machine: Machine,
         options: SweepOptions,
         target: Target,
-        revision: Revision,
     ) -> None:
         self._config, self._machine, self._options = config, machine, options
-        self._target, self._revision = target, revision
+        self._target = target
+        framework = target.job.config.framework
+        self._stack: RecomputeSettings = adapter_of(framework)
+        asked = config.recompute.settings
+        self._own = [text for text in asked if is_backends_own(text, framework)]
+        self._named = [text for text in asked if text not in self._own]
 
     def points(self) -> Iterator[tuple[Point, PlannedSetting]]:
         """Legal points in the advisor's order, then those that only the backend knows, then those
@@ -133,9 +136,8 @@ class _Builder:
         for number, (evaluation, job) in enumerate(evaluated, start=1):
             yield self._legal(job, evaluation, number)
         specs = list(dict.fromkeys(evaluation.setting.spec for evaluation, _ in evaluated))
-        asked = self._config.recompute.settings
-        own = [text for text in asked if text.startswith(BACKENDS_OWN)]
-        others = [parse_setting(text).spec for text in asked if text not in own]
+        own = self._own
+        others = [self._stack.parse(text).spec for text in self._named]
         for (layout, size), job in jobs.items():
             for spec in dict.fromkeys([*own, *specs, *others]):
                 if isinstance(job, str):
@@ -164,23 +166,22 @@ class _Builder:
             job = replace(base, layout=layout, config=replace(base.config, micro_batch_size=size))
         except UserError as error:
             return str(error)
-        refused = check(NONE, job, self._revision)
+        refused = self._stack.check(self._stack.none, job)
         return refused[0].reason if refused else job
 
     def _evaluate(self, job: Job) -> Iterator[Evaluation]:
-        workload = bare_trial(self._config, self._machine, job, NONE.spec).workload
+        workload = bare_trial(self._config, self._machine, job, self._stack.none.spec).workload
         evaluator = Evaluator(as_run(job, workload), self._target.calibration)
         return map(evaluator.evaluate, self._settings(job))
 
-    def _settings(self, job: Job) -> list[RecomputeSetting]:
-        asked = self._config.recompute.settings
-        if not asked:
-            return list(enumerate_settings(job, self._revision))
-        named = [parse_setting(text) for text in asked if not text.startswith(BACKENDS_OWN)]
-        return [s for s in dict.fromkeys(named) if not check(s, job, self._revision)]
+    def _settings(self, job: Job) -> list[Setting]:
+        if not self._config.recompute.settings:
+            return list(self._stack.candidates(job))
+        named = dict.fromkeys(self._stack.parse(text) for text in self._named)
+        return [setting for setting in named if not self._stack.check(setting, job)]
 
     def _refusal(self, job: Job, spec: str) -> str:
-        refused = check(parse_setting(spec), job, self._revision)
+        refused = self._stack.check(self._stack.parse(spec), job)
         return refused[0].reason if refused else "keeps and replays what another setting does"
 
     def _legal(self, job: Job, evaluation: Evaluation, number: int) -> tuple[Point, PlannedSetting]:

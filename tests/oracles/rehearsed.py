@@ -14,15 +14,15 @@ from advisor.job.layout import ParallelLayout
 from advisor.memory.static import StaticMemory
 from advisor.models.presets import load_model
 from advisor.search.evaluate import Evaluator
+from harness.backends.jobs import as_run
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
+from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
+from harness.backends.megatron_core.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.backends.megatron_core.trainer import MegatronTraining
 from harness.backends.megatron_core.translate import megatron_case
-from harness.planner.forecast import as_run
-from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
-from harness.rehearsal.fake.without_gpu import megatron_without_gpu
 from harness.rehearsal.prediction import predicted_stages
-from harness.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.rehearsal.trials import workload_of
 from harness.trial.result import StagePeaks
 from harness.trial.trial import Device

@@ -28,9 +28,9 @@ from advisor.memory.static import num_elements  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
 from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
+from harness.backends.megatron_core.fake.autograd_graph import graph_nodes, saved_tensors  # noqa: E402
+from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu  # noqa: E402
 from harness.backends.megatron_core.model import transformer_config  # noqa: E402
-from harness.rehearsal.fake.autograd_graph import graph_nodes, saved_tensors  # noqa: E402
-from harness.rehearsal.fake.without_gpu import megatron_without_gpu  # noqa: E402
 
 from .megatron import OracleCase, saved_bytes_per_layer  # noqa: E402
 from .prediction import QWEN3_32B, predicted_saved_bytes, selective, tensor_parallel  # noqa: E402

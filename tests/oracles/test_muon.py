@@ -22,10 +22,10 @@ import torch
 from megatron.core.optimizer import OptimizerConfig, muon
 
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.meter import LiveBytes
+from harness.backends.megatron_core.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.trainer import MegatronTraining
-from harness.rehearsal.fake.meter import LiveBytes
-from harness.rehearsal.fake.without_gpu import FlashLikeAttention, megatron_without_gpu
 from tests.oracles.moe_cases import MIXTRAL, with_experts
 from tests.oracles.prediction import GPT_22B, rank_shape, tensor_parallel
 

@@ -17,8 +17,8 @@ from megatron.core.transformer.torch_norm import L2Norm  # noqa: E402
 
 from advisor.models.layer_pattern import LayerPattern  # noqa: E402
 from advisor.models.options import NormPlacement  # noqa: E402
-from harness.rehearsal.fake import saved  # noqa: E402
-from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
+from harness.backends.megatron_core.fake import saved  # noqa: E402
+from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention  # noqa: E402
 
 from .megatron import (  # noqa: E402
     Activation,

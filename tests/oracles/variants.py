@@ -18,7 +18,7 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
 from harness.backends.megatron_core import model
-from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention, FlashLikeFunction
+from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention, FlashLikeFunction
 
 from .megatron import OracleCase
 

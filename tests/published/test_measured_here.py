@@ -18,11 +18,11 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.memory.allocator import model_error
 from advisor.search.evaluate import Evaluator
+from harness.backends.jobs import as_run
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.judgement import judge
 from harness.judge.accuracy.repredict import predict_again
 from harness.judge.results import load_results
-from harness.planner.forecast import as_run
 from harness.rehearsal.prediction import predicted_stages
 from harness.trial.result import TrialResult
 from harness.trial.trial import Backend, Device, Trial

@@ -1,7 +1,7 @@
 """Megatron Core on a machine without CUDA: what its code asks of torch.cuda goes to the CPU.
 
-All patches are undone on exit. Real tensors compute real values; harness.rehearsal.fake lays fake
-ones over the same patches.
+All patches are undone on exit. Real tensors compute real values; the folder `fake` lays fake ones
+over the same patches.
 """
 
 import functools

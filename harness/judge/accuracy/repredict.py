@@ -5,12 +5,13 @@ from typing import Any
 
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
-from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.search.evaluate import Evaluator
-from harness.planner.forecast import as_run, predict
+from harness.backends.jobs import as_run
+from harness.planner.forecast import predict
 from harness.trial.codec import plain
 from harness.trial.result import TrialResult
 from harness.trial.trial import Backend, Device, Trial
@@ -24,8 +25,16 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
     names = result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
         return None
+    config = JobConfig(
+        seq_length=workload.seq_length,
+        micro_batch_size=workload.micro_batch_size,
+        global_batch_size=workload.global_batch_size,
+        precision=workload.precision,
+        expandable_segments=any("expandable_segments:True" in v for v in trial.variables),
+    )
     try:
-        gpu, setting = load_gpu(names[0], config_dir), parse_setting(workload.recompute)
+        gpu = load_gpu(names[0], config_dir)
+        setting = adapter_of(config.framework).parse(workload.recompute)
     except UserError:
         return None
     job = Job(
@@ -33,13 +42,7 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
         layout=workload.layout,
         gpu=gpu,
         num_gpus=workload.layout.world_size,
-        config=JobConfig(
-            seq_length=workload.seq_length,
-            micro_batch_size=workload.micro_batch_size,
-            global_batch_size=workload.global_batch_size,
-            precision=workload.precision,
-            expandable_segments=any("expandable_segments:True" in v for v in trial.variables),
-        ),
+        config=config,
     )
     evaluator = Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
     found: dict[str, Any] = plain(trial)

@@ -32,11 +32,13 @@ from harness.base.collections import Scalar, flatten
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.goldens.series import Process, Series
 from harness.judge.metrics import STEP_TIME
+from harness.logs.golden_layouts import LAYOUTS
 from harness.trial.plausible import read_number
 from harness.trial.result import TrialStatus
 
 SCHEMA_VERSION: Final = 1
 _SUMMARY_DIGITS: Final = 12
+_SUITES: Final = " and ".join(layout.label for layout in LAYOUTS.values())
 
 
 def golden_text(golden: Golden) -> str:
@@ -76,7 +78,7 @@ def read_golden(source: Path | str, file: object = "text") -> Golden:
             f"{file}: schema_version",
             show(version),
             f"must be {SCHEMA_VERSION}",
-            "harness golden import reads the layouts of Megatron-LM and Megatron Bridge",
+            f"harness golden import reads the layouts of {_SUITES}",
         )
     try:
         return _golden(values)

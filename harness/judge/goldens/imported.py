@@ -9,10 +9,11 @@ from advisor.base.documents import read_json
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from harness.base.collections import Scalar, flatten
-from harness.judge.goldens.foreign import FIRST_STEP, Layout, guess_layout, read_layout
+from harness.judge.goldens.foreign import FIRST_STEP, guess_layout, read_layout
 from harness.judge.goldens.golden import Golden, Identity, Meta, Provenance
 from harness.judge.identity import CPU, workload_label
 from harness.judge.results import load_results
+from harness.logs.golden_layouts import Layout
 
 
 class ImportRequest(Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ def test_a_dry_run_needs_no_torch_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "require_megatron", lambda: pytest.fail("asked for"))
+    monkeypatch.setattr(running.lone_ranks, "require", lambda: pytest.fail("asked for"))
     assert cli.main(["rehearse", "--dry-run", *TINY]) == 0
     assert "none  stage 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from harness.execution.worker import Tools, Worker, factory, main
+from harness.backends.building import factory
+from harness.execution.worker import Tools, Worker, main
 from harness.measure.training_step import Recorder
 from harness.trial.files import Reservation
 from harness.trial.result import (

@@ -11,7 +11,7 @@ pytest.importorskip("hydra")
 from advisor.base.errors import UserError
 from advisor.request.request import Request
 from advisor.search.advise import advise
-from harness.planner import forecast
+from harness.backends import jobs
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
@@ -35,7 +35,7 @@ def specs(made: RunPlan) -> list[tuple[int | None, str]]:
 @pytest.fixture(autouse=True)
 def _no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """The native backend's own model is set where a test wants one."""
-    monkeypatch.setattr(forecast, "_NATIVE_PREDICT", "harness.backends.absent.predict")
+    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "harness.backends.absent.predict")
 
 
 def native(monkeypatch: pytest.MonkeyPatch, saved: object) -> None:
@@ -49,7 +49,7 @@ def native(monkeypatch: pytest.MonkeyPatch, saved: object) -> None:
         predict_replayed_flops_per_layer=lambda _: 99,
     )
     monkeypatch.setitem(sys.modules, "a_model", module)
-    monkeypatch.setattr(forecast, "_NATIVE_PREDICT", "a_model")
+    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "a_model")
 
 
 def test_the_embedded_default_on_a_cpu() -> None:
@@ -70,7 +70,7 @@ def test_the_embedded_default_on_a_cpu() -> None:
 
 def test_predictions_are_of_what_the_backend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = plan("experiment=llama3_8b_1xh200", "recompute=none", machine=H200)
-    monkeypatch.setattr(forecast, "_NATIVE_PREDICT", "harness.backends.native.predict")
+    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "harness.backends.native.predict")
     pytest.importorskip("harness.backends.native.predict")
     made = plan("experiment=llama3_8b_1xh200", "recompute=none", machine=H200)
     assert "transformer_impl local" in made.assumptions[-1] or "flash" in made.assumptions[-1]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.base.record import as_dict
+from harness.backends import lone_ranks
 from harness.rehearsal import verify
 from tests.harness.rehearsal.test_prediction import JOB
 
@@ -49,7 +50,7 @@ def test_both_figures_and_what_differs() -> None:
 def test_what_cannot_be_rehearsed_is_an_answer_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verify, "missing", lambda: "")
+    monkeypatch.setattr(lone_ranks, "missing", lambda: "")
     found = told(monkeypatch, capsys, candidate("none+offload=core_attn"))
     (answer,) = found["candidates"]
     assert "fine-grained offload copies to pinned memory" in answer["refused"]
@@ -58,7 +59,7 @@ def test_what_cannot_be_rehearsed_is_an_answer_too(
 def test_without_megatron_nothing_is_rehearsed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verify, "missing", lambda: "megatron-core")
+    monkeypatch.setattr(lone_ranks, "missing", lambda: "megatron-core")
     found = told(monkeypatch, capsys, candidate())
     assert found["candidates"] is None
     assert found["refused"][0] == "megatron-core"

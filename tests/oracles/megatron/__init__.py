@@ -3,7 +3,7 @@
 from advisor.models.options import Activation
 from harness.backends.megatron_core.case import CoreAttention
 from harness.backends.megatron_core.case import MegatronCase as OracleCase
-from harness.rehearsal.fake.saved import saved_bytes_per_layer, saved_rows
+from harness.backends.megatron_core.fake.saved import saved_bytes_per_layer, saved_rows
 
 from ..recorded import measured
 from . import peak

@@ -7,9 +7,9 @@ import torch
 from megatron.core.pipeline_parallel import schedules
 
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.meter import LiveBytes
+from harness.backends.megatron_core.fake.without_gpu import fake_chunks, megatron_without_gpu
 from harness.backends.megatron_core.model import Batch, fake_batch
-from harness.rehearsal.fake.meter import LiveBytes
-from harness.rehearsal.fake.without_gpu import fake_chunks, megatron_without_gpu
 
 
 def activation_peak(case: MegatronCase, pp_rank: int = 0) -> int:

@@ -13,10 +13,10 @@ from advisor.job.job import Job, JobConfig
 from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.search.evaluate import Evaluator
+from harness.backends.jobs import as_run
 from harness.backends.native import build
 from harness.measure.memory import StorageMeter
 from harness.measure.session import measure
-from harness.planner.forecast import as_run
 from harness.trial.trial import Device, MeasurementPlan, Workload
 
 SIZES = {"num_layers": 4, "vocab_size": 1024, "max_position_embeddings": 256}

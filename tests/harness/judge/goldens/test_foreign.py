@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from advisor.base.errors import UserError
-from harness.judge.goldens.foreign import Layout, guess_layout, read_layout, write_layout
+from harness.judge.goldens.foreign import guess_layout, read_layout, write_layout
 from harness.judge.goldens.series import Process, Series
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS
+from harness.logs.golden_layouts import Layout
 
 
 def series(values: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.plan.schedule import schedule_points
+from harness.backends.lone_ranks import Rehearsed
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
+from harness.backends.megatron_core.fake.meter import LiveBytes
+from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
 from harness.backends.megatron_core.local_layers import SdpaAttention
 from harness.backends.megatron_core.mock_data import Microbatches
 from harness.backends.megatron_core.model import fake_batch, transformer_config
+from harness.backends.megatron_core.rehearsal.received import own_part, received_noise
+from harness.backends.megatron_core.rehearsal.storage_differences import storage_differences
 from harness.backends.megatron_core.step import device_patches
 from harness.backends.megatron_core.trainer import (
     MegatronTraining,
@@ -24,23 +30,34 @@ from harness.backends.megatron_core.trainer import (
 from harness.backends.megatron_core.world import fake_world
 from harness.backends.training_rank import torch_device
 from harness.measure.memory import StorageMeter, storage_bytes
+from harness.measure.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
 from harness.measure.timing import stopwatch
-from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention
-from harness.rehearsal.fake.meter import LiveBytes
-from harness.rehearsal.fake.without_gpu import megatron_without_gpu
-from harness.rehearsal.phase_peaks import CudaGauge, MeterGauge, PhasePeaks
-from harness.rehearsal.received import own_part, received_noise
 from harness.trial.result import Phase, StagePeaks
-from harness.trial.trial import Device, MeasurementPlan
+from harness.trial.trial import Device, MeasurementPlan, Workload
 
 _WARMUP_STEPS: Final = 2
 
 
-class Rehearsed(Struct, frozen=True, kw_only=True):
-    """What a rehearsal of one stage gave; seconds are those of its measured steps, if any."""
+class MegatronRanks(Struct, frozen=True):
+    """The first ranks of a workload's stages (LoneRanks); `case` is it under Megatron's names."""
 
-    peaks: StagePeaks
-    seconds: tuple[float, ...] = ()
+    workload: Workload
+    case: MegatronCase
+
+    def rehearse(self, stage: int, plan: MeasurementPlan) -> Rehearsed:
+        """On fake tensors, of as few microbatches as will do; else as `plan` says."""
+        if self.workload.device is Device.FAKE:
+            return rehearse_fake(enough_microbatches(self.case, stage), stage)
+        vocabulary = self.workload.model.vocab_size
+        return rehearse(self.case, stage, self.workload.device, plan, vocabulary)
+
+    def number(self, stage: int) -> int:
+        """TP and DP 0 of the stage."""
+        return self.case.rank_of_stage(stage)
+
+    def storage_differences(self) -> str:
+        """See storage_differences.storage_differences."""
+        return storage_differences(self.workload, self.case)
 
 
 def enough_microbatches(case: MegatronCase, stage: int) -> MegatronCase:

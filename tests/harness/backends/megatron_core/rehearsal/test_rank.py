@@ -12,9 +12,13 @@ from megatron.core.transformer.moe.experts import SequentialMLP  # noqa: E402
 
 from advisor.job.layout import ParallelLayout  # noqa: E402
 from harness.backends.megatron_core.model import transformer_config  # noqa: E402
+from harness.backends.megatron_core.rehearsal.rank import (  # noqa: E402
+    enough_microbatches,
+    rehearse,
+    rehearse_fake,
+)
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
 from harness.measure.memory import StorageMeter  # noqa: E402
-from harness.rehearsal.rank import enough_microbatches, rehearse, rehearse_fake  # noqa: E402
 from harness.trial.result import StagePeaks  # noqa: E402
 from harness.trial.trial import Device, MeasurementPlan  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import MOE  # noqa: E402

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from harness.rehearsal.fake.meter import LiveBytes  # noqa: E402
+from harness.backends.megatron_core.fake.meter import LiveBytes  # noqa: E402
 
 META = {"device": "meta", "dtype": torch.float32}
 

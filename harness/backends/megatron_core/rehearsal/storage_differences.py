@@ -11,8 +11,8 @@ from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import kept_tensors
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.saved import saved_bytes_per_layer
 from harness.backends.megatron_core.translate import megatron_model
-from harness.rehearsal.fake.saved import saved_bytes_per_layer
 from harness.trial.trial import Workload
 
 _NAMED: Final = 3

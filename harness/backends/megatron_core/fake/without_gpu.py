@@ -28,11 +28,16 @@ from torch.utils._device import _device_constructors
 from harness.backends.megatron_core import cpu
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.cpu import CudaToCpu, KernelScope
+from harness.backends.megatron_core.fake.gpu_kernels import (
+    FlashLikeAttention,
+    dropout,
+    layer_norm,
+    rms_norm,
+)
+from harness.backends.megatron_core.fake.routing import routing_patches
 from harness.backends.megatron_core.model import build_chunks, transformer_config
 from harness.backends.megatron_core.world import fake_world
 from harness.base.patching import patched
-from harness.rehearsal.fake.gpu_kernels import FlashLikeAttention, dropout, layer_norm, rms_norm
-from harness.rehearsal.fake.routing import routing_patches
 
 META = torch.device("meta")
 _MAKERS = _device_constructors()  # torch.empty, torch.arange, torch.tensor, ...

@@ -7,9 +7,13 @@ import torch
 from msgspec import Struct
 
 from harness.backends.megatron_core.case import MegatronCase
+from harness.backends.megatron_core.fake.autograd_graph import (
+    ModulePaths,
+    graph_nodes,
+    saved_tensors,
+)
+from harness.backends.megatron_core.fake.without_gpu import fake_chunks, megatron_without_gpu
 from harness.backends.megatron_core.model import fake_batch
-from harness.rehearsal.fake.autograd_graph import ModulePaths, graph_nodes, saved_tensors
-from harness.rehearsal.fake.without_gpu import fake_chunks, megatron_without_gpu
 
 
 class SavedRow(Struct, frozen=True, kw_only=True):

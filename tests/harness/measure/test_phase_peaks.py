@@ -1,4 +1,4 @@
-from harness.rehearsal.phase_peaks import PhasePeaks
+from harness.measure.phase_peaks import PhasePeaks
 from harness.trial.result import Phase
 
 

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
+from harness.backends.megatron_core.rehearsal.storage_differences import storage_differences  # noqa: E402
 from harness.backends.megatron_core.translate import megatron_case  # noqa: E402
-from harness.rehearsal.storage_differences import storage_differences  # noqa: E402
 from tests.harness.backends.megatron_core.workloads import LLAMA  # noqa: E402
 from tests.harness.rehearsal.toys import TRIAL  # noqa: E402
 

@@ -1,0 +1,22 @@
+"""The backends that run in the worker's own process, each a folder with its `build`."""
+
+from importlib import import_module
+from typing import Final, cast
+
+from advisor.base.errors import UserError
+from harness.measure.training_step import StepFactory
+from harness.trial.trial import Backend
+
+IN_PROCESS: Final = (Backend.NATIVE, Backend.MEGATRON_CORE)
+
+
+def factory(backend: Backend) -> StepFactory:
+    """The backend's `build`; UserError where this release has none."""
+    if backend not in IN_PROCESS:
+        raise UserError(
+            "backend",
+            backend,
+            "does not run in the harness's worker yet",
+            f"one of {', '.join(IN_PROCESS)}",
+        )
+    return cast(StepFactory, import_module(f"harness.backends.{backend}").build)

@@ -1,0 +1,80 @@
+"""Jobs as the backends run them: whose layers, with which options, in which types."""
+
+from importlib import import_module
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from advisor.base.dtypes import DType
+from advisor.base.errors import UserError
+from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import Job, Optimizer
+from harness.backends.megatron_core.translate import as_megatron_runs
+from harness.trial.trial import Backend, Workload
+
+_NATIVE_PREDICT: Final = "harness.backends.native.predict"
+BACKENDS_OWN: Final = ("op:", "budget:")
+"""Settings that a backend knows and the advisor does not: run, and not ranked."""
+
+
+def runs_layers_of(framework: str) -> bool:
+    """Whether the backends of ours run the layers of `framework`, which are Megatron's."""
+    return framework in adapter_of(Framework.MEGATRON_LM).family
+
+
+def check_layers(backend: Backend, framework: str) -> None:
+    """UserError where `backend` runs the layers of other frameworks than `framework`."""
+    if backend is not Backend.COMMAND and not runs_layers_of(framework):
+        raise UserError(
+            "job.framework",
+            framework,
+            f"is not what backend={backend} runs, which is Megatron's layers",
+            "backend=command command='…'",
+        )
+
+
+def is_backends_own(text: str, framework: str) -> bool:
+    """Whether the job's framework has no word for a setting that a backend of ours runs."""
+    return runs_layers_of(framework) and text.startswith(BACKENDS_OWN)
+
+
+def as_run(job: Job, workload: Workload) -> Job:
+    """`job` with the layers and gradients that the backend runs it with."""
+    if workload.backend in (Backend.MEGATRON_CORE, Backend.REHEARSAL):
+        return as_megatron_runs(job, workload)
+    model = native_predict(workload)
+    if model is None or not hasattr(model, "native_model"):
+        return job
+    # its gradients are accumulated in the type of the parameters, its batches hold tokens alone,
+    # its optimizer's states are fp32
+    names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+    fp32: dict[str, Any] = dict.fromkeys(names, DType.FP32)
+    config = replace(
+        job.config,
+        main_grads_dtype=grads_dtype(workload.backend, job),
+        create_attention_mask=False,
+        copies_gradients=False,
+        optimizer_cpu_offload=False,
+        use_precision_aware_optimizer=False,
+        optimizer=Optimizer.ADAM,
+        **fp32,
+    )
+    return replace(job, model=model.native_model(workload), config=config)
+
+
+def grads_dtype(backend: Backend, job: Job) -> DType:
+    """Type in which `backend` accumulates gradients: the native one in that of the parameters."""
+    return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
+
+
+def native_predict(workload: Workload) -> Any:
+    """The native backend's model of itself; None for other backends and where it is not built."""
+    if workload.backend is not Backend.NATIVE:
+        return None
+    try:
+        return import_module(_NATIVE_PREDICT)
+    except ModuleNotFoundError as error:
+        if error.name and _NATIVE_PREDICT.startswith(error.name):
+            return None
+        raise

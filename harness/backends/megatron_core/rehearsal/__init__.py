@@ -1,0 +1,1 @@
+"""A rank of Megatron Core alone: no other rank sends it anything."""
