@@ -5,7 +5,7 @@ from typing import Any
 
 from advisor.answer.answer import Rejection
 from advisor.frameworks.own_options import refuse_options
-from advisor.frameworks.protocols import JobChange, LayerSplits, no_file
+from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -28,11 +28,6 @@ class AdapterDefaults:
     def shown(self) -> tuple[str, ...]:
         """Itself."""
         return (self.framework,)
-
-    @property
-    def runs_presets(self) -> bool:
-        """Published jobs are another framework's."""
-        return False
 
     def builds(self, model: ModelSpec) -> bool:
         """Layers that are written in plain torch."""
@@ -73,6 +68,10 @@ class AdapterDefaults:
     def config_file(self, setting: Setting, job: Job) -> str:
         """It reads none."""
         raise no_file(job.config.framework)
+
+    def rehearsed_by(self, number: int) -> str:
+        """Nothing runs its layers alone."""
+        raise not_rehearsed(self.framework, number)
 
     def environment(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """No variables."""

@@ -80,6 +80,12 @@ def no_file(framework: str) -> UserError:
     return UserError("--format", "file", f"is nothing that {framework} reads", "--format flags")
 
 
+def not_rehearsed(framework: str, number: int) -> UserError:
+    """The answer to ``--verify NUMBER`` where nothing runs the framework's layers alone."""
+    words = f"rehearses Megatron's layers, which {framework} does not run"
+    return UserError("--verify", number, words, "leave it out")
+
+
 class RecomputeSettings(Protocol):
     """The settings of a framework: how they are written, which are worth a try, which it refuses.
 
@@ -126,11 +132,6 @@ class JobSupport(Protocol):
 
     A version is what JobConfig.framework_version holds.
     """
-
-    @property
-    def runs_presets(self) -> bool:
-        """Whether the published jobs of configs/experiment are its own; else only their batch."""
-        ...
 
     def version(self, text: str, model: ModelSpec | None = None) -> str:
         """The known version that `text` means; empty means the newest, of those that have layers
@@ -186,6 +187,11 @@ class MemoryModel(Protocol):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """Memory of one stage beside its activations."""
+        ...
+
+    def rehearsed_by(self, number: int) -> str:
+        """Whose code runs its layers on fake tensors for ``--verify NUMBER``; UserError where
+        nothing does."""
         ...
 
 

@@ -98,6 +98,12 @@ def default_framework(model: ModelSpec | None) -> str:
     return next((name for name in _BUILDERS if adapter_of(name).builds(model)), _BUILDERS[0])
 
 
+def runs_recipes(adapter: FrameworkAdapter) -> bool:
+    """Whether recipes are published for its family: those it runs as they stand, of another's jobs
+    only the batch is its own."""
+    return not set(RECIPE_FRAMEWORKS.values()).isdisjoint(adapter.family)
+
+
 def framework_of_recipe(name: str) -> str | None:
     """The framework that a table calls so; None where it names none."""
     return RECIPE_FRAMEWORKS.get(name)

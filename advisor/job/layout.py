@@ -71,7 +71,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
             raise UserError(
                 "layout.sequence_parallel",
                 True,
-                "needs tensor_model_parallel_size > 1 (Megatron: ModelParallelConfig)",
+                "needs tensor_model_parallel_size > 1",
                 "leave it off at TP 1",
             )
         if self.virtual_pipeline_model_parallel_size > 1 and self.pipeline_model_parallel_size == 1:
@@ -193,14 +193,15 @@ def _two_factors(number: int) -> tuple[int, int]:
 
 
 def check_model_fits_layout(model: ModelSpec, layout: ParallelLayout) -> None:
-    """Raise UserError where the degrees do not divide the model's shape (TransformerConfig)."""
+    """Raise UserError where the degrees do not divide the model's shape (TransformerConfig), or the
+    model is not computed under them (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py)."""
     tp, cp = layout.tensor_model_parallel_size, layout.context_parallel_size
     _check_experts(model, layout)
     if cp > 1 and model.attn_logit_softcapping is not None:
         raise UserError(
             "layout.context_parallel_size",
             cp,
-            "capped scores are not computed under it (Megatron Bridge gemma2_provider.py)",
+            "capped scores are not computed under it",
             "use 1",
         )
     _check_exchanged_heads(model, layout)

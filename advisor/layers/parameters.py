@@ -6,10 +6,10 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.layers.megatron.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import FeedForward, LayerKind, Mixer, Role
 from advisor.models.spec import ModelSpec
 

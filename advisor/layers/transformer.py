@@ -1,147 +1,28 @@
-"""The operators of one transformer layer, in execution order."""
+"""The operators of a model's parts, in execution order, as its family of layers writes them."""
 
-from msgspec.structs import replace
-
-from advisor.base.dtypes import DType, Precision
-from advisor.layers.megatron.attention import attention_operators
-from advisor.layers.megatron.ends import final_layernorm
-from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
-from advisor.layers.megatron.latent_attention import latent_attention_operators
-from advisor.layers.megatron.mamba import mamba_operators
-from advisor.layers.megatron.mlp import mlp_operators
-from advisor.layers.megatron.moe.layer import moe_operators
-from advisor.layers.megatron.mtp import mtp_final_layernorm, mtp_projection
-from advisor.layers.megatron.norms import norm_operator
-from advisor.layers.operators import (
-    LAYER_INPUT,
-    ComputeUnit,
-    Module,
-    Operator,
-    Tensor,
-    cached_operators,
-)
+from advisor.layers.family import family_of
+from advisor.layers.operators import LAYER_INPUT, Operator
 from advisor.layers.shape import RankShape
-from advisor.models.layer_kind import DENSE, FeedForward, LayerKind, Mixer, Role
-from advisor.models.options import TransformerImpl
+from advisor.models.layer_kind import DENSE, LayerKind
 
-__all__ = ["LAYER_INPUT", "transformer_layer"]
+__all__ = ["LAYER_INPUT", "embedding_operators", "head_operators", "transformer_layer"]
 
 
 def transformer_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ...]:
-    """Operators of one layer as the model's transformer_impl writes it; what Megatron's does not
-    need is not imported for it."""
-    match shape.model.transformer_impl:
-        case TransformerImpl.TORCH:
-            from advisor.layers.torchtitan.block import plain_layer
-
-            return plain_layer(shape, kind)
-        case TransformerImpl.TRANSFORMERS:
-            from advisor.layers.transformers.block import transformers_layer
-
-            return transformers_layer(shape, kind)
-    return _megatron_layer(shape, kind)
+    """Operators of one layer."""
+    return family_of(shape.model).layer(shape, kind)
 
 
-@cached_operators
-def _megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
-    """Operators of one member of a model chunk, of a transformer layer nearly always."""
-    if kind.role is Role.FINAL_LAYERNORM:
-        return final_layernorm(shape)
-    if kind.high_precision:
-        shape = replace(shape, precision=Precision.BF16)
-    if kind.role is Role.LAYER:
-        return _decoder_layer(shape, kind, shape.hidden(LAYER_INPUT))
-    before, layer_input = mtp_projection(shape, LAYER_INPUT)
-    layer = _decoder_layer(shape, kind, layer_input)
-    return (*before, *layer, mtp_final_layernorm(shape, layer[-1].outputs[0]))
+def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """Embedding lookup, and its dropout where hidden_dropout > 0."""
+    return family_of(shape.model).embedding(shape)
 
 
-def _decoder_layer(shape: RankShape, kind: LayerKind, layer_input: Tensor) -> tuple[Operator, ...]:
-    """Norm, mixer, residual, norm, feed-forward, residual; in a hybrid pattern, one half of it.
-
-    Source: megatron-core 0.16.1 transformer/transformer_layer.py, ssm/mamba_layer.py,
-    ssm/mlp_layer.py.
-    """
-    output = shape.hidden("layer_output")
-    if kind.mixer is Mixer.NONE:
-        return _feed_forward(shape, kind, layer_input, output)
-    if kind.feed_forward is FeedForward.NONE:
-        return _mixer(shape, kind, layer_input, output)
-    between = shape.hidden("after_attention")
-    return (
-        *_mixer(shape, kind, layer_input, between),
-        *_feed_forward(shape, kind, between, output),
-    )
+def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
+    """Final norm, output layer and cross entropy of the last stage, by what runs as one."""
+    return family_of(shape.model).head(shape)
 
 
-def _mixer(
-    shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
-) -> tuple[Operator, ...]:
-    normed = shape.hidden("input_layernorm_out")
-    match kind.mixer:
-        case Mixer.GATED_DELTA_NET:
-            mixer = gated_delta_net_operators(shape, normed)
-        case Mixer.MAMBA:
-            mixer = mamba_operators(shape, normed)
-        case _ if shape.model.multi_latent_attention:
-            mixer = latent_attention_operators(shape, normed)
-        case _:
-            mixer = attention_operators(shape, normed, kind)
-    if shape.model.norm_placement.behind:
-        mixer = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, mixer)
-    residual = Module.MAMBA_BDA if kind.mixer is Mixer.MAMBA else Module.SELF_ATTN_BDA
-    return (
-        norm_operator(shape, Module.INPUT_LAYERNORM, source, normed),
-        *mixer,
-        _bias_dropout_add(shape, residual, mixer[-1].outputs[0], source, output),
-    )
-
-
-def _feed_forward(
-    shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
-) -> tuple[Operator, ...]:
-    normed = shape.hidden("pre_mlp_layernorm_out")
-    has_experts = kind.feed_forward is FeedForward.MOE
-    mlp = (moe_operators if has_experts else mlp_operators)(shape, normed)
-    if shape.model.norm_placement.behind:
-        mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
-    return (
-        norm_operator(shape, Module.PRE_MLP_LAYERNORM, source, normed),
-        *mlp,
-        _bias_dropout_add(shape, Module.MLP_BDA, mlp[-1].outputs[0], source, output),
-    )
-
-
-def _with_post_norm(
-    shape: RankShape, module: Module, operators: tuple[Operator, ...]
-) -> tuple[Operator, ...]:
-    """`operators` and a norm of their output, which the last linear layer applies before it returns
-    (Megatron Bridge 0.3.1 models/gemma/gemma2_provider.py TERowParallelLinearLayerNorm)."""
-    last = operators[-1]
-    normed = shape.hidden(f"{last.outputs[0].name}_normed")
-    norm = norm_operator(shape, module, last.outputs[0], normed)
-    return (*operators, replace(norm, forward_holds=last.forward_holds))
-
-
-def _bias_dropout_add(
-    shape: RankShape, module: Module, branch: Tensor, residual: Tensor, output: Tensor
-) -> Operator:
-    """residual + dropout(branch + bias); keeps a 1-byte mask where hidden_dropout > 0.
-
-    One kernel with bias_dropout_fusion; without it each of the three writes a tensor.
-    """
-    dropout = shape.model.hidden_dropout > 0
-    steps = 0 if shape.model.bias_dropout_fusion else shape.model.add_bias_linear + dropout
-    mask = Tensor(f"{module}.mask", branch.shape, DType.BOOL)
-    return Operator(
-        name=str(module),
-        module=module,
-        unit=ComputeUnit.BANDWIDTH,
-        inputs=(branch, residual),
-        outputs=(output,),
-        saved=(mask,) if dropout else (),
-        gradient_passed_to=frozenset({residual.name} if dropout else {branch.name, residual.name}),
-        forward_workspace=steps * branch.num_bytes,
-        extra_forward_bytes=2 * steps * branch.num_bytes,
-        extra_backward_bytes=2 * steps * branch.num_bytes,
-    )
+def head_operators(shape: RankShape) -> tuple[Operator, ...]:
+    """The same, one after another."""
+    return tuple(operator for _, operators in head_groups(shape) for operator in operators)

@@ -12,7 +12,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.frameworks.names import Framework
 from advisor.lint.target import read_target
 from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
 from advisor.request.request import Request
@@ -110,9 +109,9 @@ def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfigu
 
 
 def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfiguration | None:
-    """Both as one job, unless a value differs; DeepSpeed's file says whose a Trainer's job is."""
-    trainers = {Framework.HUGGINGFACE, Framework.DEEPSPEED}
-    if one.framework is not other.framework and not {one.framework, other.framework} <= trainers:
+    """Both as one job, unless a value differs, or neither framework takes the other's jobs over."""
+    owner = next((own for own, its in ((one, other), (other, one)) if _takes(own, its)), None)
+    if owner is None:
         return None
     if any(
         _differ(one.values[path], other.values[path]) for path in one.values if path in other.values
@@ -121,16 +120,20 @@ def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfigurati
     settings = {one.recompute, other.recompute} - {None}
     if len(settings) > 1 or (one.model and other.model and one.model != other.model):
         return None
-    deepspeed = Framework.DEEPSPEED in (one.framework, other.framework)
     return replace(
         one,
-        framework=Framework.DEEPSPEED if deepspeed else one.framework,
+        framework=owner.framework,
+        takes_over=owner.takes_over,
         values={**one.values, **other.values},
         recompute=one.recompute or other.recompute,
         recompute_at=one.recompute_at or other.recompute_at,
         model=one.model or other.model,
         num_gpus=one.num_gpus or other.num_gpus,
     )
+
+
+def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
+    return other.framework in (own.framework, *own.takes_over)
 
 
 def _differ(one: ReadValue, other: ReadValue) -> bool:

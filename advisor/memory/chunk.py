@@ -6,10 +6,10 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.layers.megatron.ends import embedding_operators, embedding_weights, head_groups
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT
+from advisor.layers.transformer import LAYER_INPUT, embedding_operators, head_groups
+from advisor.layers.weights import embedding_weights
 from advisor.memory.arena import Peak
 from advisor.memory.chunk_blocks import Block, kept_input, plain_block, segment_block
 from advisor.memory.liveness import footprint

@@ -1,27 +1,10 @@
 """Buffers that torch counts as allocated and that stay from the first step on."""
 
-from collections import Counter
-from functools import lru_cache
-
 from msgspec import Struct
-
-from advisor.base.dtypes import DType
-from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.expert_tokens import moe_tokens, router_dtype
-from advisor.layers.megatron.ends import head_operators
-from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
-from advisor.layers.megatron.quantization import weight_copies
-from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
-from advisor.models.layer_kind import FeedForward, LayerKind, Role
-from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDispatcher
 
 _CUBLAS_WORKSPACE_BYTES = 8_519_680  # :4096:2:16:8 (pytorch CublasHandlePool.cpp)
 _CUBLAS_WORKSPACE_HOPPER_BYTES = 33_554_432  # 4096 KiB x 8, compute capability 9.0 alone
 _CUBLAS_HANDLES = 2  # one of the forward's thread, one of autograd's
-_ROTARY_CACHE_ENTRIES = 32  # lru_cache of RotaryEmbedding.forward and YarnRotaryEmbedding.forward
-_TE_WORKSPACE_BYTES = 4_194_304  # TE pytorch/cpp_extensions/gemm.py, below compute capability 9
-_TE_WORKSPACE_HOPPER_BYTES = 33_555_456  # 32 MiB + 1024, from 9.0 on
 
 
 class NamedBytes(Struct, frozen=True):
@@ -32,170 +15,9 @@ class NamedBytes(Struct, frozen=True):
     source: str
 
 
-@lru_cache(maxsize=8192)
-def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
-    """Buffers that Megatron itself makes on a stage that holds `chunks`.
-
-    The gather buffer serves Megatron's own column-parallel layers: all of them on the local spec,
-    of which multi-token prediction's reads two hidden states, the output layer alone under
-    Transformer Engine: [seq_length / cp, micro_batch_size, hidden_size] in the type of the
-    activations. Unfused attention writes its scores into the same buffer, [micro_batch_size x heads
-    / tp, seq_length / cp, seq_length]. Rotary frequencies are cached in fp32. Sources:
-    megatron-core 0.16.1, the file in each term.
-    """
-    terms = []
-    gather = 0
-    last = any(chunk.head for chunk in chunks)
-    layers = any(chunk.layers for chunk in chunks)
-    if shape.sequence_parallel and ((shape.is_local and layers) or last):
-        projects = shape.is_local and any(chunk.predicts for chunk in chunks)
-        gather = shape.gathered_hidden_bytes * (2 if projects else 1)
-    if shape.model.attention_backend is AttentionBackend.UNFUSED and layers:
-        gather = max(gather, _score_bytes(shape))
-    if _gathers_tokens(shape, chunks):
-        gather = max(gather, gathered_token_bytes(shape))
-    if gather:
-        terms.append(
-            NamedBytes("global gather buffer", gather, "megatron-core utils.py GlobalMemoryBuffer")
-        )
-    state = sum(_dispatcher_bytes(shape, kind) for chunk in chunks for kind in chunk.layers)
-    if state:
-        terms.append(
-            NamedBytes("token dispatcher state", state, "megatron-core token_dispatcher.py")
-        )
-    tables = _rotary_tables(shape, chunks)
-    if tables:
-        num_bytes = tables * shape.local_seq * shape.model.rotary_dim * DType.FP32.itemsize
-        terms.append(NamedBytes("rotary frequencies", num_bytes, "megatron-core RotaryEmbedding"))
-    return tuple(terms)
-
-
-def _rotary_tables(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Cached tables of rotary frequencies [seq_length / cp, 1, 1, rotary dimension] in fp32: one a
-    chunk, but one a layer under multi-latent attention, as far as the class's cache holds them."""
-    if shape.model.position_embedding_type is not PositionEmbedding.ROPE:
-        return 0
-    if not shape.model.multi_latent_attention:
-        return len(chunks)
-    layers = sum(kind.role is not Role.FINAL_LAYERNORM for chunk in chunks for kind in chunk.layers)
-    return min(layers, _ROTARY_CACHE_ENTRIES)
-
-
-def _gathers_tokens(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> bool:
-    """Whether the allgather dispatcher brings the tokens of several ranks together."""
-    ranks = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size
-    gathers = shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER
-    return ranks > 1 and gathers and _holds_experts(chunks)
-
-
-def _holds_experts(chunks: tuple[ModelChunk, ...]) -> bool:
-    return any(kind.feed_forward is FeedForward.MOE for chunk in chunks for kind in chunk.layers)
-
-
-def _dispatcher_bytes(shape: RankShape, kind: LayerKind) -> int:
-    """What a layer's dispatcher keeps in attributes until its next forward: the routing map, and
-    the probabilities of alltoall (those of allgather autograd keeps as well)."""
-    if kind.feed_forward is not FeedForward.MOE:
-        return 0
-    counts = moe_tokens(shape)
-    if shape.model.moe_token_dispatcher_type is TokenDispatcher.ALLGATHER:
-        return counts.gathered * counts.local_experts * DType.BOOL.itemsize
-    itemsize = router_dtype(shape).itemsize + DType.BOOL.itemsize
-    return counts.local * counts.num_experts * itemsize
-
-
-def _score_bytes(shape: RankShape) -> int:
-    batches = shape.micro_batch_size * shape.local_heads
-    return batches * shape.local_seq * shape.seq_length * shape.dtype.itemsize
-
-
-@lru_cache(maxsize=8192)
-def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Bytes of placeholder gradients under gradient_accumulation_fusion, in the type of the
-    weights: one per distinct local weight shape [out, in] of the linear layers.
-
-    Source: TE pytorch/module/base.py get_dummy_wgrad; Megatron's own layers share it.
-    """
-    if not shape.model.gradient_accumulation_fusion:
-        return 0
-    kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
-    operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]
-    if any(chunk.head for chunk in chunks):
-        operators += head_operators(shape)
-    shapes = {w.shape for o in operators for w in o.weights if w.in_linear}
-    return sum(rows * columns for rows, columns in shapes) * shape.dtype.itemsize
-
-
 def cublas_workspaces(compute_capability: float) -> NamedBytes:
     """Workspaces of torch's matmuls, bytes: one of the forward's thread, one of autograd's; the
     default of CUBLAS_WORKSPACE_CONFIG (pytorch CublasHandlePool.cpp)."""
     hopper = compute_capability == 9.0
     each = _CUBLAS_WORKSPACE_HOPPER_BYTES if hopper else _CUBLAS_WORKSPACE_BYTES
     return NamedBytes("cuBLAS workspaces", each * _CUBLAS_HANDLES, "pytorch CublasHandlePool.cpp")
-
-
-def gemm_workspaces(
-    shape: RankShape, compute_capability: float, last: bool
-) -> tuple[NamedBytes, ...]:
-    """cuBLAS workspaces of torch matmuls and Transformer Engine's own.
-
-    torch holds one per thread and stream that runs a matmul of its own: every stage on the local
-    spec, under Transformer Engine the stage with Megatron's output layer.
-    """
-    terms = []
-    if shape.is_local or last:
-        terms.append(cublas_workspaces(compute_capability))
-    if not shape.is_local:
-        modern = compute_capability >= 9.0
-        each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
-        terms.append(NamedBytes("TE GEMM workspace", each, "transformer_engine gemm.py"))
-    return tuple(terms)
-
-
-@lru_cache(maxsize=4096)
-def last_inputs(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """What a step leaves behind: the last input that each chunk received, and its gradient.
-
-    Each is [seq_length / cp (/ tp under SP), micro_batch_size, hidden_size] in the type of the
-    activations. TransformerBlock.set_input_tensor keeps it until the next one (megatron-core
-    0.16.1); a chunk with the embedding receives none.
-    """
-    received = sum(not chunk.embedding for chunk in chunks)
-    return 2 * received * shape.hidden(LAYER_INPUT).num_bytes
-
-
-def quantized_elements(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
-    """Elements of the linear layers' weights that compute in 8 or 4 bits, on one rank of a stage
-    that holds `chunks`; the output layer stays at 16 bits."""
-    kinds = Counter(kind for chunk in chunks for kind in chunk.layers)
-    return sum(
-        count * weight.num_elements
-        for kind, count in kinds.items()
-        for operator in transformer_layer(shape, kind)
-        if operator.gemm is not None and operator.gemm.quantized
-        for weight in operator.weights
-        if weight.in_linear
-    )
-
-
-@lru_cache(maxsize=4096)
-def stage_buffers(
-    shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
-) -> tuple[NamedBytes, ...]:
-    """All resident buffers of one rank of a stage, by name, in bytes with their sources.
-
-    Left out: NCCL's own buffers and the CUDA context, which are not torch's (memory.allocator), and
-    the data loader's.
-    """
-    dummies = dummy_weight_gradients(shape, chunks)
-    last = any(chunk.head for chunk in chunks)
-    copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)
-    linear = (
-        NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
-        NamedBytes(f"{shape.precision} weights", copies, "transformer_engine get_weight_workspace"),
-    )
-    return (
-        *process_buffers(shape, chunks),
-        *(term for term in linear if term.num_bytes),
-        *gemm_workspaces(shape, compute_capability, last),
-    )

@@ -12,10 +12,10 @@ from msgspec import Struct
 from advisor.base.dtypes import DType
 from advisor.job.job import JobConfig
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.megatron.ends import embedding_weights, output_weights
 from advisor.layers.operators import Weight
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
+from advisor.layers.weights import embedding_weights, output_weights
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 
 PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize

@@ -18,7 +18,13 @@ from advisor.models.layer_kinds import (
 )
 from advisor.models.mixers import mamba_heads
 from advisor.models.model_fields import ModelFields
-from advisor.models.options import LoadBalancing, NormPlacement, ScoreFunction, TokenDispatcher
+from advisor.models.options import (
+    LoadBalancing,
+    NormPlacement,
+    ScoreFunction,
+    TokenDispatcher,
+    TransformerImpl,
+)
 
 
 def check_model(model: ModelFields) -> None:
@@ -150,8 +156,14 @@ def check_variants(model: ModelFields) -> None:
 def _exclusions(model: ModelFields) -> Iterator[tuple[str, bool, str]]:
     """Field, whether it may not be set, and why."""
     kernel = model.attention_backend not in ("auto", "unfused")
-    for field, wrong in _transformers_alone(model):
-        yield field, wrong, "needs transformer_impl = transformers: Megatron has no such layer"
+    able = " or ".join(impl for impl in TransformerImpl if impl.norms_whole_branches)
+    foreign = not model.transformer_impl.norms_whole_branches
+    behind_alone = model.norm_placement is NormPlacement.POST
+    for field, wrong in (
+        ("norm_placement", foreign and behind_alone),
+        ("qk_layernorm_across_heads", foreign),
+    ):
+        yield field, wrong, f"needs transformer_impl = {able}: the others have no such layer"
     latent, unfused = model.multi_latent_attention, model.attention_backend == "unfused"
     yield "qk_layernorm_across_heads", not model.qk_layernorm, "needs qk_layernorm"
     yield "qk_l2_norm", model.qk_layernorm, "excludes qk_layernorm"
@@ -172,13 +184,6 @@ def _exclusions(model: ModelFields) -> Iterator[tuple[str, bool, str]]:
     )
     for field in ("qk_l2_norm", "no_rope_freq", "attention_chunk_size", "attn_logit_softcapping"):
         yield field, latent, "is not modelled with multi-latent attention"
-
-
-def _transformers_alone(model: ModelFields) -> Iterator[tuple[str, bool]]:
-    """What only transformers' own layers have (OLMo 2), and whether they are not the model's."""
-    foreign = model.transformer_impl != "transformers"
-    yield "norm_placement", foreign and model.norm_placement is NormPlacement.POST
-    yield "qk_layernorm_across_heads", foreign
 
 
 def check_hybrid(model: ModelFields) -> None:

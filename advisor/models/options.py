@@ -45,6 +45,14 @@ class TransformerImpl(StrEnum):
     TORCH = "torch"
     TRANSFORMERS = "transformers"
 
+    __hash__ = str.__hash__
+
+    @property
+    def norms_whole_branches(self) -> bool:
+        """Whether there are modules with norms behind the branches alone, and across all heads
+        (OLMo 2's)."""
+        return self is TransformerImpl.TRANSFORMERS
+
     @property
     def is_eager(self) -> bool:
         """Whether the modules are plain torch, each operator a kernel of its own."""

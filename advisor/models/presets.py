@@ -23,7 +23,7 @@ from advisor.base.configuration import (
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, field_types, read_record, show, show_path
 from advisor.base.units import nearest_names
-from advisor.models.huggingface.keys import CONFIG_FILE
+from advisor.models.config_json.keys import CONFIG_FILE
 from advisor.models.spec import ModelSpec
 
 _FLAG = "--model"
@@ -80,7 +80,7 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
         raise UserError(
             _FLAG, show_path(name_or_path), "no such file or folder", f"of presets, {near}"
         )
-    from advisor.models.huggingface.importer import REFUSED
+    from advisor.models.config_json.importer import REFUSED
 
     family = name_or_path.lower().partition("_")[0]
     if family in REFUSED:
@@ -109,9 +109,9 @@ def _config_in(folder: Path) -> Path:
 
 def _from_file(path: Path, config_dir: Path | None) -> ModelSpec:
     if path.suffix == ".json":
-        from advisor.models.huggingface.importer import load_huggingface
+        from advisor.models.config_json.importer import load_config_json
 
-        return load_huggingface(path)
+        return load_config_json(path)
     if path.suffix in _YAML:
         return _read_preset(load_yaml(path), config_dir).spec
     raise UserError(_FLAG, show_path(path), f"is neither a YAML file nor a {CONFIG_FILE}")

@@ -48,7 +48,8 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     recompute: the setting in the spelling of `--recompute`, None where nothing is said or it is
     none that can be spelt; recompute_at: what spells it there. model: as the document names it,
     empty where it does not.
-    notes: what is not known. branch: conditions under which it holds.
+    notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
+    jobs are its own framework's where such a configuration goes with theirs.
     settings: what its framework's own checks read.
     """
 
@@ -62,6 +63,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     num_gpus: int | None = None
     notes: tuple[Note, ...] = ()
     branch: tuple[str, ...] = ()
+    takes_over: tuple[str, ...] = ()
     settings: Any = None
 
 

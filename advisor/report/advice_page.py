@@ -5,7 +5,8 @@ from functools import partial
 
 from advisor.answer.answer import Answer, RankedEvaluation, Verification
 from advisor.base.units import DASH, gib
-from advisor.frameworks.registry import label_of
+from advisor.frameworks.registry import adapter_of, label_of
+from advisor.job.job import Job
 from advisor.report import setting_flags as flags
 from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
 from advisor.report.breaking import command_lines, dotted_lines
@@ -31,7 +32,7 @@ def page(
         header(advice, search_layout=search_layout),
         Ranking(shown, layouts) if shown else None,
         _answer(advice),
-        _verified(shown),
+        _verified(advice.job, shown),
         _flags(advice, with_layout=with_layout_flags),
         _notes(shown),
         _rejected(advice) if show_rejected or not shown else None,
@@ -59,7 +60,7 @@ def _answer(advice: Answer) -> Block:
     return group(*lines)
 
 
-def _verified(shown: Sequence[RankedEvaluation]) -> Block | None:
+def _verified(job: Job, shown: Sequence[RankedEvaluation]) -> Block | None:
     """Peaks predicted and rehearsed of the candidates that --verify was asked about."""
     found = [(c, c.verification) for c in shown if c.verification is not None]
     if not found:
@@ -68,7 +69,8 @@ def _verified(shown: Sequence[RankedEvaluation]) -> Block | None:
     rows = table(columns)
     for candidate, seen in found:
         rows.add_row(str(candidate.rank), candidate.evaluation.setting.spec, *_verdict_of(seen))
-    head = "Rehearsed by Megatron Core on fake tensors: GiB allocated on the worst stage"
+    by = adapter_of(job.config.framework).rehearsed_by(len(found))
+    head = f"Rehearsed by {by} on fake tensors: GiB allocated on the worst stage"
     words = dict.fromkeys(seen.refused or seen.differences for _, seen in found)
     words.pop("", None)
     if any(seen.differences for _, seen in found):

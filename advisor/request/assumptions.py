@@ -18,8 +18,7 @@ from advisor.request.recipe_choice import RecipeChoice
 class Facts(Struct, frozen=True, kw_only=True):
     """A job on its way, as far as words about it need it.
 
-    runs_presets: whether the framework runs recipes as they stand. first_framework: the one that
-    nobody needs to be told of.
+    first_framework: the one that nobody needs to be told of.
     """
 
     given: Given
@@ -27,7 +26,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     model: ModelSpec
     config: JobConfig
     layout: ParallelLayout | None
-    runs_presets: bool
     first_framework: str
 
 
@@ -47,7 +45,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
     preset = facts.choice.preset
     if preset is None:
         yield from _of_batch(facts)
-    elif not facts.runs_presets:
+    elif not facts.choice.whole:
         yield f"batch of preset {preset.name}"
     else:
         yield f"preset {preset.name}"

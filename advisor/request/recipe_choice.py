@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import runs_recipes
 from advisor.models.spec import ModelSpec
 from advisor.request.experiments import (
     Experiment,
@@ -28,6 +29,7 @@ DEFAULT_SEQ_LENGTH: Final = 4096
 class RecipeChoice(Struct, frozen=True, kw_only=True):
     """The recipe that was chosen, or none.
 
+    whole: the framework runs it as it stands; else only its batch is taken.
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
     on and its optimizer is the usual one for the model. differs: in what the recipe is not the one
@@ -35,23 +37,36 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     """
 
     preset: Experiment | None = None
+    whole: bool = False
     left_open: tuple[str, ...] = ()
     borrowed: bool = False
     lends_optimizer: Recipe | None = None
     differs: tuple[str, ...] = ()
+
+    @property
+    def as_it_stands(self) -> Experiment | None:
+        """The recipe where the framework runs it as it stands."""
+        return self.preset if self.whole else None
 
 
 def choose_recipe(
     given: Given, wanted: Wanted, model: ModelSpec, adapter: FrameworkAdapter, *, borrow: bool
 ) -> RecipeChoice:
     """The recipe for the job, or for its GPUs in another number where `borrow` allows that."""
+    runs = runs_recipes(adapter)
+    return replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
+
+
+def _chosen(
+    given: Given, wanted: Wanted, model: ModelSpec, *, runs: bool, borrow: bool
+) -> RecipeChoice:
     if given.recipe is not None:
         return _of(given.recipe, given, wanted)
     layout_fields = dict(given.layout_fields)
     preset = find_experiment(wanted, complete=not layout_fields)
-    if preset is not None and adapter.runs_presets and _too_short(preset, given) and borrow:
+    if preset is not None and runs and _too_short(preset, given) and borrow:
         preset = _for_context(wanted, preset)
-    if preset is not None or not adapter.runs_presets:
+    if preset is not None or not runs:
         return _of(preset, given, wanted)
     left_open = open_degrees(layout_fields, model, given.seq_length or DEFAULT_SEQ_LENGTH)
     nearest = nearest_experiment(wanted) if left_open and borrow else None

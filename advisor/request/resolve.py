@@ -20,7 +20,7 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, said_assumptions
-from advisor.request.experiments import Experiment, Wanted
+from advisor.request.experiments import Wanted
 from advisor.request.given import Given, read_given
 from advisor.request.layout_fields import completed, layout_origins, reshaped
 from advisor.request.optimizer_change import lent_optimizer, whole_tensors
@@ -160,9 +160,9 @@ def _under_recipe(subject: _Subject, given: Given, choice: RecipeChoice) -> _Sub
 
 def _model(subject: _Subject, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
     """The model's shape, with the recipe's options of it, and what is given."""
-    model = Sourced(subject.model, {})
-    if choice.preset is not None and subject.adapter.runs_presets:
-        model = model.with_fields(recipe(choice.preset.name), dict(choice.preset.model_options))
+    model, its = Sourced(subject.model, {}), choice.as_it_stands
+    if its is not None:
+        model = model.with_fields(recipe(its.name), dict(its.model_options))
     return model.with_fields(GIVEN, given.model_fields)
 
 
@@ -171,7 +171,7 @@ def _job_config(
 ) -> Sourced[JobConfig]:
     """Batch, precision and options: what is given over the recipe's, all at once, or over what is
     assumed where there is none."""
-    base = _base_config(subject, choice.preset, model)
+    base = _base_config(subject.num_gpus, choice, model)
     chosen: dict[str, Any] = {"framework": subject.framework}
     if base.value.framework != subject.framework:
         chosen["framework_version"] = ""  # of the other framework
@@ -182,12 +182,10 @@ def _job_config(
     )
 
 
-def _base_config(
-    subject: _Subject, preset: Experiment | None, model: ModelSpec
-) -> Sourced[JobConfig]:
+def _base_config(num_gpus: int, choice: RecipeChoice, model: ModelSpec) -> Sourced[JobConfig]:
     """The recipe's options, or those of its batch alone where another framework ran it; else
     what is usual."""
-    num_gpus = subject.num_gpus
+    preset = choice.preset
     if preset is None:
         config = JobConfig(
             seq_length=min(DEFAULT_SEQ_LENGTH, model.max_position_embeddings),
@@ -196,7 +194,7 @@ def _base_config(
         )
         return Sourced(config, dict.fromkeys(_BATCH[:3], assumed("no recipe says it")))
     its = recipe(preset.name)
-    if subject.adapter.runs_presets:
+    if choice.whole:
         stated = (*_BATCH, *stated_fields(preset.config, _FRAMEWORKS_OWN))
         return Sourced(preset.config, dict.fromkeys(stated, its))
     batch = max(1, preset.config.global_batch_size // num_gpus) * num_gpus
@@ -223,7 +221,7 @@ def _completed_config(
         config = config.with_fields(newest, {"framework_version": release})
     whole = given.layout_fields.get("use_distributed_optimizer") is not True
     unsaid = "optimizer" not in given.job_fields and choice.preset is None
-    if unsaid and subject.adapter.runs_presets and whole:
+    if unsaid and whole:
         lent = lent_optimizer(config.value, choice.lends_optimizer, subject.adapter)
         config = config.turned_into(lent, assumed("as in the nearest recipe"))
     return config
@@ -273,8 +271,7 @@ def _resolution(
     layout_fields: dict[str, Any],
 ) -> Resolution:
     """All of it together, with what was assumed, in words and as origins."""
-    runs, its_own = subject.adapter.runs_presets, choice.preset
-    its_own = its_own if runs else None
+    its_own = choice.as_it_stands
     shipped = its_own.shipped if its_own is not None else ""
     origins = {
         **model.named("model", GIVEN),
@@ -315,7 +312,6 @@ def _said(
             model=model,
             config=config,
             layout=layout,
-            runs_presets=subject.adapter.runs_presets,
             first_framework=default_framework(None),
         )
     )

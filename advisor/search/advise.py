@@ -103,11 +103,11 @@ def _with_another_layout(
     advice: Answer, resolution: Resolution, calibration: Calibration, asked: tuple[Setting, ...]
 ) -> Answer:
     """Where nothing fits in the layout that was given: with the best one that does, as the first
-    remedy. Of Megatron's layouts alone; none where nothing was given."""
+    remedy. Only of a framework whose degrees are free; none where nothing was given."""
     stack = adapter_of(resolution.config.framework)
     layout, given = freed(resolution.layout, resolution.layout_fields)
     free_already = resolution.layout is None and given == resolution.layout_fields
-    if advice.fits or free_already or not stack.runs_presets:
+    if advice.fits or free_already or stack.layouts(given, resolution.num_gpus) is not None:
         return advice
     free = replace(resolution, layout=layout, layout_fields=given)
     try:

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Iterator
 from advisor.answer.evaluation import Evaluation
 from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.megatron.ends import embedding_operators, head_operators
+from advisor.layers.family import family_of
 from advisor.layers.operators import Operator, Tensor
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import (
+    LAYER_INPUT,
+    embedding_operators,
+    head_operators,
+    transformer_layer,
+)
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
@@ -61,6 +66,7 @@ def _kept_lines(
             counts[tensor] += copies * microbatches
         for tensor in _end_tensors(shape, chunk):
             counts[tensor] += microbatches
+    package = family_of(shape.model).source
     lines = [
         MemoryLine(
             component="activations",
@@ -68,7 +74,7 @@ def _kept_lines(
             shape=f"[{', '.join(str(n) for n in tensor.shape)}] {tensor.dtype}",
             unit_bytes=tensor.num_bytes,
             count=count,
-            source=f"megatron-core, for the backward of {readers.get(tensor.name, 'the layer')}",
+            source=f"{package}, for the backward of {readers.get(tensor.name, 'the layer')}",
         )
         for tensor, count in counts.items()
     ]

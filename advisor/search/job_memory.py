@@ -6,6 +6,7 @@ from advisor.answer.evaluation import MemoryBreakdown, StageMemory
 from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
+from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
@@ -61,11 +62,7 @@ class JobMemory:
         self._microbatches = job.num_microbatches
         linear = any(kind.mixer in LINEAR_MIXERS for kind in set(job.model.layer_kinds))
         self._error = model_error(config.precision, linear_attention=linear)
-        self._mask = AttentionMask()
-        if job.model.transformer_impl.is_eager:
-            from advisor.layers.transformers.core_attention import mask_bytes
-
-            self._mask = AttentionMask(mask_bytes(shape))
+        self._mask = AttentionMask(family_of(job.model).mask_bytes(shape))
         if config.loads_attention_mask:
             pairs = config.micro_batch_size * config.seq_length**2
             self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)

@@ -1,4 +1,4 @@
-"""`--verify`: the best candidates rehearsed by Megatron Core itself, predicted beside rehearsed.
+"""`--verify`: the best candidates rehearsed by the framework itself, predicted beside rehearsed.
 
 The advisor loads no torch. A program of its own does the work and is spoken to in JSON: jobs on its
 stdin, figures on its stdout, talk on stderr (harness/rehearsal/verify.py).
@@ -25,17 +25,9 @@ PROGRAM: Final = (sys.executable, "-m", "harness.rehearsal.verify")
 def verify(advice: Answer, top: int, config_dir: Path | None = None) -> Answer:
     """`advice` with the `top` best candidates verified, each on its worst pipeline stage.
 
-    Raises UserError where torch or megatron-core is not installed, or the job's framework is not
-    one that runs Megatron's layers.
+    Raises UserError where what rehearses the framework's layers is not installed, or nothing does.
     """
-    framework = advice.job.config.framework
-    if not adapter_of(framework).runs_presets:
-        raise UserError(
-            "--verify",
-            top,
-            f"rehearses Megatron's layers, which {framework} does not run",
-            "leave it out",
-        )
+    adapter_of(advice.job.config.framework).rehearsed_by(top)
     chosen = advice.candidates[:top]
     answers = _answers([_question(candidate) for candidate in chosen], config_dir)
     verified = [

@@ -9,10 +9,14 @@ from functools import lru_cache
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
-from advisor.layers.megatron.ends import embedding_operators, head_operators
 from advisor.layers.operators import CollectiveKind, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import (
+    LAYER_INPUT,
+    embedding_operators,
+    head_operators,
+    transformer_layer,
+)
 from advisor.memory.muon_shares import MuonShare
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.plan.recompute_plan import (

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from advisor.base.fields import convert, field_types
+from advisor.frameworks.megatron.buffers import process_buffers
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job.layout import ParallelLayout
@@ -12,7 +13,6 @@ from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.memory.activations import activation_peak
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
-from advisor.memory.resident import process_buffers
 from advisor.models.options import (
     Activation,
     AttentionBackend,

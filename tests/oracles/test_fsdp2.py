@@ -15,11 +15,15 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
+from advisor.frameworks.torch.parameter_groups import (  # noqa: E402
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+)
 from advisor.job.pipeline_split import ModelChunk  # noqa: E402
 from advisor.layers.shape import RankShape  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.memory.static import stage_elements  # noqa: E402
-from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 from advisor.plan.recompute_plan import Checkpoint, RecomputePlan, Segment  # noqa: E402

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 import torch  # noqa: E402
 
 from advisor.layers.parameters import count_parameters  # noqa: E402
-from advisor.models.huggingface.importer import load_huggingface  # noqa: E402
+from advisor.models.config_json.importer import load_config_json  # noqa: E402
 from advisor.models.presets import load_model  # noqa: E402
 
 
@@ -74,7 +74,7 @@ def test_config_and_parameters(name: str, tmp_path: Path) -> None:
     family, values = PUBLIC[name]
     config = getattr(transformers, f"{family}Config")(**values)
     config.save_pretrained(tmp_path)
-    spec = load_huggingface(tmp_path / "config.json")
+    spec = load_config_json(tmp_path / "config.json")
     assert replace(spec, name=name) == load_model(name)
     with torch.device("meta"):
         model = getattr(transformers, MODELS.get(family, f"{family}ForCausalLM"))(config)
@@ -90,4 +90,4 @@ def test_the_language_model_of_one_that_sees(family: str, preset: str, tmp_path:
     config = getattr(transformers, f"{family}Config")(text_config=text.to_dict())
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config.to_dict(), default=str))
-    assert replace(load_huggingface(path), name=preset) == load_model(preset)
+    assert replace(load_config_json(path), name=preset) == load_model(preset)

@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 from advisor.layers.parameters import count_parameters  # noqa: E402
-from advisor.models.huggingface.importer import load_huggingface  # noqa: E402
+from advisor.models.config_json.importer import load_config_json  # noqa: E402
 
 SMALL: dict[str, Any] = {"hidden_size": 256, "vocab_size": 999}
 
@@ -46,4 +46,4 @@ def test_as_many_as_transformers_makes(
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     made = sum(parameter.numel() for parameter in model.parameters())
-    assert count_parameters(load_huggingface(tmp_path / "config.json")) == made
+    assert count_parameters(load_config_json(tmp_path / "config.json")) == made

@@ -111,6 +111,7 @@ def _configuration(keys: Keys) -> ReadConfiguration:
             put("job.precision", precision, key)
     return ReadConfiguration(
         framework=Framework.DEEPSPEED,
+        takes_over=(Framework.HUGGINGFACE,),  # a Trainer's job names the file
         place=keys.place,
         values=values,
         recompute=_recompute(keys),

@@ -14,6 +14,7 @@ from advisor.frameworks.megatron.bridge import (
     bridge_layout_overrides,
     bridge_overrides,
 )
+from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers
 from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
@@ -44,7 +45,6 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
-from advisor.memory.resident import last_inputs, stage_buffers
 from advisor.memory.static import (
     StaticMemory,
     gradient_copies,
@@ -69,11 +69,6 @@ class Megatron(Struct, frozen=True):
     def family(self) -> tuple[str, ...]:
         """All three: they take the same settings."""
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO
-
-    @property
-    def runs_presets(self) -> bool:
-        """They are Megatron's."""
-        return True
 
     @property
     def none(self) -> Setting:
@@ -269,6 +264,10 @@ class Megatron(Struct, frozen=True):
         return FixedMemory(
             static=static, words=STATIC_LABELS, buffers=buffers, optimizer_step=beside
         )
+
+    def rehearsed_by(self, number: int) -> str:
+        """The same layers under all three."""
+        return "Megatron Core"
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
+from advisor.frameworks.megatron.buffers import last_inputs, quantized_elements
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.protocols import FixedMemory, StaticLabels
 from advisor.job.job import Job, JobConfig, Optimizer
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.muon_shares import fullest_share, muon_shares
-from advisor.memory.resident import NamedBytes, last_inputs, quantized_elements
+from advisor.memory.resident import NamedBytes
 from advisor.memory.static import (
     GRADIENT_COPIES,
     StaticMemory,

@@ -3,13 +3,18 @@
 from typing import Final
 
 from advisor.frameworks.protocols import FixedMemory, StaticLabels
+from advisor.frameworks.torch.parameter_groups import (
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+    stream_pools,
+)
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes, cublas_workspaces
 from advisor.memory.static import stage_elements, stage_expert_elements
-from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 _COMPLEX64_BYTES: Final = 8

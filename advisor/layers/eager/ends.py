@@ -17,16 +17,17 @@ from advisor.layers.eager.parts import (
     pointwise,
     with_weight_gradients,
 )
-from advisor.layers.operators import Module, Operator, Tensor, Weight, cached_operators
+from advisor.layers.operators import Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
 from advisor.layers.transformers.norms import norm as transformers_norm
+from advisor.layers.weights import embedding_weights, output_weight
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 
 @cached_operators
-def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Operator, ...]:
+def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Lookup, learned positions added, dropout.
 
     transformers makes cos and sin of a microbatch here, which all its layers share and keep
@@ -43,7 +44,7 @@ def embedding_layer(shape: RankShape, weights: tuple[Weight, ...]) -> tuple[Oper
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
-    lookup = with_weight_gradients(replace(lookup, weights=weights))
+    lookup = with_weight_gradients(replace(lookup, weights=embedding_weights(shape)))
     if shape.tp > 1:
         return _lookup_of_part(shape, lookup, whole, output)
     if model.apply_embedding_scaling:
@@ -64,27 +65,33 @@ def _lookup_of_part(
     return lookup, *scatter_sequence(shape, Module.EMBEDDING, whole, output, ())
 
 
+def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
+    """Final norm and output layer, and the loss, which is computed outside the model."""
+    rows = output_weight(shape).shape[0]
+    return ("head", _output_head(shape, rows)), ("loss", _cross_entropy(shape, rows))
+
+
 @cached_operators
-def output_head(shape: RankShape, weight: Weight) -> tuple[Operator, ...]:
+def _output_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Final norm and output layer; logits [micro_batch_size, seq_length, vocabulary / tp]."""
     source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
     huggingface = shape.model.transformer_impl is TransformerImpl.TRANSFORMERS
     norm = transformers_norm if huggingface else fused_norm
-    logits = activation(shape, "logits", weight.shape[0])
+    logits = activation(shape, "logits", vocabulary)
     final = norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
     if shape.model.final_logit_softcapping is None:
         read, gather = gather_sequence(shape, Module.OUTPUT_LAYER, normed)
         held = (normed,) if gather else ()
         output = linear(shape, "output", Module.OUTPUT_LAYER, read, logits, bias=False, holds=held)
         return (final, *gather, output)
-    raw = activation(shape, "raw_logits", weight.shape[0])
+    raw = activation(shape, "raw_logits", vocabulary)
     *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
     linear_out = linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
     return final, linear_out, *steps, replace(last, outputs=(logits,))
 
 
 @cached_operators
-def cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+def _cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Logits in fp32, log_softmax, which keeps its output, and the loss. A vocabulary cut by TP
     has its log_softmax step by step (torch 2.13 tensor/parallel/loss.py).
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.layers.weights import norm_weights
 from advisor.models.options import Activation, Normalization
 
 
@@ -137,11 +138,8 @@ def fused_norm(
     statistics = ("mean", "rstd") if layer_norm else ("rstd",)
     rows, width = (*source.shape[:-1], 1), source.shape[-1]
     kept = tuple(Tensor(f"{name}.{statistic}", rows, DType.FP32) for statistic in statistics)
-    weights = [Weight(f"{name}.weight", (width,))]
-    if layer_norm:
-        weights.append(Weight(f"{name}.bias", (width,)))
     operator = pointwise(name, module, (source,), output, saved=(source, *kept))
-    return with_weight_gradients(replace(operator, weights=tuple(weights)))
+    return with_weight_gradients(replace(operator, weights=norm_weights(shape, name, width)))
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:

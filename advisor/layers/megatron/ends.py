@@ -14,56 +14,16 @@ from advisor.layers.operators import (
     Module,
     Operator,
     Tensor,
-    Weight,
     cached_operators,
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
-from advisor.models.options import CrossEntropyFusion, PositionEmbedding
-
-
-def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
-    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut."""
-    model = shape.model
-    rows = model.padded_vocab_size(shape.tp) // shape.tp
-    weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
-    if model.position_embedding_type is PositionEmbedding.LEARNED:
-        rows = model.max_position_embeddings
-        weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
-    return tuple(weights)
-
-
-def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
-    """Final norm, and the output layer unless it is the embedding of the same rank.
-
-    Under multi-token prediction the norm is a member of the chunk with the last layer.
-    """
-    model = shape.model
-    weights: list[Weight] = []
-    if model.mtp_num_layers is None:
-        weights += final_layernorm(shape)[0].weights
-    if not (model.share_embeddings_and_output_weights and holds_embedding):
-        weights.append(_output_weight(shape))
-    return tuple(weights)
-
-
-def _output_weight(shape: RankShape) -> Weight:
-    model = shape.model
-    rows = model.padded_vocab_size(shape.tp) // shape.tp
-    return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
-
-
-def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
-    """Embedding lookup, and its dropout where hidden_dropout > 0."""
-    if not shape.model.transformer_impl.is_eager:
-        return _megatron_embedding(shape)
-    from advisor.layers.eager.ends import embedding_layer
-
-    return embedding_layer(shape, embedding_weights(shape))
+from advisor.layers.weights import embedding_weights, output_weight
+from advisor.models.options import CrossEntropyFusion
 
 
 @cached_operators
-def _megatron_embedding(shape: RankShape) -> tuple[Operator, ...]:
+def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     """Megatron's vocabulary-parallel embedding.
 
     A vocabulary cut by TP keeps the masked token ids and their mask (tensor_parallel/layers.py).
@@ -140,26 +100,13 @@ def final_layernorm(shape: RankShape) -> tuple[Operator, ...]:
     return (norm_operator(shape, Module.FINAL_LAYERNORM, hidden, normed),)
 
 
-def head_operators(shape: RankShape) -> tuple[Operator, ...]:
-    """Final norm, output layer and cross entropy of the last stage."""
-    return tuple(operator for _, operators in head_groups(shape) for operator in operators)
-
-
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
-    """The same by what runs as one: eager torch computes the loss outside the model."""
-    if not shape.model.transformer_impl.is_eager:
-        return (("head", _megatron_head(shape)),)
-    from advisor.layers.eager.ends import cross_entropy, output_head
-
-    weight = _output_weight(shape)
-    return (
-        ("head", output_head(shape, weight)),
-        ("loss", cross_entropy(shape, weight.shape[0])),
-    )
+    """Final norm, output layer and cross entropy of the last stage, which run as one."""
+    return (("head", _head(shape)),)
 
 
 @cached_operators
-def _megatron_head(shape: RankShape) -> tuple[Operator, ...]:
+def _head(shape: RankShape) -> tuple[Operator, ...]:
     if shape.model.mtp_num_layers is not None:
         return _heads_of_every_depth(shape, shape.model.mtp_num_layers)
     norm = final_layernorm(shape)
@@ -224,7 +171,7 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
     """Logits of `source`. In the backward the weight's gradient from the model's own logits waits
     for that of a depth; their sum is a third tensor, made when the logits' gradient is gone, and
     after the last of them what they read."""
-    weight = _output_weight(shape)
+    weight = output_weight(shape)
     rows = weight.shape[0]
     logits = shape.activation(f"logits_{depth}" if depth else "logits", rows)
     gradient = shape.weight_gradient_bytes(weight.num_elements)

@@ -1,8 +1,9 @@
 """LayerNorm and RMSNorm operators."""
 
 from advisor.base.dtypes import DType
-from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
+from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
+from advisor.layers.weights import norm_weights
 from advisor.models.options import Normalization
 
 
@@ -14,10 +15,8 @@ def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tens
     """
     rows, width = source.shape[:-1], source.shape[-1]
     statistics: tuple[str, ...] = ("rstd",)
-    weights = [Weight(f"{module}.weight", (width,))]
     if shape.model.normalization is Normalization.LAYER_NORM:
         statistics = ("mean", "rstd")
-        weights.append(Weight(f"{module}.bias", (width,)))
     saved = tuple(Tensor(f"{output.name}.{name}", rows, DType.FP32) for name in statistics)
     return Operator(
         name=f"{output.name}.norm" if module is Module.QK_LAYERNORM else str(module),
@@ -26,5 +25,5 @@ def norm_operator(shape: RankShape, module: Module, source: Tensor, output: Tens
         inputs=(source,),
         outputs=(output,),
         saved=(source, *saved),
-        weights=tuple(weights),
+        weights=norm_weights(shape, module, width),
     )

@@ -11,7 +11,6 @@ from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.models.layer_kind import LayerKind, Mixer
-from advisor.models.options import TransformerImpl
 
 _CORE = Module.CORE_ATTENTION
 
@@ -39,8 +38,6 @@ def mask_bytes(shape: RankShape) -> int:
     for SDPA, of all sequences together; eager attention has 16-bit ones [micro_batch_size, 1, seq,
     seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
-    if model.transformer_impl is not TransformerImpl.TRANSFORMERS:
-        return 0
     if model.attn_logit_softcapping is not None:
         kinds = 1 if model.window_size is None else 2
         return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.job.layout import ParallelLayout, check_model_fits_layout
-from advisor.layers.megatron.ends import head_operators
 from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
 from advisor.models.options import AttentionBackend
 from advisor.models.presets import load_model, model_names
 from advisor.models.spec import ModelSpec

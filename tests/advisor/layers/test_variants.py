@@ -4,9 +4,9 @@ from msgspec.structs import replace
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import selective
-from advisor.layers.megatron.ends import embedding_operators, head_operators
+from advisor.layers.family import family_of
 from advisor.layers.operators import Module, Operator
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import embedding_operators, head_operators, transformer_layer
 from advisor.layers.transformers.core_attention import mask_bytes
 from advisor.models.layer_kind import DENSE, LayerKind, Mixer
 from advisor.models.layer_pattern import LayerPattern
@@ -121,7 +121,8 @@ def test_eager_scores_and_masked_attention_of_transformers() -> None:
     assert found == kept | {"key_all": 2 * QUERY, "value_all": 2 * QUERY}
     assert mask_bytes(eager) == 2 * bias
     assert "softmax_lse" not in saved_bytes(transformer_layer(eager, WINDOW))
-    assert mask_bytes(toy_shape(LLAMA, window_size=8)) == 0
+    plain = toy_shape(LLAMA, window_size=8)
+    assert family_of(plain.model).mask_bytes(plain) == 0
     assert saved_bytes(flash)["softmax_lse"] == 2 * LSE
 
 

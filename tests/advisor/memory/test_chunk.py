@@ -4,9 +4,8 @@ import pytest
 
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, full, parse_setting, selective
-from advisor.layers.megatron.ends import embedding_operators, head_operators
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import embedding_operators, head_operators, transformer_layer
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
 from advisor.memory.liveness import footprint
 from advisor.models.layer_kind import DENSE

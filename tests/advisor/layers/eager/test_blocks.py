@@ -3,10 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from advisor.layers.megatron.ends import embedding_operators, head_groups, head_operators
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import (
+    embedding_operators,
+    head_groups,
+    head_operators,
+    transformer_layer,
+)
 from advisor.memory.liveness import footprint
 from advisor.models.options import Activation, Normalization, PositionEmbedding, TransformerImpl
 from advisor.models.spec import ModelSpec

@@ -2,13 +2,9 @@ from math import prod
 
 import pytest
 
-from advisor.layers.megatron.ends import (
-    embedding_operators,
-    embedding_weights,
-    head_operators,
-    output_weights,
-)
 from advisor.layers.operators import Module
+from advisor.layers.transformer import embedding_operators, head_operators
+from advisor.layers.weights import embedding_weights, output_weights
 from tests.advisor.toys import GPT, HIDDEN, RSTD, SHARD, saved_bytes, toy_shape
 
 TOKENS = 32 * 2

@@ -8,10 +8,9 @@ from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import Method, full, selective
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, most_layers_of_chunk, pipeline_stages
-from advisor.layers.megatron.ends import head_operators
 from advisor.layers.operators import Module
 from advisor.layers.parameters import parameter_count
-from advisor.layers.transformer import transformer_layer
+from advisor.layers.transformer import head_operators, transformer_layer
 from advisor.memory.static import stage_elements
 from advisor.models.layer_kind import DENSE, Role
 from advisor.plan.flops import model_flops

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import flop_registry  # noqa: E402
 
 from advisor.base.errors import UserError  # noqa: E402
 from advisor.job.layout import ParallelLayout  # noqa: E402
-from advisor.layers.megatron.ends import embedding_operators, head_operators  # noqa: E402
 from advisor.layers.parameters import count_parameters  # noqa: E402
+from advisor.layers.transformer import embedding_operators, head_operators  # noqa: E402
 from advisor.plan.flops import model_flops  # noqa: E402
 from advisor.plan.recompute_plan import kept_tensors  # noqa: E402
 from harness.backends.native import build  # noqa: E402

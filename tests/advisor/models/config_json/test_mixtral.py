@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.models.huggingface.importer import load_huggingface
+from advisor.models.config_json.importer import load_config_json
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 
@@ -80,7 +80,7 @@ QWEN3_30B_A3B = {
 def load(tmp_path: Path, values: dict[str, Any]) -> ModelSpec:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
-    return load_huggingface(path)
+    return load_config_json(path)
 
 
 @pytest.mark.parametrize(

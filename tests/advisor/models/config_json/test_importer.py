@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.layers.parameters import count_parameters
-from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES
-from advisor.models.huggingface.importer import MODEL_TYPES, load_huggingface
-from advisor.models.huggingface.keys import NEUTRAL_KEYS, HuggingFaceConfig
-from advisor.models.huggingface.linear_attention import HYBRID_TYPES
-from advisor.models.huggingface.mixtral import EXPERT_KEYS
+from advisor.models.config_json.deepseek import DEEPSEEK_TYPES
+from advisor.models.config_json.importer import MODEL_TYPES, load_config_json
+from advisor.models.config_json.keys import NEUTRAL_KEYS, HuggingFaceConfig
+from advisor.models.config_json.linear_attention import HYBRID_TYPES
+from advisor.models.config_json.mixtral import EXPERT_KEYS
 from advisor.models.options import Activation
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -171,7 +171,7 @@ def write(folder: Path, values: object) -> Path:
 
 
 def load(folder: Path, values: object, **changes: Any) -> ModelSpec:
-    return load_huggingface(write(folder, values | changes if isinstance(values, dict) else values))
+    return load_config_json(write(folder, values | changes if isinstance(values, dict) else values))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -335,7 +335,7 @@ def test_the_name_is_the_file_or_its_folder(tmp_path: Path) -> None:
     assert load(tmp_path, LLAMA3_8B).name == tmp_path.name
     other = tmp_path / "mine.json"
     other.write_text(json.dumps(LLAMA3_8B))
-    assert load_huggingface(other).name == "mine"
+    assert load_config_json(other).name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -353,14 +353,14 @@ def test_broken_json_is_one_line(tmp_path: Path, content: bytes, says: str) -> N
     path = tmp_path / "config.json"
     path.write_bytes(content)
     with pytest.raises(UserError) as error:
-        load_huggingface(path)
+        load_config_json(path)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file"):
-        load_huggingface(tmp_path / "config.json")
+        load_config_json(tmp_path / "config.json")
 
 
 @given(

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import nearest_divisors, nearest_names
-from advisor.models.huggingface.deepseek import DEEPSEEK_TYPES, read_deepseek
-from advisor.models.huggingface.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
-from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
-from advisor.models.huggingface.linear_attention import HYBRID_TYPES, read_hybrid
-from advisor.models.huggingface.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
-from advisor.models.huggingface.windows import Windows, window_fields
+from advisor.models.config_json.deepseek import DEEPSEEK_TYPES, read_deepseek
+from advisor.models.config_json.gemma import GEMMA2, GEMMA3, LLAMA4, OLMO2, Variant
+from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys, read_config
+from advisor.models.config_json.linear_attention import HYBRID_TYPES, read_hybrid
+from advisor.models.config_json.mixtral import EXPERT_KEYS, ExpertKeys, expert_fields
+from advisor.models.config_json.windows import Windows, window_fields
 from advisor.models.options import Activation, Normalization, PositionEmbedding
 from advisor.models.spec import ModelSpec
 
@@ -136,7 +136,7 @@ _WITH_VISION = ("gemma3", "llama4")
 _PRESETS = {"gpt_oss": "--model gpt_oss_20b or gpt_oss_120b"}
 
 
-def load_huggingface(path: Path) -> ModelSpec:
+def load_config_json(path: Path) -> ModelSpec:
     """The shape in a config.json; UserError names the file, the key and what is wrong with it."""
     config = _of_text(read_config(path))
     model_type = config.get("model_type", str, None)

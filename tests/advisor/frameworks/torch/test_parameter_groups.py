@@ -4,10 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.frameworks.torch.parameter_groups import (
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+    stream_pools,
+)
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import chunk_footprint
 from advisor.memory.static import layer_elements
-from advisor.memory.working_set import Sharding, fsdp_static, fsdp_working_set, stream_pools
 from advisor.models.layer_kind import DENSE
 from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec

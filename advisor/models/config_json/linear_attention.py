@@ -6,8 +6,8 @@ whose defaults stand for keys that are absent.
 
 from typing import Any
 
-from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys
-from advisor.models.huggingface.mixtral import (
+from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
+from advisor.models.config_json.mixtral import (
     AS_BRIDGE_RUNS_EXPERTS,
     ExpertKeys,
     expert_fields,

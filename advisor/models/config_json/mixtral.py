@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from advisor.models.huggingface.keys import HuggingFaceConfig
+from advisor.models.config_json.keys import HuggingFaceConfig
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.options import TokenDispatcher
 

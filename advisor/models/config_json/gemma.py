@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from advisor.models.huggingface.keys import HuggingFaceConfig, keys
-from advisor.models.huggingface.windows import each_nth
+from advisor.models.config_json.keys import HuggingFaceConfig, keys
+from advisor.models.config_json.windows import each_nth
 from advisor.models.layer_pattern import EVERY_LAYER, LayerPattern
 from advisor.models.options import (
     AttentionBackend,

@@ -1,14 +1,14 @@
 import pytest
 
-from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.shape import RankShape
-from advisor.memory.resident import (
+from advisor.frameworks.megatron.buffers import (
     dummy_weight_gradients,
     gemm_workspaces,
     last_inputs,
     process_buffers,
     stage_buffers,
 )
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE
 from tests.advisor.toys import GPT, HIDDEN, SHARD, held, toy_shape
 

@@ -6,8 +6,8 @@ deepseek-ai/DeepSeek-V3 and moonshotai/Kimi-K2-Base. Shapes are required: no val
 
 from typing import Any
 
-from advisor.models.huggingface.keys import SHAPE_KEYS, HuggingFaceConfig, keys
-from advisor.models.huggingface.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
+from advisor.models.config_json.keys import SHAPE_KEYS, HuggingFaceConfig, keys
+from advisor.models.config_json.mixtral import AS_BRIDGE_RUNS_EXPERTS, group_fields
 from advisor.models.layer_pattern import LayerPattern
 from advisor.models.options import (
     Activation,

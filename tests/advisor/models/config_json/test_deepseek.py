@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
-from tests.advisor.models.huggingface.test_importer import load
+from tests.advisor.models.config_json.test_importer import load
 
 _COMMON: dict[str, Any] = {
     "attention_bias": False,

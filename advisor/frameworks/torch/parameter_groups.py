@@ -1,0 +1,263 @@
+"""What FSDP2 gathers and reduces beside each block of a model, and what it holds of the parameters.
+
+It gathers one group of parameters at a time and reduces its gradients when the group has gone back.
+Source: torch 2.13 distributed/fsdp/_fully_shard/_fsdp_param_group.py and _fsdp_collectives.py (run
+on fake tensors and a fake process group in tests/oracles).
+"""
+
+from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from advisor.base.dtypes import DType
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.layers.weights import embedding_weights, output_weights
+from advisor.memory.static import (
+    StaticMemory,
+    layer_elements,
+    num_elements,
+    stage_expert_elements,
+)
+from advisor.memory.working_set import ShardingOverhead, WorkingSet
+
+_ADAM_MOMENTS = 2
+
+
+class Sharding(Struct, frozen=True, kw_only=True):
+    """How FSDP2 is applied.
+
+    ranks: over which parameters are cut, and expert_ranks those of routed experts under expert
+    parallelism, which are groups of their own inside a layer's. reshards: whether a group is freed
+    after its forward and gathered again for its backward. root_holds_ends: embedding, final norm
+    and output layer are the root's group, which is never freed between the passes; else two groups
+    of their own.
+    reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
+    there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
+    """
+
+    ranks: int
+    expert_ranks: int = 0
+    reshards: bool = True
+    root_holds_ends: bool = False
+    reduce_dtype: DType = DType.FP32
+    accumulates: bool = False
+    accumulates_whole: bool = False
+
+    def gathered(self, elements: int) -> int:
+        """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
+        return elements * DType.BF16.itemsize
+
+    def reduced(self, elements: int) -> int:
+        """Bytes of the input of a group's reduce-scatter, in `reduce_dtype`."""
+        return elements * self.reduce_dtype.itemsize
+
+    def shard(self, elements: int, experts: int = 0) -> int:
+        """Bytes of a group's fp32 parameters, or of their gradients, on one rank; `experts` of
+        `elements` are routed experts'."""
+        own = experts if self.expert_ranks else 0
+        shards = -(-(elements - own) // self.ranks)
+        if own:
+            shards += -(-own // self.expert_ranks)
+        return shards * DType.FP32.itemsize
+
+
+def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMemory:
+    """fp32 shards of the parameters and of Adam's moments; gathered 16-bit parameters that stay.
+
+    Gradients are counted where they outlive a microbatch; else they come with the backward.
+    """
+    shard = sharding.shard(elements, experts)
+    gradients = shard if sharding.accumulates else 0
+    if sharding.accumulates_whole:
+        gradients = sharding.reduced(elements)
+    stays = 0 if sharding.reshards else sharding.gathered(elements)
+    return StaticMemory(
+        weights=shard + stays,
+        gradients=gradients,
+        optimizer=_ADAM_MOMENTS * shard,
+    )
+
+
+def stream_pools(shape: RankShape, sharding: Sharding) -> int:
+    """Bytes that the allocator keeps for FSDP2's own streams while the computing one has its peak.
+
+    All-gathers and reduce-scatters allocate on streams of their own (FSDPCommContext), and torch's
+    caching allocator gives a block back to the stream that it came from alone: the largest group's
+    buffers, and the gradient shards, which the reduce-scatter stream writes.
+    """
+    ends = (
+        num_elements(embedding_weights(shape)),
+        num_elements(
+            output_weights(shape, holds_embedding=shape.model.share_embeddings_and_output_weights)
+        ),
+    )
+    layers = _Layers.of(shape)
+    largest = max(layers.largest, sum(ends) if sharding.root_holds_ends else max(ends))
+    shards = 0 if sharding.accumulates else sharding.shard(layers.all + sum(ends), layers.experts)
+    return sharding.gathered(largest) + sharding.reduced(largest) + shards
+
+
+class _Layers(Struct, frozen=True):
+    """Elements of a model's layers: of the largest, and the experts in it; of all, and theirs."""
+
+    number: int
+    largest: int
+    experts_of_largest: int
+    all: int
+    experts: int
+
+    @staticmethod
+    def of(shape: RankShape) -> "_Layers":
+        """Those of the whole model."""
+        kinds = shape.model.layer_kinds
+        each = {kind: layer_elements(shape, kind) for kind in dict.fromkeys(kinds)}
+        largest = max(each, key=lambda kind: each[kind])
+        of_largest, experts = (
+            stage_expert_elements(shape, (ModelChunk(layers),)) for layers in ((largest,), kinds)
+        )
+        total = sum(each[kind] for kind in kinds)
+        return _Layers(len(kinds), each[largest], of_largest, total, experts)
+
+
+@lru_cache(maxsize=1024)
+def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
+    """Beside each block. Where layers differ, the largest stands for each, and leaves the mean.
+
+    Forward: the gathered parameters of a group, and the all-gather's output, which is freed when
+    the next group's is there. Backward: its own, the all-gather of the group that goes back next,
+    and the reduce-scatter's input of the group that went back before.
+    """
+    layers = _Layers.of(shape)
+    layer = layers.largest
+    embedding = num_elements(embedding_weights(shape))
+    tied = shape.model.share_embeddings_and_output_weights
+    head = num_elements(output_weights(shape, holds_embedding=tied))
+    if sharding.root_holds_ends or tied:
+        found = _root_holds_ends(layer, embedding, head, sharding)
+    else:
+        found = _groups_of_their_own(layer, embedding, head, sharding)
+    if sharding.expert_ranks:
+        found = _with_groups_of_experts(found, layers, sharding)
+    elements = layers.all + embedding + head
+    return replace(
+        _with_left(found, layers, embedding, head, sharding),
+        step=0 if sharding.accumulates else sharding.shard(elements, layers.experts),
+    )
+
+
+def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Sharding) -> WorkingSet:
+    """Under expert parallelism a layer's experts are gathered and reduced by themselves.
+
+    Their reduce-scatter begins inside the layer's backward, where gathered experts and 16-bit
+    gradients make room for it, beside its output, the gradients' shards; it is through when the
+    rest of the layer is reduced, so that the layer below finds that alone. What is gathered is cut
+    over fewer ranks: the part that a rank gives is a buffer as well.
+    """
+    experts = layers.experts_of_largest
+    given = -(-experts // sharding.expert_ranks)
+    less = sharding.reduced(experts) - given * DType.FP32.itemsize
+
+    def apart(beside: ShardingOverhead, above: int) -> ShardingOverhead:
+        return replace(
+            beside,
+            entry=beside.entry + given * DType.BF16.itemsize,
+            backward=beside.backward - above,
+        )
+
+    return replace(
+        found,
+        first_layer=apart(found.first_layer, less),
+        layer=apart(found.layer, less),
+        last_layer=apart(found.last_layer, 0),
+    )
+
+
+def _layer(sharding: Sharding, layer: int, below: int, above: int) -> ShardingOverhead:
+    """A layer beside the all-gather of `below` elements and the reduce-scatter of `above`.
+
+    When it enters its forward, the last group's all-gather output is there as well.
+    """
+    gathered, reduced = sharding.gathered(layer), sharding.reduced(above)
+    if not sharding.reshards:
+        return ShardingOverhead(entry=2 * gathered, forward=gathered, backward=reduced)
+    return ShardingOverhead(
+        entry=3 * gathered,
+        forward=2 * gathered,
+        backward=gathered + sharding.gathered(below) + reduced,
+    )
+
+
+def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
+    return replace(
+        beside,
+        entry=beside.entry + forward,
+        forward=beside.forward + forward,
+        backward=beside.backward + backward,
+    )
+
+
+def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
+    """torchtitan: tok_embeddings is a group, norm and output are one that is not freed between the
+    passes (apply_fsdp)."""
+    gathers = 1 if sharding.reshards else 0
+    first, last = sharding.gathered(embedding), sharding.gathered(head) * gathers
+    return WorkingSet(
+        embedding=ShardingOverhead(
+            forward=first * (1 + gathers),
+            backward=max(first * gathers + sharding.reduced(layer), sharding.reduced(embedding)),
+        ),
+        first_layer=_layer(sharding, layer, embedding, layer),
+        layer=_layer(sharding, layer, layer, layer),
+        last_layer=_layer(sharding, layer, layer, head),
+        head=ShardingOverhead(
+            forward=last + sharding.gathered(head),
+            backward=last + sharding.gathered(layer) * gathers,
+        ),
+        loss=ShardingOverhead(forward=last, backward=last),
+    )
+
+
+def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
+    """The root's group is gathered from the first forward to the last backward; the gradient of the
+    output layer waits there for the embedding's."""
+    ends = embedding + head
+    gathers = 1 if sharding.reshards else 0
+    root = sharding.gathered(ends) * gathers
+    waiting = root + sharding.gathered(head)
+    return WorkingSet(
+        embedding=ShardingOverhead(
+            forward=root + sharding.gathered(ends),
+            backward=max(
+                waiting + sharding.reduced(layer), sharding.gathered(head) + sharding.reduced(ends)
+            ),
+        ),
+        first_layer=_more(_layer(sharding, layer, 0, layer), root, waiting),
+        layer=_more(_layer(sharding, layer, layer, layer), root, waiting),
+        last_layer=_more(_layer(sharding, layer, layer, 0), root, waiting),
+        head=ShardingOverhead(
+            forward=root + sharding.gathered(layer),
+            backward=root + sharding.gathered(layer) * gathers,
+        ),
+        loss=ShardingOverhead(forward=root, backward=root),
+    )
+
+
+def _with_left(
+    found: WorkingSet, layers: _Layers, embedding: int, head: int, sharding: Sharding
+) -> WorkingSet:
+    mean = _left(layers.all // layers.number, sharding, layers.experts // layers.number)
+    left = {
+        "embedding": _left(embedding, sharding),
+        "first_layer": mean,
+        "layer": mean,
+        "last_layer": mean,
+        "head": _left(head, sharding),
+    }
+    return replace(found, **{name: replace(getattr(found, name), left=left[name]) for name in left})
+
+
+def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:
+    shards = 0 if sharding.accumulates else sharding.shard(elements, experts)
+    return shards - (0 if sharding.reshards else sharding.gathered(elements))

@@ -1,0 +1,57 @@
+"""What a family of layers says of itself, and which one a model's layers are of.
+
+A family is a folder beside this file. Its ``__init__`` names the values of transformer_impl that it
+stands for (IMPLEMENTATIONS), its ``family.py`` holds FAMILY; what no model needs is not imported.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from advisor.layers.operators import Operator
+from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import LayerKind
+from advisor.models.model_fields import ModelFields
+from advisor.models.options import TransformerImpl
+
+
+def _no_mask(shape: RankShape) -> int:
+    """Attention needs none."""
+    return 0
+
+
+class LayerFamily(Struct, frozen=True, kw_only=True):
+    """How the modules of one package write the parts of a model.
+
+    source: the package. layer, embedding: operators of one layer, and of what comes before the
+    first. head: those behind the last, by what runs as one. mask_bytes: of the attention masks that
+    the model makes for all its layers.
+    """
+
+    source: str
+    layer: Callable[[RankShape, LayerKind], tuple[Operator, ...]]
+    embedding: Callable[[RankShape], tuple[Operator, ...]]
+    head: Callable[[RankShape], tuple[tuple[str, tuple[Operator, ...]], ...]]
+    mask_bytes: Callable[[RankShape], int] = _no_mask
+
+
+_LOADED: Final[dict[TransformerImpl, LayerFamily]] = {}
+
+
+def family_of(model: ModelFields) -> LayerFamily:
+    """The family that the model's transformer_impl names."""
+    found = _LOADED.get(model.transformer_impl)
+    return _load(model.transformer_impl) if found is None else found
+
+
+def _load(impl: TransformerImpl) -> LayerFamily:
+    for path in sorted(Path(__file__).parent.glob("*/family.py")):
+        package = f"{__package__}.{path.parent.name}"
+        if impl in import_module(package).IMPLEMENTATIONS:
+            family: LayerFamily = import_module(f"{package}.family").FAMILY
+            _LOADED[impl] = family
+            return family
+    raise LookupError(f"no folder of {__package__} stands for transformer_impl {impl}")

@@ -1,0 +1,16 @@
+"""The modelling code of Hugging Face's transformers."""
+
+from typing import Final
+
+from advisor.layers.eager.ends import embedding_operators, head_groups
+from advisor.layers.family import LayerFamily
+from advisor.layers.transformers.block import transformers_layer
+from advisor.layers.transformers.core_attention import mask_bytes
+
+FAMILY: Final = LayerFamily(
+    source="transformers",
+    layer=transformers_layer,
+    embedding=embedding_operators,
+    head=head_groups,
+    mask_bytes=mask_bytes,
+)

@@ -1,0 +1,45 @@
+"""Weights that every family of layers has alike: of norms, of the vocabulary."""
+
+from advisor.layers.operators import Module, Weight
+from advisor.layers.shape import RankShape
+from advisor.models.options import Normalization, PositionEmbedding
+
+
+def norm_weights(shape: RankShape, name: str, width: int) -> tuple[Weight, ...]:
+    """Scale [width] of a norm, and LayerNorm's bias."""
+    scale = Weight(f"{name}.weight", (width,))
+    if shape.model.normalization is Normalization.LAYER_NORM:
+        return scale, Weight(f"{name}.bias", (width,))
+    return (scale,)
+
+
+def embedding_weights(shape: RankShape) -> tuple[Weight, ...]:
+    """Word embeddings [padded vocabulary / tp, hidden_size]; learned positions are not cut."""
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    weights = [Weight("word_embeddings.weight", (rows, model.hidden_size), True)]
+    if model.position_embedding_type is PositionEmbedding.LEARNED:
+        rows = model.max_position_embeddings
+        weights.append(Weight("position_embeddings.weight", (rows, model.hidden_size)))
+    return tuple(weights)
+
+
+def output_weights(shape: RankShape, *, holds_embedding: bool) -> tuple[Weight, ...]:
+    """Final norm, and the output layer unless it is the embedding of the same rank.
+
+    Under multi-token prediction the norm is a member of the chunk with the last layer.
+    """
+    model = shape.model
+    weights: tuple[Weight, ...] = ()
+    if model.mtp_num_layers is None:
+        weights += norm_weights(shape, Module.FINAL_LAYERNORM, model.hidden_size)
+    if not (model.share_embeddings_and_output_weights and holds_embedding):
+        weights += (output_weight(shape),)
+    return weights
+
+
+def output_weight(shape: RankShape) -> Weight:
+    """The output layer [padded vocabulary / tp, hidden_size]."""
+    model = shape.model
+    rows = model.padded_vocab_size(shape.tp) // shape.tp
+    return Weight("output_layer.weight", (rows, model.hidden_size), True, True)
