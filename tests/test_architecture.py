@@ -2,14 +2,20 @@
 importing loads."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from advisor.frameworks.megatron.labels import ORDER
+from advisor.frameworks.megatron.offload import REGIONS
+from advisor.frameworks.megatron.revisions import MEGATRON_BRIDGE, MEGATRON_CORE, NEMO
 
 ROOT = Path(__file__).parents[1]
 HEAVY = (
@@ -117,6 +123,7 @@ SAME_ROLE = frozenset(
         "core_attention",
         "ends",
         "experts",
+        "family",
         "figures",
         "flags",
         "golden",
@@ -212,3 +219,91 @@ def test_functions_from_request_to_job_tell_one_story(module: str) -> None:
         branches = sum(isinstance(node, BRANCHES) for node in ast.walk(function))
         assert lines <= MOST_LINES, f"{module}.{function.name} has {lines} lines"
         assert branches <= MOST_BRANCHES, f"{module}.{function.name} has {branches} branches"
+
+
+# A framework's name in any spelling, also within a longer word; nemo is not nemotron, a model.
+FRAMEWORK = re.compile(
+    r"megatron|mcore|bridge|nemo(?!tron)|titan|fsdp|deepspeed|hugging_?face|accelerate"
+    r"|(?<![a-z])transformers",
+    re.IGNORECASE,
+)
+RELEASES = frozenset(one.version for one in (*MEGATRON_CORE, *MEGATRON_BRIDGE, *NEMO))
+RELEASE = re.compile(r"(\d+\.\d+)(?:\.\d+)?")
+# What Megatron calls parts of a layer where it recomputes or offloads them; mlp and moe are also
+# what everybody calls them, and count in the spelling of a setting alone.
+LABELS = frozenset((*ORDER, *REGIONS))
+COMMON = {"mlp", "moe"}
+SPELT = re.compile(rf"(?:selective:|offload=|modules[ =])((?:(?:{'|'.join(LABELS)})\b[, ]?)+)")
+# Where the frameworks' names are at home.
+THEIR_FOLDERS = ("advisor.frameworks", "advisor.models.config_json", "harness.backends")
+THEIR_FOLDERS += ("harness.logs",)
+FAMILIES = tuple(
+    f"advisor.layers.{path.parent.name}"
+    for path in (ROOT / "advisor" / "layers").glob("*/__init__.py")
+)
+HELP = "the help of a command says what it takes, in its user's words"
+ALLOWED: dict[str, tuple[str, set[str]]] = {
+    "advisor.cli.help": (
+        HELP,
+        {
+            *("megatron", "bridge", "nemo", "titan", "fsdp", "deepspeed"),
+            *("huggingface", "accelerate", "core_attn", "mlp"),
+        },
+    ),
+    "advisor.cli.subcommands": (
+        HELP,
+        {"megatron", "bridge", "nemo", "titan", "deepspeed", "accelerate", "core_attn", "mlp"},
+    ),
+    "harness.cli.golden": (HELP, {"megatron", "bridge"}),
+    "harness.cli.ingest": (HELP, {"megatron", "bridge", "nemo", "titan", "deepspeed", "mlp"}),
+    "harness.cli.rehearse": (HELP, {"megatron", "mlp"}),
+    "harness.cli.run": (HELP, {"megatron", "bridge"}),
+    "advisor.models.options": (
+        "a value of model.transformer_impl, in files of models and in JSON",
+        {"transformers"},
+    ),
+    "harness.trial.trial": ("a value of backend=, in requests and in result.json", {"megatron"}),
+    "harness.report.evidence": ("a report cites whose convention its FLOPs follow", {"megatron"}),
+}
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """Identifiers, imports and string literals of a module, but for docstrings."""
+    docstrings = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and id(node) not in docstrings:
+                yield node.value
+            continue
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            word = getattr(node, field, None)
+            if isinstance(word, str):
+                yield word
+
+
+def _names_of_frameworks(module: str) -> set[str]:
+    found = set()
+    for text in _texts(ast.parse(_modules()[module].read_text())):
+        found |= {match[0].lower() for match in FRAMEWORK.finditer(text)}
+        found |= {text} & (LABELS - COMMON)
+        release = RELEASE.fullmatch(text)
+        found |= {release[1]} & RELEASES if release else set()
+        found |= {word for match in SPELT.finditer(text) for word in re.findall(r"\w+", match[1])}
+    return found
+
+
+def _is_theirs(module: str) -> bool:
+    return f"{module}.".startswith(tuple(f"{folder}." for folder in (*THEIR_FOLDERS, *FAMILIES)))
+
+
+@pytest.mark.parametrize("module", [name for name in _modules() if not _is_theirs(name)])
+def test_a_framework_is_named_in_its_own_folders_alone(module: str) -> None:
+    """Its name, a release or a label of its modules, anywhere but in docstrings."""
+    _, allowed = ALLOWED.get(module, ("", set()))
+    assert _names_of_frameworks(module) == allowed
