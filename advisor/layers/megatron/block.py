@@ -8,12 +8,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.layers.megatron.attention import attention_operators
 from advisor.layers.megatron.ends import final_layernorm
-from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
-from advisor.layers.megatron.latent_attention import latent_attention_operators
-from advisor.layers.megatron.mamba import mamba_operators
 from advisor.layers.megatron.mlp import mlp_operators
-from advisor.layers.megatron.moe.layer import moe_operators
-from advisor.layers.megatron.mtp import mtp_final_layernorm, mtp_projection
 from advisor.layers.megatron.norms import norm_operator
 from advisor.layers.operators import (
     LAYER_INPUT,
@@ -36,6 +31,8 @@ def megatron_layer(shape: RankShape, kind: LayerKind) -> tuple[Operator, ...]:
         shape = replace(shape, precision=Precision.BF16)
     if kind.role is Role.LAYER:
         return _decoder_layer(shape, kind, shape.hidden(LAYER_INPUT))
+    from advisor.layers.megatron.mtp import mtp_final_layernorm, mtp_projection
+
     before, layer_input = mtp_projection(shape, LAYER_INPUT)
     layer = _decoder_layer(shape, kind, layer_input)
     return (*before, *layer, mtp_final_layernorm(shape, layer[-1].outputs[0]))
@@ -59,15 +56,7 @@ def _mixer(
     shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
 ) -> tuple[Operator, ...]:
     normed = shape.hidden("input_layernorm_out")
-    match kind.mixer:
-        case Mixer.GATED_DELTA_NET:
-            mixer = gated_delta_net_operators(shape, normed)
-        case Mixer.MAMBA:
-            mixer = mamba_operators(shape, normed)
-        case _ if shape.model.multi_latent_attention:
-            mixer = latent_attention_operators(shape, normed)
-        case _:
-            mixer = attention_operators(shape, normed, kind)
+    mixer = _mixer_operators(shape, kind, normed)
     if shape.model.norm_placement.behind:
         mixer = _with_post_norm(shape, Module.POST_ATTENTION_LAYERNORM, mixer)
     residual = Module.MAMBA_BDA if kind.mixer is Mixer.MAMBA else Module.SELF_ATTN_BDA
@@ -78,12 +67,28 @@ def _mixer(
     )
 
 
+def _mixer_operators(shape: RankShape, kind: LayerKind, normed: Tensor) -> tuple[Operator, ...]:
+    """The mixer alone; the rarer ones are imported for the models that have them."""
+    if kind.mixer is Mixer.GATED_DELTA_NET:
+        from advisor.layers.megatron.gated_delta_net import gated_delta_net_operators
+
+        return gated_delta_net_operators(shape, normed)
+    if kind.mixer is Mixer.MAMBA:
+        from advisor.layers.megatron.mamba import mamba_operators
+
+        return mamba_operators(shape, normed)
+    if shape.model.multi_latent_attention:
+        from advisor.layers.megatron.latent_attention import latent_attention_operators
+
+        return latent_attention_operators(shape, normed)
+    return attention_operators(shape, normed, kind)
+
+
 def _feed_forward(
     shape: RankShape, kind: LayerKind, source: Tensor, output: Tensor
 ) -> tuple[Operator, ...]:
     normed = shape.hidden("pre_mlp_layernorm_out")
-    has_experts = kind.feed_forward is FeedForward.MOE
-    mlp = (moe_operators if has_experts else mlp_operators)(shape, normed)
+    mlp = _feed_forward_operators(shape, kind, normed)
     if shape.model.norm_placement.behind:
         mlp = _with_post_norm(shape, Module.POST_MLP_LAYERNORM, mlp)
     return (
@@ -91,6 +96,16 @@ def _feed_forward(
         *mlp,
         _bias_dropout_add(shape, Module.MLP_BDA, mlp[-1].outputs[0], source, output),
     )
+
+
+def _feed_forward_operators(
+    shape: RankShape, kind: LayerKind, normed: Tensor
+) -> tuple[Operator, ...]:
+    if kind.feed_forward is not FeedForward.MOE:
+        return mlp_operators(shape, normed)
+    from advisor.layers.megatron.moe.layer import moe_operators
+
+    return moe_operators(shape, normed)
 
 
 def _with_post_norm(

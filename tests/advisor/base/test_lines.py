@@ -50,7 +50,7 @@ def test_a_damaged_file_is_read_up_to_the_damage(tmp_path: Path) -> None:
     assert found.damaged
     assert found.findings[0].occurrences > 9_000
     pages = [diagnosis_page(found.findings, damaged=damaged) for damaged in (True, False)]
-    assert len(pages[0].renderables) == len(pages[1].renderables) + 1  # type: ignore[union-attr]
+    assert len(pages[0].blocks) == len(pages[1].blocks) + 1
 
 
 def test_a_prefix_of_more_digits_than_any_rank_is_text() -> None:

@@ -1,0 +1,60 @@
+"""What an answer loads: counted, for a count does not depend on the machine. The time is in
+tests/benchmarks/bench_startup.py."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_architecture import HEAVY
+
+ANSWER = (
+    "import io, sys, contextlib\n"
+    "from advisor.cli.main import main\n"
+    "with contextlib.redirect_stdout(io.StringIO()):\n"
+    "    main({words!r}.split())\n"
+    "print(*sys.modules)"
+)
+DENSE = "--model llama3_70b --gpus 32xH100"
+MOST_MODULES = 180
+"""Of ours, for a dense model: 175 when this was written, of 307 that there are."""
+NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
+OF_OTHERS = (
+    "advisor.models.config_json.importer",
+    "advisor.layers.megatron.mamba",
+    "advisor.layers.megatron.latent_attention",
+    "advisor.layers.torchtitan",
+    "advisor.layers.transformers",
+    "advisor.frameworks.torchtitan",
+    "advisor.frameworks.deepspeed",
+    "advisor.frameworks.huggingface",
+    "advisor.reading",
+    "advisor.lint",
+    "advisor.diagnose",
+)
+"""What a dense model under Megatron needs nothing of."""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> list[str]:
+    """Modules of a fresh process that has printed the page."""
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWER.format(words=DENSE)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_an_answer_loads_few_of_our_modules(loaded: list[str]) -> None:
+    ours = [name for name in loaded if name.startswith("advisor")]
+    assert len(ours) <= MOST_MODULES
+
+
+def test_an_answer_loads_no_other_model_or_framework(loaded: list[str]) -> None:
+    assert not [name for name in loaded if name.startswith(OF_OTHERS)]
+
+
+def test_an_answer_loads_nothing_heavy(loaded: list[str]) -> None:
+    assert not NOT_FOR_A_PAGE & {*loaded, *(name.partition(".")[0] for name in loaded)}
