@@ -106,7 +106,7 @@ def draw() -> None:
             for column, name in enumerate(row)
         }
         for name, others in near.items():
-            for other in others:
+            for other in sorted(others):
                 axis.annotate(
                     "",
                     at[other],
