@@ -137,6 +137,7 @@ SAME_ROLE = frozenset(
         "moe",
         "nemo",
         "norms",
+        "options",
         "plan",
         "reader",
         "router",

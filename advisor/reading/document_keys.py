@@ -18,13 +18,16 @@ _FALSE: Final = ("false", "no", "0", "off", "f", "n")
 class Keys(Struct, kw_only=True):
     """Values by key, `section.key` where they nest; `place` is that of the whole.
 
-    faults: what the document's own format refuses.
+    faults: what the document's own format refuses. about: what kind of document it is, by its
+    reader. release, num_gpus: under which it is checked.
     """
 
     place: Place
     values: dict[str, ReadValue] = field(default_factory=dict)
     faults: tuple[tuple[str, Place], ...] = ()
     about: dict[str, str] = field(default_factory=dict)
+    release: str = ""
+    num_gpus: int | None = None
 
     def put(self, key: str, value: Any, place: Place, written: str = "") -> None:
         """Store a value."""
@@ -48,8 +51,8 @@ class Keys(Struct, kw_only=True):
         return whole(self.get(key))
 
     def under(self, section: str) -> Iterator[str]:
-        """Names directly below a section."""
-        start = f"{section}."
+        """Names directly below a section; of no section those at the top."""
+        start = f"{section}." if section else ""
         names = (key[len(start) :] for key in self.values if key.startswith(start))
         yield from dict.fromkeys(name.partition(".")[0] for name in names)
 
@@ -63,6 +66,26 @@ class Keys(Struct, kw_only=True):
                 if name.startswith(f"{key}."):
                     return value.place
         return self.place
+
+    def means(self, key: str, value: Any) -> ReadValue:
+        """`value` of a field of ours, as what is written at `key` means it."""
+        given = self.values[key]
+        return ReadValue(value=value, written=given.written, place=given.place)
+
+    def error(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
+        """What is refused, at the first of the keys `at` that is given."""
+        return self.finding(Level.ERROR, rule, reason, fix, source, *at)
+
+    def warning(self, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
+        """What is for nothing, or another thing than it says."""
+        return self.finding(Level.WARNING, rule, reason, fix, source, *at)
+
+    def finding(
+        self, level: Level, rule: str, reason: str, fix: str, source: str, *at: str
+    ) -> Finding:
+        """A finding of any level."""
+        place = self.where(*at)
+        return Finding(level=level, rule=rule, reason=reason, fix=fix, source=source, place=place)
 
 
 def known(value: Any) -> bool:
@@ -115,12 +138,3 @@ def put_mapping(keys: Keys, values: Mapping[str, Any], place: Place, *path: str)
 def near(name: str, names: Iterable[str], cutoff: float = 0.75) -> str:
     """The known name that is meant, or empty."""
     return next(iter(get_close_matches(name, list(names), 1, cutoff)), "")
-
-
-def finding(
-    keys: Keys, level: Level, rule: str, reason: str, fix: str, source: str, *at: str
-) -> Finding:
-    """A finding at the first of the keys `at` that is given."""
-    return Finding(
-        level=level, rule=rule, reason=reason, fix=fix, source=source, place=keys.where(*at)
-    )

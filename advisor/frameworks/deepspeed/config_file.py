@@ -7,17 +7,13 @@ runtime/activation_checkpointing/config.py, runtime/pipe/engine.py.
 import json
 from typing import Any, Final
 
+from advisor.frameworks.deepspeed.options import SHARDINGS
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 
-STAGES: Final = {
-    DataParallelSharding.NONE: 0,
-    DataParallelSharding.OPTIMIZER: 1,
-    DataParallelSharding.GRADIENTS: 2,
-    DataParallelSharding.FULL: 3,
-}
+STAGES: Final = {sharding: stage for stage, sharding in SHARDINGS.items()}
 
 
 def deepspeed_config(setting: TorchSetting, job: Job) -> str:

@@ -5,336 +5,146 @@ utils/constants.py, commands/config/config_args.py.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from advisor.reading.document_keys import Keys, finding, known, near
+from advisor.frameworks.deepspeed.checks import DEVICES, OFFLOAD_SOURCE, ZERO_SOURCE
+from advisor.frameworks.huggingface.options import (
+    DEEPSPEED,
+    FILE,
+    FSDP,
+    INSIDE,
+    INSIDE_OFFLOAD,
+    RESHARD,
+)
+from advisor.frameworks.torch.key_options import names_in
+from advisor.reading.document_keys import Keys, known, near, whole
+from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
 from advisor.reading.read_configuration import Finding, Level
 
-FSDP: Final = "fsdp_config"
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
-_POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
-_STRATEGIES: Final = (
-    "FULL_SHARD",
-    "SHARD_GRAD_OP",
-    "NO_SHARD",
-    "HYBRID_SHARD",
-    "HYBRID_SHARD_ZERO2",
-)
-_STATE: Final = ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT")
-_PREFETCH: Final = ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH")
-_DEVICES: Final = ("none", "cpu", "nvme")
+POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
+_STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
+_CHOICES: Final = {
+    "fsdp_auto_wrap_policy": POLICIES,
+    "fsdp_sharding_strategy": tuple(_STRATEGIES.split()),
+    "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
+    "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
+}
+_PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 _TYPES: Final = (
-    "NO",
-    "MULTI_CPU",
-    "MULTI_GPU",
-    "MULTI_NPU",
-    "MULTI_MLU",
-    "MULTI_SDAA",
-    "MULTI_MUSA",
-    "MULTI_XPU",
-    "DEEPSPEED",
-    "FSDP",
-    "XLA",
-    "TPU",
-    "MEGATRON_LM",
-    "MULTI_HPU",
-    "MULTI_NEURON",
-)
-TOP: Final = (
-    "compute_environment",
-    "distributed_type",
-    "mixed_precision",
-    "use_cpu",
-    "debug",
-    "num_processes",
-    "machine_rank",
-    "num_machines",
-    "gpu_ids",
-    "main_process_ip",
-    "main_process_port",
-    "rdzv_backend",
-    "same_network",
-    "main_training_function",
-    "enable_cpu_affinity",
-    "fp8_config",
-    "deepspeed_config",
-    "fsdp_config",
-    "parallelism_config",
-    "megatron_lm_config",
-    "mpirun_config",
-    "downcast_bf16",
-    "tpu_name",
-    "tpu_zone",
-    "tpu_use_cluster",
-    "tpu_use_sudo",
-    "tpu_env",
-    "tpu_vm",
-    "command_file",
-    "commands",
-    "dynamo_config",
-    "dynamo_backend",
-    "fp16",
-)
-_FSDP_KEYS: Final = (
-    "fsdp_version",
-    "fsdp_offload_params",
-    "fsdp_min_num_params",
-    "fsdp_sharding_strategy",
-    "fsdp_reshard_after_forward",
-    "fsdp_auto_wrap_policy",
-    "fsdp_transformer_layer_cls_to_wrap",
-    "fsdp_backward_prefetch",
-    "fsdp_backward_prefetch_policy",
-    "fsdp_state_dict_type",
-    "fsdp_forward_prefetch",
-    "fsdp_use_orig_params",
-    "fsdp_cpu_ram_efficient_loading",
-    "fsdp_sync_module_states",
-    "fsdp_activation_checkpointing",
-    "fsdp_activation_checkpointing_offload",
-    "fsdp_ignored_modules",
-    "fsdp_limit_all_gathers",
-)
-_FILE_ALONE: Final = (
-    "gradient_accumulation_steps",
-    "gradient_clipping",
-    "zero_stage",
-    "offload_optimizer_device",
-    "offload_param_device",
-    "zero3_save_16bit_model",
+    *("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA"),
+    *("MULTI_XPU", "DEEPSPEED", "FSDP", "XLA", "TPU", "MEGATRON_LM", "MULTI_HPU", "MULTI_NEURON"),
 )
 
 
 def findings(keys: Keys) -> Iterator[Finding]:
     """Everything to be said of the file, or of the same options."""
-    yield from _top(keys)
-    yield from _names(keys)
-    yield from _choices(keys)
+    if keys.about["kind"] == "file":
+        yield from _top(keys)
+    names, reason = names_in(FILE, FSDP), f"{FSDP} has no such key, and it is passed over"
+    yield from unknown_names(
+        keys,
+        FSDP,
+        names,
+        reason,
+        "accelerate 1.15.0 commands/launch.py",
+        level=Level.WARNING,
+        cutoff=0.6,
+        also=[name.removeprefix("fsdp_") for name in names],
+    )
+    for name, legal in _CHOICES.items():
+        yield from no_choice(
+            keys, f"{FSDP}.{name}", legal, _CONSTANTS, cutoff=0.4, fold=str.upper, also=("NONE",)
+        )
     yield from _fsdp(keys)
+    yield from _checkpointing(keys)
     yield from _deepspeed(keys)
 
 
-def _error(keys: Keys, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
-    return finding(keys, Level.ERROR, rule, reason, fix, source, *at)
-
-
 def _top(keys: Keys) -> Iterator[Finding]:
-    if keys.about.get("kind") != "file":
-        return
-    for name in dict.fromkeys(key.split(".")[0] for key in keys.values):
-        if name not in TOP:
-            meant = near(name, TOP, 0.6)
-            yield _error(
-                keys,
-                "unknown_key",
-                f"{name}: the config file had unknown keys",
-                f"did you mean {meant}?" if meant else "drop it",
-                _CONFIG,
-                name,
-            )
-    kind = keys.get("distributed_type")
+    known, reason = names_in(FILE), "the config file had unknown keys"
+    yield from unknown_names(keys, "", known, reason, _CONFIG, cutoff=0.6)
+    kind, rule = keys.get("distributed_type"), "distributed_type"
     if kind is not None and str(kind) not in (*_TYPES, "False"):
         meant = near(str(kind).upper(), _TYPES, 0.4)
-        yield _error(
-            keys,
-            "distributed_type",
-            f"distributed_type = {kind} is not known",
-            f"did you mean {meant}?",
-            _CONFIG,
-            "distributed_type",
-        )
-    precision = keys.get("mixed_precision")
-    if precision not in (None, False) and str(precision) not in ("no", "fp16", "bf16", "fp8"):
-        yield _error(
-            keys,
-            "mixed_precision",
-            f"mixed_precision = {precision} is none of no, fp16, bf16, fp8",
-            "bf16",
-            "accelerate 1.15.0 utils/dataclasses.py PrecisionType",
-            "mixed_precision",
-        )
-
-
-def _names(keys: Keys) -> Iterator[Finding]:
-    for name in keys.under(FSDP):
-        if name in _FSDP_KEYS or f"fsdp_{name}" in _FSDP_KEYS:
-            continue
-        meant = near(name, _FSDP_KEYS, 0.6)
-        yield finding(
-            keys,
-            Level.WARNING,
-            "unknown_key",
-            f"{name}: {FSDP} has no such key, and it is passed over",
-            f"did you mean {meant}?" if meant else "drop it",
-            "accelerate 1.15.0 commands/launch.py",
-            f"{FSDP}.{name}",
-        )
-
-
-def _choices(keys: Keys) -> Iterator[Finding]:
-    for name, legal in (
-        ("fsdp_auto_wrap_policy", _POLICIES),
-        ("fsdp_sharding_strategy", (*_STRATEGIES, *"12345")),
-        ("fsdp_state_dict_type", _STATE),
-        ("fsdp_backward_prefetch", _PREFETCH),
-    ):
-        value = keys.get(f"{FSDP}.{name}")
-        if value is not None and str(value).upper() not in (*legal, "NONE"):
-            meant = near(str(value).upper(), legal, 0.4)
-            yield _error(
-                keys,
-                name,
-                f"{name} = {value} is none of {', '.join(legal)}",
-                f"did you mean {meant}?" if meant else legal[0],
-                _CONSTANTS,
-                f"{FSDP}.{name}",
-            )
+        fix = f"did you mean {meant}?" if meant else "FSDP"
+        yield keys.error(rule, f"{rule} = {kind} is not known", fix, _CONFIG, rule)
+    source = "accelerate 1.15.0 utils/dataclasses.py PrecisionType"
+    yield from no_choice(keys, "mixed_precision", _PRECISIONS, source, fix="bf16", also=("False",))
 
 
 def _fsdp(keys: Keys) -> Iterator[Finding]:
-    version = keys.get(f"{FSDP}.fsdp_version")
-    number = keys.number(f"{FSDP}.fsdp_version") or 1
-    if version is not None and number not in (1, 2):
-        yield _error(
-            keys,
-            "fsdp_version",
-            f"fsdp_version = {version} is neither 1 nor 2",
-            "2",
-            _PLUGIN,
-            f"{FSDP}.fsdp_version",
+    at, reason = f"{FSDP}.fsdp_version", "fsdp_version = {value} is neither 1 nor 2"
+    yield from illegal_values(keys, (at,), _is_version, reason, "2", _PLUGIN, "fsdp_version")
+    version, reshard, rule = _version(keys), keys.get(RESHARD), "fsdp_reshard_after_forward"
+    unsupported = f"{rule} = {reshard} is not supported with FSDP{version}"
+    if version == 2 and reshard is not None and keys.truth(RESHARD) is None:
+        reason, fix = (
+            f"{unsupported}, which wants a boolean",
+            "true shards again, as FULL_SHARD did",
         )
-    yield from _reshard(keys, number)
-    yield from _checkpointing(keys, number)
-    if number == 2 and keys.truth(f"{FSDP}.fsdp_forward_prefetch"):
-        yield _error(
-            keys,
-            "fsdp_forward_prefetch",
+        yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
+    if version == 1 and keys.truth(RESHARD) is not None:
+        reason = f"{unsupported}, which wants a strategy"
+        fix = "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD"
+        yield keys.error(rule, reason, fix, _PLUGIN, RESHARD)
+    rule = "fsdp_forward_prefetch"
+    if version == 2 and keys.truth(f"{FSDP}.{rule}"):
+        reason, fix = (
             "forward_prefetch is not yet implemented in FSDP2",
             "drop it, or fsdp_version: 1",
-            _PLUGIN,
-            f"{FSDP}.fsdp_forward_prefetch",
         )
-    if number == 2 and keys.get(f"{FSDP}.fsdp_state_dict_type") == _STATE[1]:
-        yield _error(
-            keys,
-            "fsdp_state_dict_type",
-            "FSDP2 does not support LOCAL_STATE_DICT",
-            "SHARDED_STATE_DICT",
-            _PLUGIN,
-            f"{FSDP}.fsdp_state_dict_type",
-        )
+        yield keys.error(rule, reason, fix, _PLUGIN, f"{FSDP}.{rule}")
+    rule = "fsdp_state_dict_type"
+    if version == 2 and keys.get(f"{FSDP}.{rule}") == "LOCAL_STATE_DICT":
+        reason, fix = "FSDP2 does not support LOCAL_STATE_DICT", "SHARDED_STATE_DICT"
+        yield keys.error(rule, reason, fix, _PLUGIN, f"{FSDP}.{rule}")
 
 
-def _reshard(keys: Keys, version: int) -> Iterator[Finding]:
-    key = f"{FSDP}.fsdp_reshard_after_forward"
-    value = keys.get(key)
-    if value is None:
+def _version(keys: Keys) -> int:
+    return keys.number(f"{FSDP}.fsdp_version") or 1
+
+
+def _is_version(value: Any) -> bool:
+    return (whole(value) or 1) in (1, 2)
+
+
+def _checkpointing(keys: Keys) -> Iterator[Finding]:
+    at, reason = (INSIDE, INSIDE_OFFLOAD), "{name} = {value!r} is no boolean"
+    yield from illegal_values(keys, at, is_boolean, reason, "true or false", _PLUGIN)
+    if not keys.truth(INSIDE_OFFLOAD):
         return
-    if version == 2 and keys.truth(key) is None:
-        yield _error(
-            keys,
-            "fsdp_reshard_after_forward",
-            f"fsdp_reshard_after_forward = {value} is not supported with FSDP2, which wants a "
-            "boolean",
-            "true shards again, as FULL_SHARD did",
-            _PLUGIN,
-            key,
-        )
-    elif version == 1 and keys.truth(key) is not None:
-        yield _error(
-            keys,
-            "fsdp_reshard_after_forward",
-            f"fsdp_reshard_after_forward = {value} is not supported with FSDP1, which wants a "
-            "strategy",
-            "fsdp_version: 2, or fsdp_sharding_strategy: FULL_SHARD",
-            _PLUGIN,
-            key,
-        )
-
-
-def _checkpointing(keys: Keys, version: int) -> Iterator[Finding]:
-    checkpoint = f"{FSDP}.fsdp_activation_checkpointing"
-    offload = f"{checkpoint}_offload"
-    for key in (checkpoint, offload):
-        value = keys.get(key)
-        if value is not None and keys.truth(key) is None:
-            yield _error(
-                keys,
-                "wrong_type",
-                f"{key.rpartition('.')[2]} = {value!r} is no boolean",
-                "true or false",
-                _PLUGIN,
-                key,
-            )
-    if not keys.truth(offload):
+    asked, rule = keys.values.get(INSIDE), "activation_checkpointing_offload"
+    if not keys.truth(INSIDE) and (asked is None or known(asked.value)):
+        needs, fix = "activation_checkpointing=True", "fsdp_activation_checkpointing: true"
+    elif _version(keys) != 2:
+        needs, fix = "fsdp_version=2", "fsdp_version: 2"
+    else:
         return
-    asked = keys.values.get(checkpoint)
-    if not keys.truth(checkpoint) and (asked is None or known(asked.value)):
-        yield _error(
-            keys,
-            "activation_checkpointing_offload",
-            "`activation_checkpointing_offload=True` requires `activation_checkpointing=True`",
-            "fsdp_activation_checkpointing: true",
-            _PLUGIN,
-            offload,
-        )
-    elif version != 2:
-        yield _error(
-            keys,
-            "activation_checkpointing_offload",
-            "`activation_checkpointing_offload=True` requires `fsdp_version=2`",
-            "fsdp_version: 2",
-            _PLUGIN,
-            offload,
-        )
+    yield keys.error(rule, f"`{rule}=True` requires `{needs}`", fix, _PLUGIN, INSIDE_OFFLOAD)
 
 
 def _deepspeed(keys: Keys) -> Iterator[Finding]:
-    section = "deepspeed_config"
-    if keys.has(f"{section}.deepspeed_config_file"):
-        both = [name for name in _FILE_ALONE if keys.has(f"{section}.{name}")]
-        if both:
-            yield _error(
-                keys,
-                "deepspeed_config_file",
-                f"{', '.join(both)} beside deepspeed_config_file, which says it all",
-                f"drop {', '.join(both)}",
-                "accelerate 1.15.0 utils/dataclasses.py:1525",
-                f"{section}.{both[0]}",
-            )
-    stage = keys.number(f"{section}.zero_stage")
-    value = keys.get(f"{section}.zero_stage")
-    if value is not None and stage not in (0, 1, 2, 3):
-        yield _error(
-            keys,
-            "zero_stage",
-            f"zero_stage = {value} is none of 0, 1, 2, 3",
-            "3 shards everything",
-            "DeepSpeed 0.19.8 runtime/zero/config.py",
-            f"{section}.zero_stage",
-        )
-    for name in ("offload_optimizer_device", "offload_param_device"):
-        key = f"{section}.{name}"
-        device = keys.get(key)
-        if device is not None and str(device).lower() not in _DEVICES:
-            yield _error(
-                keys,
-                name,
-                f"{name} = {device} is none of {', '.join(_DEVICES)}",
-                "cpu",
-                "DeepSpeed 0.19.8 runtime/zero/offload_config.py",
-                key,
-            )
-    device = str(keys.get(f"{section}.offload_param_device") or "none").lower()
-    if device in ("cpu", "nvme") and stage in (0, 1, 2):
-        yield finding(
-            keys,
-            Level.WARNING,
-            "offload_param.stage",
-            f"offload_param_device is valid only with zero_stage 3, and it is {stage}",
-            "zero_stage: 3, or offload_param_device: none",
-            "DeepSpeed 0.19.8 runtime/zero/offload_config.py",
-            f"{section}.offload_param_device",
-        )
+    file, *others = names_in(FILE, DEEPSPEED)
+    both = [name for name in others if keys.has(f"{DEEPSPEED}.{name}")]
+    if both and keys.has(f"{DEEPSPEED}.{file}"):
+        reason = f"{', '.join(both)} beside {file}, which says it all"
+        fix, source = f"drop {', '.join(both)}", "accelerate 1.15.0 utils/dataclasses.py:1525"
+        yield keys.error(file, reason, fix, source, f"{DEEPSPEED}.{both[0]}")
+    at, reason = f"{DEEPSPEED}.zero_stage", "zero_stage = {value} is none of 0, 1, 2, 3"
+    fix, rule = "3 shards everything", "zero_stage"
+    yield from illegal_values(keys, (at,), _is_stage, reason, fix, ZERO_SOURCE, rule)
+    stage, source = keys.number(at), OFFLOAD_SOURCE
+    optimizer, parameters = (f"{DEEPSPEED}.offload_{of}_device" for of in ("optimizer", "param"))
+    for at in (optimizer, parameters):
+        yield from no_choice(keys, at, DEVICES, source, fix="cpu", fold=str.lower)
+    if str(keys.get(parameters)).lower() in DEVICES[1:] and stage in (0, 1, 2):
+        reason = f"offload_param_device is valid only with zero_stage 3, and it is {stage}"
+        fix = "zero_stage: 3, or offload_param_device: none"
+        yield keys.warning("offload_param.stage", reason, fix, source, parameters)
+
+
+def _is_stage(value: Any) -> bool:
+    return whole(value) in (0, 1, 2, 3)

@@ -5,277 +5,168 @@ hf_argparser.py, modeling_layers.py, modeling_utils.py.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from advisor.frameworks.huggingface.accelerate_checks import FSDP
-from advisor.reading.document_keys import Keys, finding, known, near
-from advisor.reading.read_configuration import Finding, Level
+from advisor.frameworks.huggingface.accelerate_checks import POLICIES
+from advisor.frameworks.huggingface.options import (
+    ARGUMENTS,
+    CHECKPOINTING,
+    FSDP,
+    MICRO_BATCH,
+    SECTIONS,
+    STEPS,
+)
+from advisor.frameworks.torch.key_options import names_in
+from advisor.reading.document_keys import Keys, known, near, whole
+from advisor.reading.key_checks import illegal_values, is_boolean, unknown_names
+from advisor.reading.read_configuration import Finding
 
 _ARGUMENTS: Final = "transformers 5.23.0 training_args.py"
 _TRAINER: Final = "transformers 5.23.0 trainer.py"
 _PARSER: Final = "transformers 5.23.0 hf_argparser.py"
-_POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
-CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
-_KWARGS: Final = (
-    "use_reentrant",
-    "preserve_rng_state",
-    "context_fn",
-    "determinism_check",
-    "debug",
-    "early_stop",
-    "every_n_layers",
-    "offload",
-)
+_CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
+_BEGINNINGS: Final = ("gradient_check", "activation_check", "grad_check", "gradient-c")
 _FSDP_WORDS: Final = (
-    "full_shard",
-    "shard_grad_op",
-    "no_shard",
-    "hybrid_shard",
-    "hybrid_shard_zero2",
-    "offload",
-    "auto_wrap",
-)
-_BOOLEANS: Final = (*CHECKPOINTING, "bf16", "fp16")
-_NUMBERS: Final = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_KNOWN: Final = (
-    *CHECKPOINTING,
-    *(f"{name}_kwargs" for name in CHECKPOINTING),
-    "gradient_accumulation_steps",
-    "gradient_accumulation_kwargs",
-    "activation_offloading",
-    "gradient_checkpointing_ratio",
-    "gradient_clipping",
+    *("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"),
+    *("offload", "auto_wrap"),
 )
 
 
-def findings(keys: Keys, version: str) -> Iterator[Finding]:
-    """Everything to be said of the arguments, for transformers 4 or 5."""
+def findings(keys: Keys) -> Iterator[Finding]:
+    """Everything to be said of the arguments."""
     yield from _names(keys)
     yield from _types(keys)
-    yield from _kwargs(keys, version)
-    yield from _precision(keys)
-    yield from _cache(keys)
-    yield from _fsdp(keys, version)
-
-
-def _error(keys: Keys, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
-    return finding(keys, Level.ERROR, rule, reason, fix, source, *at)
-
-
-def _warning(keys: Keys, rule: str, reason: str, fix: str, source: str, *at: str) -> Finding:
-    return finding(keys, Level.WARNING, rule, reason, fix, source, *at)
+    for name, section in zip(CHECKPOINTING, SECTIONS, strict=True):
+        yield from _kwargs(keys, name, section)
+    if keys.truth("fp16") and keys.truth("bf16"):
+        reason = "At most one of fp16 and bf16 can be True, but not both"
+        yield keys.error("precision", reason, "drop fp16", _ARGUMENTS, "fp16")
+    if keys.truth("use_cache") and checkpointing(keys):
+        reason = (
+            "use_cache = True with checkpointing is switched off with a warning: a replayed layer "
+            "would store its keys and values twice"
+        )
+        source = "transformers 5.23.0 modeling_layers.py"
+        yield keys.warning("use_cache", reason, "use_cache = False", source, "use_cache")
+    yield from _fsdp(keys)
 
 
 def checkpointing(keys: Keys) -> bool | None:
     """Whether it is switched on; None where it is not said or not known."""
-    for name in CHECKPOINTING:
-        if keys.truth(name) is not None:
-            return keys.truth(name)
-    return None
+    said = (keys.truth(name) for name in CHECKPOINTING)
+    return next((switch for switch in said if switch is not None), None)
 
 
 def _names(keys: Keys) -> Iterator[Finding]:
-    for key in keys.values:
-        name = key.split(".")[0]
-        begins = name.startswith(("gradient_check", "activation_check", "grad_check", "gradient-c"))
-        meant = "" if name in _KNOWN else near(name, _KNOWN, 0.85)
-        if name not in _KNOWN and (begins or meant):
-            meant = meant or near(name, _KNOWN, 0.5)
-            yield _error(
-                keys,
-                "unknown_argument",
-                f"{keys.values[key].written}: there is no such argument",
-                f"did you mean {meant}?",
-                _PARSER if keys.about.get("kind") == "command" else _ARGUMENTS,
-                key,
-            )
+    about_it = ("gradient", "activation")
+    names = [name for name in names_in(ARGUMENTS) if name.startswith(about_it)]
+    for key, given in keys.values.items():
+        name = key.partition(".")[0]
+        begins = name.startswith(_BEGINNINGS)
+        meant = near(name, names, 0.5 if begins else 0.85)
+        if name not in names and (begins or meant):
+            source = _PARSER if keys.about["kind"] == "command" else _ARGUMENTS
+            reason = f"{given.written}: there is no such argument"
+            fix = f"did you mean {meant}?" if meant else "drop it"
+            yield keys.error("unknown_argument", reason, fix, source, key)
 
 
 def _types(keys: Keys) -> Iterator[Finding]:
-    for name in _BOOLEANS:
-        value = keys.get(name)
-        if value is not None and keys.truth(name) is None:
-            yield _error(
-                keys,
-                "wrong_type",
-                f"{name} = {value!r}: Truthy value expected",
-                "True or False",
-                f"{_PARSER} string_to_bool",
-                name,
-            )
-    for name in _NUMBERS:
-        value = keys.get(name)
-        number = keys.number(name)
-        if value not in (None, "auto") and (number is None or number < 1):
-            yield _error(
-                keys,
-                "wrong_type",
-                f"{name} = {value!r} is no positive whole number",
-                "1",
-                _ARGUMENTS,
-                name,
-            )
+    at, reason = (*CHECKPOINTING, "bf16", "fp16"), "{name} = {value!r}: Truthy value expected"
+    source = f"{_PARSER} string_to_bool"
+    yield from illegal_values(keys, at, is_boolean, reason, "True or False", source)
+    reason = "{name} = {value!r} is no positive whole number"
+    yield from illegal_values(
+        keys, (MICRO_BATCH, STEPS), _is_count_or_auto, reason, "1", _ARGUMENTS
+    )
 
 
-def _kwargs(keys: Keys, version: str) -> Iterator[Finding]:
-    for name in CHECKPOINTING:
-        section = f"{name}_kwargs"
-        given = list(keys.under(section))
-        whole = keys.get(section)
-        if isinstance(whole, str):
-            yield _error(
-                keys,
-                "checkpointing_kwargs",
-                f"{section} = {whole} is no JSON of a dictionary",
-                """'{"use_reentrant": false}'""",
-                f"{_ARGUMENTS} __post_init__",
-                section,
-            )
-        if ((given or whole) and checkpointing(keys) is False) or (
-            given
-            and not any(keys.has(switch) for switch in CHECKPOINTING)
-            and keys.about.get("kind") != "part"
-        ):
-            yield _warning(
-                keys,
-                "checkpointing_kwargs.unused",
-                f"{section} without {name}: nothing is checkpointed",
-                f"{name} = True",
-                _TRAINER,
-                section,
-            )
-        for key in given:
-            yield from _one_kwarg(keys, section, key, version)
+def _is_count_or_auto(value: Any) -> bool:
+    return value == "auto" or _is_count(value)
 
 
-def _one_kwarg(keys: Keys, section: str, key: str, version: str) -> Iterator[Finding]:
-    path, value = f"{section}.{key}", keys.get(f"{section}.{key}")
-    if key not in _KWARGS:
-        meant = near(key, _KWARGS, 0.5)
-        yield _error(
-            keys,
-            "checkpointing_kwargs",
-            f"{key}: torch's checkpoint has no such keyword",
-            f"did you mean {meant}?" if meant else f"one of {', '.join(_KWARGS)}",
-            "torch 2.13 utils/checkpoint.py",
-            path,
+def _is_count(value: Any) -> bool:
+    return (whole(value) or 0) >= 1
+
+
+def _is_no_text(value: Any) -> bool:
+    return not isinstance(value, str)
+
+
+def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
+    """What goes on to torch's checkpoint."""
+    given, whole_text, rule = any(keys.under(section)), keys.get(section), "checkpointing_kwargs"
+    if isinstance(whole_text, str):
+        reason, fix = (
+            f"{section} = {whole_text} is no JSON of a dictionary",
+            """'{"use_reentrant": false}'""",
         )
-    elif key in ("every_n_layers", "offload") and version == "4":
-        yield _error(
-            keys,
-            f"checkpointing_kwargs.{key}",
-            f"{key}: 4.x hands every keyword on to torch, which has none of that name",
-            "transformers 5",
-            "transformers 4.57.1 modeling_utils.py",
-            path,
-        )
-    elif key == "every_n_layers" and value is not None and (keys.number(path) or 0) < 1:
-        yield _error(
-            keys,
-            "checkpointing_kwargs.every_n_layers",
-            f"every_n_layers = {value!r} is no positive whole number",
-            "2 checkpoints every second layer",
-            "transformers 5.23.0 modeling_utils.py",
-            path,
-        )
-    elif key in ("use_reentrant", "offload") and isinstance(value, str):
-        yield _warning(
-            keys,
-            "wrong_type",
-            f"{key} = {value!r} is a text, and any text is true",
-            "true or false without quotes",
-            "torch 2.13 utils/checkpoint.py",
-            path,
-        )
+        yield keys.error(rule, reason, fix, f"{_ARGUMENTS} __post_init__", section)
+    unsaid = not any(keys.has(switch) for switch in CHECKPOINTING)
+    off = (given or whole_text) and checkpointing(keys) is False
+    if off or (given and unsaid and keys.about["kind"] != "part"):
+        reason = f"{section} without {name}: nothing is checkpointed"
+        yield keys.warning(f"{rule}.unused", reason, f"{name} = True", _TRAINER, section)
+    names, reason = names_in(ARGUMENTS, section), "torch's checkpoint has no such keyword"
+    hint = f"one of {', '.join(names)}"
+    yield from unknown_names(
+        keys, section, names, reason, _CHECKPOINT, rule=rule, cutoff=0.5, otherwise=hint
+    )
+    yield from _values(keys, section)
 
 
-def _precision(keys: Keys) -> Iterator[Finding]:
-    if keys.truth("fp16") and keys.truth("bf16"):
-        yield _error(
-            keys,
-            "precision",
-            "At most one of fp16 and bf16 can be True, but not both",
-            "drop fp16",
-            _ARGUMENTS,
-            "fp16",
-        )
+def _values(keys: Keys, section: str) -> Iterator[Finding]:
+    """Of the keywords; transformers itself reads two of them from 5 on."""
+    rule, switches = "checkpointing_kwargs", [f"{section}.use_reentrant"]
+    if keys.release == "4":
+        source = "transformers 4.57.1 modeling_utils.py"
+        reason = "4.x hands every keyword on to torch, which has none of that name"
+        for name in {*keys.under(section)} & {"every_n_layers", "offload"}:
+            at = f"{section}.{name}"
+            yield keys.error(f"{rule}.{name}", f"{name}: {reason}", "transformers 5", source, at)
+    else:
+        switches.append(f"{section}.offload")
+        at, rule = f"{section}.every_n_layers", f"{rule}.every_n_layers"
+        reason = "{name} = {value!r} is no positive whole number"
+        fix, source = "2 checkpoints every second layer", "transformers 5.23.0 modeling_utils.py"
+        yield from illegal_values(keys, (at,), _is_count, reason, fix, source, rule)
+    for at in switches:
+        if isinstance(keys.get(at), str):
+            reason = f"{at.rpartition('.')[2]} = {keys.get(at)!r} is a text, and any text is true"
+            fix = "true or false without quotes"
+            yield keys.warning("wrong_type", reason, fix, _CHECKPOINT, at)
 
 
-def _cache(keys: Keys) -> Iterator[Finding]:
-    if keys.truth("use_cache") and checkpointing(keys):
-        yield _warning(
-            keys,
-            "use_cache",
-            "use_cache = True with checkpointing is switched off with a warning: a replayed layer "
-            "would store its keys and values twice",
-            "use_cache = False",
-            "transformers 5.23.0 modeling_layers.py",
-            "use_cache",
-        )
-
-
-def _fsdp(keys: Keys, version: str) -> Iterator[Finding]:
+def _fsdp(keys: Keys) -> Iterator[Finding]:
     fsdp = keys.get("fsdp")
     words = fsdp if isinstance(fsdp, list) else str(fsdp).split() if isinstance(fsdp, str) else []
-    on = bool(words) and words[0].lower() not in ("false", "0", "")
-    on = on or fsdp is True
-    for word in words:
-        plain = str(word).strip(",").lower()
-        if plain in ("true", "false", "1", "0") or not known(word):
-            continue
-        if plain not in _FSDP_WORDS:
+    for word in map(str, words):
+        plain = word.strip(",").lower()
+        if known(word) and plain not in (*_FSDP_WORDS, "true", "false", "1", "0"):
             meant = near(plain, _FSDP_WORDS, 0.5)
-            yield _error(
-                keys,
-                "fsdp",
-                f"Unknown `fsdp` option: {word}",
-                f"did you mean {meant}?" if meant else "full_shard auto_wrap",
-                _ARGUMENTS,
-                "fsdp",
-            )
+            fix = f"did you mean {meant}?" if meant else "full_shard auto_wrap"
+            yield keys.error("fsdp", f"Unknown `fsdp` option: {word}", fix, _ARGUMENTS, "fsdp")
+    on = fsdp is True or (bool(words) and str(words[0]).lower() not in ("false", "0", ""))
     if on and keys.get("deepspeed"):
-        yield _error(
-            keys,
-            "fsdp_and_deepspeed",
-            "Using --fsdp together with --deepspeed is not possible",
-            "deactivate one of those flags",
-            _TRAINER,
-            "fsdp",
-        )
-    names = {name.removeprefix("fsdp_"): name for name in keys.under(FSDP)}
-    inside = [names[n] for n in ("activation_checkpointing",) if n in names]
-    if inside and keys.truth(f"{FSDP}.{inside[0]}") and checkpointing(keys):
-        yield _error(
-            keys,
-            "checkpointing_twice",
+        reason = "Using --fsdp together with --deepspeed is not possible"
+        fix = "deactivate one of those flags"
+        yield keys.error("fsdp_and_deepspeed", reason, fix, _TRAINER, "fsdp")
+    inside = {name.removeprefix("fsdp_"): f"{FSDP}.{name}" for name in keys.under(FSDP)}
+    if keys.truth(inside.get("activation_checkpointing", "")) and checkpointing(keys):
+        reason = (
             "fsdp_config['activation_checkpointing'] and the activation_checkpointing training "
-            "argument can't both be set to True",
-            "keep FSDP's, drop the argument",
-            _TRAINER,
-            *CHECKPOINTING,
+            "argument can't both be set to True"
         )
-    if keys.about.get("kind") in ("command", "python") and not keys.about.get("launcher"):
-        yield from _policy(keys, names)
-
-
-def _policy(keys: Keys, names: dict[str, str]) -> Iterator[Finding]:
-    name = names.get("auto_wrap_policy", "")
-    policy = keys.get(f"{FSDP}.{name}") if name else None
-    if policy is not None and policy not in _POLICIES:
-        yield _error(
-            keys,
-            "fsdp_auto_wrap_policy",
-            f"`auto_wrap_policy` must be one of {', '.join(_POLICIES)}, got {policy}",
-            _POLICIES[0],
-            _ARGUMENTS,
-            f"{FSDP}.{name}",
-        )
-    if names and not keys.has("fsdp"):
-        yield _warning(
-            keys,
-            "fsdp_config.unused",
-            "fsdp_config is read where fsdp is given, and it is not",
-            'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on',
-            _ARGUMENTS,
-            FSDP,
-        )
+        fix = "keep FSDP's, drop the argument"
+        yield keys.error("checkpointing_twice", reason, fix, _TRAINER, *CHECKPOINTING)
+    if keys.about["kind"] not in ("command", "python") or keys.about.get("launcher"):
+        return
+    at = inside.get("auto_wrap_policy", "")
+    policy = keys.get(at)
+    if policy is not None and policy not in POLICIES:
+        reason = f"`auto_wrap_policy` must be one of {', '.join(POLICIES)}, got {policy}"
+        yield keys.error("fsdp_auto_wrap_policy", reason, POLICIES[0], _ARGUMENTS, at)
+    if inside and not keys.has("fsdp"):
+        reason = "fsdp_config is read where fsdp is given, and it is not"
+        fix = 'fsdp = "full_shard auto_wrap", or fsdp = True from 5.x on'
+        yield keys.warning("fsdp_config.unused", reason, fix, _ARGUMENTS, FSDP)

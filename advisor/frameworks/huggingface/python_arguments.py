@@ -4,8 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from advisor.frameworks.huggingface.accelerate_checks import FSDP
-from advisor.frameworks.huggingface.checks import CHECKPOINTING
+from advisor.frameworks.huggingface.options import CHECKPOINTING, FSDP
 from advisor.reading.document_keys import Keys, put_mapping
 from advisor.reading.python_source import Call, PythonSource, Way
 

@@ -8,166 +8,100 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.names import Framework
-from advisor.frameworks.torchtitan.checks import AC, MODES, findings
-from advisor.job.layout import DataParallelSharding
+from advisor.frameworks.torch.keyed_reader import KeyedReader
+from advisor.frameworks.torchtitan.checks import findings
+from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, SECTIONS
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
-from advisor.reading.read_configuration import (
-    Checked,
-    Document,
-    Level,
-    ReadConfiguration,
-    ReadValue,
-)
+from advisor.reading.read_configuration import Document, Finding
 from advisor.reading.shell import Command
 
-_SECTIONS: Final = ("parallelism", "training", AC, "model", "compile", "job", "optimizer", "float8")
-_FIELDS: Final = {
-    "training.seq_len": "job.seq_length",
-    "training.local_batch_size": "job.micro_batch_size",
-    "training.batch_size": "job.micro_batch_size",
-    "training.global_batch_size": "job.global_batch_size",
-    "parallelism.tensor_parallel_degree": "layout.tensor_model_parallel_size",
-    "parallelism.pipeline_parallel_degree": "layout.pipeline_model_parallel_size",
-    "parallelism.context_parallel_degree": "layout.context_parallel_size",
-    "parallelism.expert_parallel_degree": "layout.expert_model_parallel_size",
-    "parallelism.expert_tensor_parallel_degree": "layout.expert_tensor_parallel_size",
-    "parallelism.data_parallel_shard_degree": "layout.data_parallel_size",
-}
-_SUBCOMMANDS: Final = {
-    "none": "none",
-    "full": "full",
-    "selective": "selective",
-    "memory-budget": "memory_budget",
-}
-_RESHARD: Final = "parallelism.fsdp_reshard_after_forward"
+_SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
-class TorchTitanReader:
+class TorchTitanReader(KeyedReader):
     """TOML, and `--section.key value`."""
 
-    def read(self, document: Document) -> Iterator[ReadConfiguration]:
+    framework = Framework.TORCHTITAN
+    label = "torchtitan"
+    options = OPTIONS
+
+    def find(self, document: Document) -> Iterator[Keys]:
         """The configuration in a document, if it is torchtitan's."""
-        keys = None
         if isinstance(document, Tree) and document.format == "toml":
-            keys = _read_toml(document)
+            yield from _in_toml(document)
         elif isinstance(document, Command):
-            keys = _read_command(document)
-        if keys is not None:
-            yield _configuration(keys)
+            yield from _in_command(document)
 
-    def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
+    def model_named(self, keys: Keys) -> str:
+        """`llama3` of flavor `8B` is our llama3_8b."""
+        name, flavor = keys.get("model.name"), keys.get("model.flavor")
+        if not name:
+            return ""
+        if not flavor or (str(name).startswith("deepseek") and flavor == "671B"):
+            return str(name).lower()
+        return f"{name}_{flavor}".lower().replace("-", "_")
+
+    def findings(self, keys: Keys) -> Iterator[Finding]:
         """What the release refuses."""
-        from advisor.frameworks.torchtitan.adapter import TorchTitan
+        return findings(keys)
 
-        keys: Keys = configuration.settings
-        release = TorchTitan().version(version or configuration.version)
-        found = sorted(
-            findings(keys, configuration.num_gpus), key=lambda f: list(Level).index(f.level)
-        )
-        return Checked(
-            configuration=configuration,
-            label=f"torchtitan {release}",
-            understood=_understood(keys),
-            findings=tuple(found),
-        )
+    def recompute(self, keys: Keys) -> str | None:
+        """The mode, which is selective where the section says anything else."""
+        mode = keys.get(f"{AC}.mode") or ("selective" if any(keys.under(AC)) else None)
+        if mode not in MODES:
+            return None
+        if mode == "memory_budget":
+            return f"budget:{keys.get(f'{AC}.memory_budget') or 0.5}"
+        if mode != "selective":
+            return str(mode)
+        option = keys.get(f"{AC}.selective_ac_option") or "2"
+        return "op:torchtitan" if option == "op" else f"selective:{option}"
 
-    def model(self, configuration: ReadConfiguration) -> str:
-        """Name and flavor."""
-        return configuration.model
+    def understood(self, keys: Keys) -> str:
+        """The mode."""
+        setting = self.recompute(keys)
+        if not any(keys.under(AC)):
+            return "no mode of activation checkpointing"
+        known = setting is not None
+        return f"activation checkpointing {setting}" if known else "a mode that is not known"
 
 
-def _read_toml(tree: Tree) -> Keys | None:
+def _in_toml(tree: Tree) -> Iterator[Keys]:
     sections = [name for name, _ in tree.items()]
-    own = [name for name in sections if name in _SECTIONS]
-    if len(own) < 2 and AC not in sections and "parallelism" not in sections:
-        return None
-    keys = Keys(place=tree.place)
-    put_tree(keys, tree)
-    keys.about["version"] = "0.1" if keys.has("training.batch_size") else "0.2"
-    return keys
+    own = [name for name in sections if name in SECTIONS]
+    if len(own) >= 2 or AC in sections or PARALLELISM in sections:
+        keys = Keys(place=tree.place)
+        put_tree(keys, tree)
+        keys.release = "0.1" if keys.has("training.batch_size") else "0.2"
+        yield keys
 
 
-def _read_command(command: Command) -> Keys | None:
-    keys = Keys(place=command.place)
-    keys.about["version"] = "0.2"
+def _in_command(command: Command) -> Iterator[Keys]:
+    keys = Keys(place=command.place, release="0.2")
     for word in command.words:
         section, _, kind = word.text.partition(":")
         if section.replace("-", "_") == AC and kind in _SUBCOMMANDS:
             keys.put(f"{AC}.mode", _SUBCOMMANDS[kind], word.place)
-            keys.about["version"] = "0.3"
+            keys.release = "0.3"
     for option in options(command.words):
         section, dot, name = option.name.removeprefix("--").replace("-", "_").partition(".")
-        if not dot or section not in _SECTIONS or not option.name.startswith("--"):
+        if not dot or section not in SECTIONS or not option.name.startswith("--"):
             continue
         negated = name.startswith("no_") and not option.values
-        keys.put(
-            f"{section}.{name.removeprefix('no_') if negated else name}",
-            option.text if option.values else not negated,
-            option.place,
-            option.name,
-        )
+        key = f"{section}.{name.removeprefix('no_') if negated else name}"
+        value = option.text if option.values else not negated
+        keys.put(key, value, option.place, option.name)
     if keys.has("job.config_file") or "CONFIG_FILE" in command.environment:
         keys.about["file"] = "yes"
     elif any("run_train" in text for text in command.texts):
         keys.about["file"] = "its default"
-    recognised = any(key.split(".")[0] in (AC, "parallelism", "training") for key in keys.values)
+    recognised = {AC, PARALLELISM, "training"} & {*keys.under("")}
     titan = any("torchtitan" in text or "run_train" in text for text in command.texts)
-    return keys if recognised and (titan or not _is_anothers(command)) else None
+    if recognised and (titan or not _is_anothers(command)):
+        yield keys
 
 
 def _is_anothers(command: Command) -> bool:
     return any("=" in text and text[:1].isalpha() and "." in text for text in command.texts)
-
-
-def _configuration(keys: Keys) -> ReadConfiguration:
-    values: dict[str, ReadValue] = {}
-    for key, field in _FIELDS.items():
-        number = keys.number(key)
-        if number is not None and number > 0:
-            given = keys.values[key]
-            values[field] = ReadValue(value=number, written=given.written, place=given.place)
-    if keys.get(_RESHARD) == "never":
-        given = keys.values[_RESHARD]
-        values["layout.data_parallel_sharding"] = ReadValue(
-            value=DataParallelSharding.GRADIENTS, written=given.written, place=given.place
-        )
-    return ReadConfiguration(
-        framework=Framework.TORCHTITAN,
-        version=keys.about["version"],
-        place=keys.place,
-        values=values,
-        recompute=_recompute(keys),
-        model=_model(keys),
-        settings=keys,
-    )
-
-
-def _model(keys: Keys) -> str:
-    """`llama3` of flavor `8B` is our llama3_8b."""
-    name, flavor = keys.get("model.name"), keys.get("model.flavor")
-    if not name:
-        return ""
-    if not flavor or (str(name).startswith("deepseek") and flavor == "671B"):
-        return str(name).lower()
-    return f"{name}_{flavor}".lower().replace("-", "_")
-
-
-def _recompute(keys: Keys) -> str | None:
-    mode = keys.get(f"{AC}.mode") or ("selective" if any(keys.under(AC)) else None)
-    if mode not in MODES:
-        return None
-    if mode == "memory_budget":
-        return f"budget:{keys.get(f'{AC}.memory_budget') or 0.5}"
-    if mode != "selective":
-        return str(mode)
-    option = keys.get(f"{AC}.selective_ac_option") or "2"
-    return "op:torchtitan" if option == "op" else f"selective:{option}"
-
-
-def _understood(keys: Keys) -> str:
-    setting = _recompute(keys)
-    if not any(keys.under(AC)):
-        return "no mode of activation checkpointing"
-    return "a mode that is not known" if setting is None else f"activation checkpointing {setting}"

@@ -1,0 +1,115 @@
+"""Arguments of transformers' Trainer (5.23.0) and keys of Accelerate's file (1.15.0).
+
+Source: transformers training_args.py, torch utils/checkpoint.py, accelerate
+commands/config/config_args.py and commands/launch.py.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from advisor.frameworks.megatron.options.option import Status
+from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
+from advisor.job.layout import DataParallelSharding
+
+FSDP: Final = "fsdp_config"
+DEEPSPEED: Final = "deepspeed_config"
+CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
+SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
+MICRO_BATCH: Final = "per_device_train_batch_size"
+STEPS: Final = "gradient_accumulation_steps"
+RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
+INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
+INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
+_RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
+
+
+def _keywords(section: str) -> Iterator[KeyOption]:
+    """What torch's checkpoint takes, and transformers from 5 on."""
+    torch_s = "preserve_rng_state context_fn determinism_check debug early_stop"
+    yield option(f"{section}.use_reentrant", None, "recompute", kind=bool)
+    yield from unmodelled(section, (Status.UNPRICED, "modelled at torch's defaults", torch_s))
+    yield option(f"{section}.every_n_layers", None, "recompute", kind=int)
+    yield option(f"{section}.offload", False, "recompute")
+
+
+ARGUMENTS: Final[tuple[KeyOption, ...]] = (
+    option(MICRO_BATCH, 8, "job.micro_batch_size"),
+    option("max_seq_length", None, "job.seq_length", kind=int),
+    option("max_length", None, "job.seq_length", kind=int),
+    option("block_size", None, "job.seq_length", kind=int),
+    option("model_max_length", None, "job.seq_length", kind=int),
+    option("bf16", False, "job.precision", means={True: "bf16"}),
+    option("fp16", False, "job.precision", means={True: "fp16"}),
+    option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
+    *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
+    *(row for section in SECTIONS for row in _keywords(section)),
+    *unmodelled(
+        "",
+        (Status.CHECKED, "it makes the global batch", STEPS),
+        (Status.CHECKED, "checkpointing switches it off", "use_cache"),
+        (Status.CHECKED, "not beside fsdp", "deepspeed"),
+        (
+            Status.UNPRICED,
+            "not modelled",
+            """
+            gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
+            gradient_clipping
+            """,
+        ),
+    ),
+)
+FILE: Final[tuple[KeyOption, ...]] = (
+    option(INSIDE, False, "recompute"),
+    option(INSIDE_OFFLOAD, False, "recompute"),
+    option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    *unmodelled(
+        FSDP,
+        (Status.CHECKED, "FSDP2 is modelled", "fsdp_version fsdp_sharding_strategy"),
+        (Status.CHECKED, "decoder layers are modelled", "fsdp_auto_wrap_policy"),
+        (Status.CHECKED, "", "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch"),
+        (
+            Status.UNPRICED,
+            "not modelled",
+            """
+            fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
+            fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules
+            fsdp_limit_all_gathers
+            """,
+        ),
+        (Status.HARMLESS, "", "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"),
+    ),
+    *unmodelled(
+        DEEPSPEED,
+        (
+            Status.CHECKED,
+            "read in DeepSpeed's own file",
+            """
+            deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
+            offload_optimizer_device offload_param_device zero3_save_16bit_model
+            """,
+        ),
+    ),
+    *unmodelled(
+        "",
+        (Status.CHECKED, "", "distributed_type mixed_precision"),
+        (Status.CHECKED, "the number of GPUs", "num_processes"),
+        (
+            Status.UNPRICED,
+            "not modelled",
+            """
+            use_cpu fp8_config parallelism_config megatron_lm_config downcast_bf16 dynamo_config
+            dynamo_backend fp16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm
+            """,
+        ),
+        (
+            Status.HARMLESS,
+            "launching",
+            """
+            compute_environment debug machine_rank num_machines gpu_ids main_process_ip
+            main_process_port rdzv_backend same_network main_training_function
+            enable_cpu_affinity mpirun_config command_file commands
+            """,
+        ),
+    ),
+)
