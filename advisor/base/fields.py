@@ -186,6 +186,25 @@ def _likely(value: object, legal: list[str]) -> str:
 _KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
+def takes(annotation: Any) -> str:
+    """What a command line may write for a type: ``a number or null``, ``p2p | a2a``."""
+    inner = optional_type(annotation)
+    if inner is not None:
+        return f"{takes(inner)} or null"
+    if get_origin(annotation) is tuple:
+        return f"{takes(get_args(annotation)[0])}, …"
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return " | ".join(annotation)
+    return _KINDS.get(annotation, "text")
+
+
+def spelled(value: object) -> str:
+    """`value` as a command line writes it: what `parse` reads."""
+    if isinstance(value, tuple):
+        return ",".join(map(spelled, value))
+    return "null" if value is None else str(value).lower() if value in (True, False) else str(value)
+
+
 def _scalar(value: object, annotation: Any, where: str) -> Any:
     if annotation not in _KINDS:
         raise TypeError(f"no reader for {annotation}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_TOP: Final = 10
 _MAX_DIGITS: Final = 12
 _NEGATIVE: Final = re.compile(r"-\.?\d")
-COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules")
+COMMANDS: Final = ("lint", "diagnose", "models", "gpus", "recipes", "rules", "keys")
 
 
 class OutputFormat(StrEnum):
@@ -114,21 +114,26 @@ def parse_config_dir(command: str, arguments: Sequence[str]) -> Path | None:
 
 
 class RulesOptions(Struct, frozen=True, kw_only=True):
-    """`advise rules`: whose rules, of which release, and a word that they must have."""
+    """`advise rules | keys`: of which framework, which release, and a word that they must have."""
 
     framework: str | None = None
     framework_version: str | None = None
     word: str = ""
 
 
-def parse_rules(arguments: Sequence[str]) -> RulesOptions:
-    """Options of `advise rules`; UsageError or UserError where the line cannot be read."""
-    parser = _Parser(prog="advise rules", add_help=False, allow_abbrev=False)
+def parse_rules(
+    arguments: Sequence[str], command: str = "rules", *, released: bool = True
+) -> RulesOptions:
+    """Options of `advise rules`, and of a command for which all releases are one; UsageError or
+    UserError where the line cannot be read."""
+    parser = _Parser(prog=f"advise {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--framework", action=_Choice)
-    parser.add_argument("--framework-version", action=_Text)
+    if released:
+        parser.add_argument("--framework-version", action=_Text)
     namespace, words = parser.parse_known_args(list(arguments))
     if len(words) > 1 or any(word.startswith("-") for word in words):
-        raise UsageError(f"rules: {words[-1]}: takes --framework, --framework-version and a WORD")
+        flags = "--framework, --framework-version" if released else "--framework"
+        raise UsageError(f"{command}: {words[-1]}: takes {flags} and a WORD")
     return RulesOptions(**vars(namespace), word="".join(words))
 
 

@@ -35,7 +35,7 @@ Job
   --framework F             megatron_lm, megatron_bridge, nemo, torchtitan, fsdp2, deepspeed,
                             huggingface
   --framework-version V     its release: meaning and spelling of settings follow it
-  KEY=VALUE                 any field: model.*, layout.*, job.*, in Megatron's names
+  KEY=VALUE                 any field: model.*, layout.*, job.*, in Megatron's names (advise keys)
   --config-dir DIR          searched before the configuration that comes with the advisor
 
 Layout (Megatron's long names work too)
@@ -72,6 +72,7 @@ Other commands
   advise diagnose LOG       says why a run failed
   advise models, gpus       lists the presets; advise recipes [MODEL] what was published
   advise rules [--framework F] [WORD]   what a release accepts, promotes and refuses
+  advise keys [--framework F] [WORD]    every KEY, and the framework's options that mean it
 
 Exit codes: 0 something fits, 1 nothing fits, 2 the request is wrong (one line says why).
 lint: 0 clean or notes only, 1 an error or a warning. diagnose: 0 a cause is named, 1 none is known.

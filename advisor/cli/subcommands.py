@@ -1,4 +1,4 @@
-"""`advise lint | diagnose | models | gpus | rules`: thin wrappers that print what others find."""
+"""`advise lint`, `models`, `rules` and the like: thin wrappers that print what others find."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -30,6 +30,8 @@ USAGE: Final = {
     "and Megatron-LM publish, and the setting that they ship\n",
     "rules": "advise rules [--framework F] [--framework-version V] [WORD]: what a release\n"
     "accepts, promotes and refuses; with a WORD only the rules that have it\n",
+    "keys": "advise keys [--framework F] [WORD]: every KEY of KEY=VALUE, what it takes and its\n"
+    "default, with the options of the framework that mean it; with a WORD those that have it\n",
 }
 
 
@@ -170,6 +172,16 @@ def _rules(arguments: Sequence[str]) -> Outcome:
     return Outcome(text=_printed(rules_page(overview, wanted.word)))
 
 
+def _keys(arguments: Sequence[str]) -> Outcome:
+    from advisor.cli.arguments import parse_rules
+    from advisor.frameworks.registry import adapter_of
+    from advisor.report.keys_page import keys_page
+
+    wanted = parse_rules(arguments, "keys", released=False)
+    options = adapter_of(wanted.framework or "").option_names()
+    return Outcome(text=_printed(keys_page(options, wanted.word)))
+
+
 def _table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, names: Sequence[str]
 ) -> Outcome:
@@ -195,4 +207,5 @@ RUN: Final[dict[str, Callable[[Sequence[str]], Outcome]]] = {
     "gpus": _gpus,
     "recipes": _recipes,
     "rules": _rules,
+    "keys": _keys,
 }

@@ -1,6 +1,6 @@
 """What most frameworks answer alike, so that an adapter says only what is its own."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from advisor.answer.answer import Rejection
@@ -60,6 +60,10 @@ class AdapterDefaults:
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Nothing is to be said of a setting."""
         return ()
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """None that is listed."""
+        return {}
 
     def assumed_flags(self, job: Job) -> str:
         """None."""

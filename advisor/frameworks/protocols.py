@@ -1,6 +1,6 @@
 """What the advisor asks of a framework; everything else knows no framework by name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -205,6 +205,10 @@ class Spelling(Protocol):
     @property
     def shown(self) -> tuple[str, ...]:
         """Frameworks of its family whose flags every page shows."""
+        ...
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Its own options, by the field of a job that they mean as `KEY=VALUE` writes it."""
         ...
 
     def setting_flags(self, setting: Setting, job: Job) -> str:

@@ -1,14 +1,15 @@
 """What a request says, as typed values: flags and KEY=VALUE under the names of the job's fields."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import fields
 
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, parse, parse_all
+from advisor.base.fields import field_types, parse, parse_all, spelled, takes
 from advisor.base.units import nearest_names, parse_bytes
 from advisor.frameworks.registry import known_framework
 from advisor.job.job import JobConfig
@@ -18,7 +19,11 @@ from advisor.models.spec import ModelSpec
 from advisor.request.experiments import Experiment
 from advisor.request.request import Request
 
-GROUPS: Final = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
+GROUPS: Final[dict[str, type[Struct]]] = {
+    "model": ModelSpec,
+    "layout": ParallelLayout,
+    "job": JobConfig,
+}
 _BUDGET: Final = "memory_budget_bytes"
 _JOB_FLAGS: Final = ("seq_length", "micro_batch_size", "global_batch_size", "framework_version")
 
@@ -92,8 +97,25 @@ def _pairs_by_group(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     return groups
 
 
+class KnownKey(NamedTuple):
+    """A KEY of KEY=VALUE, what it takes, and the value where nothing says it."""
+
+    key: str
+    takes: str
+    default: str
+
+
+def known_keys() -> Iterator[KnownKey]:
+    """Every KEY, in the order of the records that hold them."""
+    for group, cls in GROUPS.items():
+        types = field_types(cls)
+        for known in fields(cls):
+            default = "" if known.required else spelled(known.default)
+            yield KnownKey(f"{group}.{known.name}", takes(types[known.name]), default)
+
+
 def _known_key(path: str) -> str:
-    keys = {f"{group}.{name}" for group, cls in GROUPS.items() for name in cls.__struct_fields__}
+    keys = {known.key for known in known_keys()}
     last = path.rpartition(".")[2]
     same = sorted(key for key in keys if key.endswith(f".{last}"))
     return f"did you mean {same[0]}?" if same else nearest_names(path, keys)

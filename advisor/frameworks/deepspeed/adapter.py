@@ -5,13 +5,14 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.base.units import gib
 from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_config
+from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.huggingface.training_arguments import training_arguments
@@ -19,6 +20,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import HOST_OPTIMIZER, HOST_PARAMETERS
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
@@ -118,6 +120,10 @@ class DeepSpeed(TorchStack):
     ) -> FixedMemory:
         """See memory.zero_memory."""
         return zero_memory(job, shape, chunks)
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Keys of its configuration."""
+        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The whole configuration file: it has no command line. Trainer takes it as an option."""

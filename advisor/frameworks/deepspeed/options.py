@@ -6,7 +6,7 @@ runtime/activation_checkpointing/config.py.
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Status
+from advisor.frameworks.option_status import Status
 from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
 from advisor.job.layout import DataParallelSharding
 
@@ -26,7 +26,7 @@ SHARDINGS: Final = {
     3: DataParallelSharding.FULL,
 }
 _ON_HOST: Final = {"cpu": True}
-_DEFAULT: Final = "modelled at its default"
+_DEFAULT: Final = "predicted at its default"
 OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(MICRO_BATCH, None, "job.micro_batch_size", kind=int),
     option(BATCH, None, "job.global_batch_size", kind=int),

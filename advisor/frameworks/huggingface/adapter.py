@@ -5,12 +5,13 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.frameworks.huggingface.options import OPTIONS
 from advisor.frameworks.huggingface.training_arguments import (
     REDUCE_DTYPE,
     accelerate_file,
@@ -22,6 +23,7 @@ from advisor.frameworks.own_options import SYNC_EACH_BATCH
 from advisor.frameworks.protocols import FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
+from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
@@ -111,6 +113,10 @@ class HuggingFace(TorchStack):
         reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
         syncs = job.config.sync_each_batch
         return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Keys of its configuration."""
+        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""

@@ -7,7 +7,7 @@ commands/config/config_args.py and commands/launch.py.
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Status
+from advisor.frameworks.option_status import Status
 from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
 from advisor.job.layout import DataParallelSharding
 
@@ -25,9 +25,9 @@ _RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding
 
 def _keywords(section: str) -> Iterator[KeyOption]:
     """What torch's checkpoint takes, and transformers from 5 on."""
-    torch_s = "preserve_rng_state context_fn determinism_check debug early_stop"
+    torchs = "preserve_rng_state context_fn determinism_check debug early_stop"
     yield option(f"{section}.use_reentrant", None, "recompute", kind=bool)
-    yield from unmodelled(section, (Status.UNPRICED, "modelled at torch's defaults", torch_s))
+    yield from unmodelled(section, (Status.UNPRICED, "predicted at torch's defaults", torchs))
     yield option(f"{section}.every_n_layers", None, "recompute", kind=int)
     yield option(f"{section}.offload", False, "recompute")
 
@@ -40,7 +40,6 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     option("model_max_length", None, "job.seq_length", kind=int),
     option("bf16", False, "job.precision", means={True: "bf16"}),
     option("fp16", False, "job.precision", means={True: "fp16"}),
-    option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
     option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
     *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
@@ -113,3 +112,4 @@ FILE: Final[tuple[KeyOption, ...]] = (
         ),
     ),
 )
+OPTIONS: Final = (*ARGUMENTS, *FILE)

@@ -7,13 +7,13 @@ from typing import Any, Final
 from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
 from advisor.frameworks.huggingface.checks import checkpointing, findings
 from advisor.frameworks.huggingface.options import (
-    ARGUMENTS,
     CHECKPOINTING,
     DEEPSPEED,
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
     MICRO_BATCH,
+    OPTIONS,
     SECTIONS,
     STEPS,
 )
@@ -51,7 +51,7 @@ class HuggingFaceReader(KeyedReader):
 
     framework = Framework.HUGGINGFACE
     label = "transformers"
-    options = ARGUMENTS
+    options = OPTIONS
 
     def find(self, document: Document) -> Iterator[Keys]:
         """The configurations in a document that a Trainer or Accelerate reads."""

@@ -1,6 +1,6 @@
 """Megatron-LM, Megatron Bridge and NeMo as the advisor asks for them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from advisor.frameworks.megatron.muon import (
     without_narrow_weights,
 )
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
+from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.plan import chunk_plan, reads_full_recompute
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
@@ -268,6 +269,19 @@ class Megatron(Struct, frozen=True):
     def rehearsed_by(self, number: int) -> str:
         """The same layers under all three."""
         return "Megatron Core"
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Flags of Megatron-LM, paths in a configuration of Bridge and NeMo."""
+        found: dict[str, list[str]] = {}
+        for row in SETTINGS.values():
+            names = {
+                Framework.MEGATRON_LM: row.flag or row.off,
+                Framework.MEGATRON_BRIDGE: row.bridge,
+                Framework.NEMO: row.nemo,
+            }
+            if row.ours and names[self.framework]:
+                found.setdefault(row.ours, []).append(names[self.framework])
+        return found
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line, or overrides."""

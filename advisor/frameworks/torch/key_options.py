@@ -1,16 +1,16 @@
 """One key of a framework's configuration as one row: what it holds, and what of ours it means."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from advisor.frameworks.megatron.options.option import Status
+from msgspec import Struct
+
+from advisor.frameworks.option_status import Status
 from advisor.reading.document_keys import Keys
 from advisor.reading.read_configuration import ReadValue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyOption:
+class KeyOption(Struct, frozen=True, kw_only=True):
     """One key of a configuration.
 
     key: its path, `section.name`. kind: type of its value. default: of the newest release that is
@@ -66,6 +66,15 @@ def keys_of(options: Collection[KeyOption], section: str, kind: type) -> tuple[s
     """Keys directly below a section whose values are of a kind."""
     direct = (row for row in options if row.key.rpartition(".")[0] == section)
     return tuple(row.key for row in direct if row.kind is kind)
+
+
+def keys_by_field(options: Collection[KeyOption]) -> dict[str, list[str]]:
+    """Keys by the field of ours that they mean."""
+    found: dict[str, list[str]] = {}
+    for row in options:
+        if row.ours:
+            found.setdefault(row.ours, []).append(row.key)
+    return found
 
 
 def values_of(options: Collection[KeyOption], keys: Keys) -> dict[str, ReadValue]:

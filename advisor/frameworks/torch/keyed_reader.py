@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import adapter_of

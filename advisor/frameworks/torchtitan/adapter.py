@@ -5,18 +5,20 @@ distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
+from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
 from advisor.frameworks.torch.static import fsdp_memory
 from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
+from advisor.frameworks.torchtitan.options import OPTIONS
 from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
@@ -127,6 +129,10 @@ class TorchTitan(TorchStack):
     ) -> FixedMemory:
         """Embedding and head are groups of their own; the head's stays between the passes."""
         return fsdp_memory(job, shape, chunks, root_holds_ends=False)
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Keys of its configuration."""
+        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""

@@ -3,7 +3,7 @@ file or options set; of activation_checkpoint and parallelism all that 0.1 to 0.
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Status
+from advisor.frameworks.option_status import Status
 from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
 from advisor.job.layout import DataParallelSharding
 
@@ -13,7 +13,7 @@ MODES: Final = ("none", "full", "selective", "memory_budget")
 SECTIONS: Final = (PARALLELISM, "training", AC, "model", "compile", "job", "optimizer", "float8")
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
-_DEFAULT: Final = "modelled at its default"
+_DEFAULT: Final = "predicted at its default"
 OPTIONS: Final[tuple[KeyOption, ...]] = (
     option("training.seq_len", 2048, "job.seq_length"),
     option("training.local_batch_size", 8, "job.micro_batch_size"),

@@ -392,6 +392,7 @@ def test_every_subcommand_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("gpus", "H100-SXM-80GB"),
         ("rules", "refused"),
         ("recipes", "deepseek_v3"),
+        ("keys", "--tensor-model-parallel-size"),
     ],
 )
 def test_listings(capsys: pytest.CaptureFixture[str], name: str, word: str) -> None:
@@ -399,6 +400,14 @@ def test_listings(capsys: pytest.CaptureFixture[str], name: str, word: str) -> N
     text = capsys.readouterr().out
     assert word in text
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_keys_are_shown_with_the_options_of_a_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["keys", "--framework", "deepspeed", "optimizer_cpu"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == "job.optimizer_cpu_offload=false"
+    assert "true or false: zero_optimization.offload_optimizer.device" in text
+    assert "is in no KEY" in error_line(capsys, "keys", "no_such_key")
 
 
 def test_diagnose_names_the_cause_of_a_log(
@@ -441,6 +450,8 @@ def test_lint_needs_something_to_lint(capsys: pytest.CaptureFixture[str], args: 
         ["models", "x"],
         ["rules", "--x"],
         ["rules", "a", "b"],
+        ["keys", "a", "b"],
+        ["keys", "--framework-version", "0.16"],
         ["recipes", "a", "b"],
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.options.option import Kind, Status
+from advisor.frameworks.megatron.options.option import Kind
 from advisor.frameworks.megatron.options.table import (
     SETTINGS,
     option_of_flag,
@@ -14,6 +14,7 @@ from advisor.frameworks.megatron.options.table import (
 )
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option_status import Status
 
 KINDS: Final = {
     row.name: row.kind for row in SETTINGS.values() if row.status is not Status.HARMLESS

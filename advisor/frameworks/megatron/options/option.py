@@ -6,7 +6,7 @@ a row says only where it differs.
 """
 
 from collections.abc import Callable, Mapping
-from enum import Enum, StrEnum
+from enum import Enum
 from functools import lru_cache
 from inspect import get_annotations
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, get_args
 from msgspec import Struct
 
 from advisor.frameworks.megatron.revisions import Revision
+from advisor.frameworks.option_status import Status
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -59,21 +60,6 @@ class Kind(Enum):
     FRACTION = float
     TEXT = str
     LIST = tuple
-
-
-class Status(StrEnum):
-    """What this project makes of an option."""
-
-    MODELLED = "modelled"
-    """It has a field of ours, or follows from some."""
-    CHECKED = "checked"
-    """No field of ours; rules say whether it is legal, and what it does to recompute."""
-    HARMLESS = "harmless"
-    """It changes neither the memory nor the time of a step noticeably."""
-    UNPRICED = "unpriced"
-    """It changes memory or time and is not modelled: to be warned of."""
-    REFUSED = "refused"
-    """With it the job is another one than can be described: to be refused."""
 
 
 class Said(Enum):

@@ -22,7 +22,6 @@ from advisor.frameworks.megatron.options.option import (
     Option,
     Options,
     Row,
-    Status,
     dashed,
     kind_of,
 )
@@ -30,6 +29,7 @@ from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch, Loop
+from advisor.frameworks.option_status import Status
 
 
 class Section(NamedTuple):

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Option, Status
+from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.rule import Problem, Rule, config, function
+from advisor.frameworks.option_status import Status
 
 _PASSING: Final = {
     row.name: row

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.megatron.options.option import Option, Status
+from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.table import SETTINGS
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.rule import Authority, Problem, Rule, Verdict, function
+from advisor.frameworks.option_status import Status
 
 _UNPRICED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.UNPRICED}
 _REFUSED: Final = {n: row for n, row in SETTINGS.items() if row.status is Status.REFUSED}

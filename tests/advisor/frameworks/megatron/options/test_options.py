@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from advisor.frameworks.megatron import bridge, flags, nemo
-from advisor.frameworks.megatron.options.option import Said, Status
-from advisor.frameworks.megatron.options.page import PAGE, options_page
+from advisor.frameworks.megatron.options.option import Said
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.table import (
     SECTIONS,
@@ -25,6 +24,8 @@ from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import find
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option_status import Status
+from advisor.frameworks.options_page import PAGE, options_page
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec

@@ -1,31 +1,43 @@
 """The reference page of all options: `docs/options.md`, written by ``python -m`` this module."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from advisor.frameworks.deepspeed import options as deepspeed
+from advisor.frameworks.huggingface import options as huggingface
 from advisor.frameworks.megatron.options.harmless import ASIDE
-from advisor.frameworks.megatron.options.option import Option, Status, dashed
+from advisor.frameworks.megatron.options.option import Option, dashed
 from advisor.frameworks.megatron.options.table import SECTIONS, rows_of
+from advisor.frameworks.option_status import Status
+from advisor.frameworks.torch.key_options import KeyOption
+from advisor.frameworks.torchtitan import options as torchtitan
 
 PAGE: Final = Path("docs/options.md")
 _HEAD: Final = """\
-# Options of Megatron
+# Options of the frameworks
 
 Every option that this project knows, with what becomes of it. Written from the rows in
-`advisor/frameworks/megatron/options` (`python -m advisor.frameworks.megatron.options.page`); a test
-holds the two equal, and the rows equal to the classes of the installed megatron-core.
+`advisor/frameworks/megatron/options` and `options.py` of the other frameworks
+(`python -m advisor.frameworks.options_page`); a test holds the two equal, and the rows equal to the
+classes of the installed frameworks.
 
-- Defaults are those of megatron-core 0.19.2; older ones stand behind them with the last release
-  that has them. Releases: the first and the last that has the option, of 0.11 to 0.19 and main.
-- A path that is left out is the usual one: `model.NAME` of Megatron Bridge's ConfigContainer,
-  `model.config.NAME` of a NeMo 2 recipe.
-- What it means here: a field of ours (`KEY=VALUE` sets it; recompute settings are what
-  `--recompute` spells), or **checked** (rules say whether it is legal), **harmless** (it changes
-  neither memory nor time), **unpriced** (it changes them, and is not modelled), **refused** (the
-  job would be another one than can be described).
+What it means here: a field of ours (`KEY=VALUE` sets it; recompute settings are what `--recompute`
+spells), or **checked** (rules say whether it is legal), **harmless** (it changes neither memory nor
+time), **unpriced** (it changes them, and is not modelled), **refused** (the job would be another
+one than can be described). `advise keys --framework F` lists the fields with their options.
+
+Of Megatron, defaults are those of megatron-core 0.19.2; older ones stand behind them with the last
+release that has them. Releases: the first and the last that has the option, of 0.11 to 0.19 and
+main. A path that is left out is the usual one: `model.NAME` of Megatron Bridge's ConfigContainer,
+`model.config.NAME` of a NeMo 2 recipe.
 """
 _COLUMNS: Final = "| Option | Flag | Default | Releases | Paths | Here |\n|---|---|---|---|---|---|"
+_STACKS: Final = {
+    "torchtitan 0.2.2": torchtitan.OPTIONS,
+    "DeepSpeed 0.19.8": deepspeed.OPTIONS,
+    "transformers 5.23.0 and Accelerate 1.15.0": huggingface.OPTIONS,
+}
 
 
 def options_page() -> str:
@@ -42,6 +54,23 @@ def _lines() -> Iterator[str]:
     yield from ("## Aside", "", "Harmless options of Megatron-LM's command line, by subject.", "")
     for subject, names in ASIDE.items():
         yield f"- **{subject}**: {', '.join(f'`{name}`' for name in names.split())}"
+    for title, options in _STACKS.items():
+        yield from ("", f"## {title}", "", "| Key | Default | Here |", "|---|---|---|")
+        modelled = [row for row in options if row.status is Status.MODELLED]
+        yield from (f"| `{row.key}` | {_shown(row.default)} | `{row.ours}` |" for row in modelled)
+        yield ""
+        for (status, note), rows in _by_note(options).items():
+            words = f"**{status}**" + (f" ({note})" if note else "")
+            yield f"- {words}: {', '.join(f'`{row.key}`' for row in rows)}"
+
+
+def _by_note(options: Collection[KeyOption]) -> dict[tuple[Status, str], list[KeyOption]]:
+    """Rows that are not modelled, by what is to be said of them."""
+    found: dict[tuple[Status, str], list[KeyOption]] = {}
+    for row in options:
+        if row.status is not Status.MODELLED:
+            found.setdefault((row.status, row.note), []).append(row)
+    return dict(sorted(found.items()))
 
 
 def _line(row: Option) -> str:
