@@ -73,8 +73,7 @@ def no_choice(
     text = fold(str(value))
     if value is None or text in legal or text in also:
         return
-    alike = {one.lower(): one for one in legal if cutoff}
-    meant = alike.get(near(text.lower(), alike, cutoff))
+    meant = near(text, legal, cutoff) if cutoff else ""
     fix = f"did you mean {meant}?" if meant else fix or next(iter(legal))
     reason = f"{name} = {value} is none of {', '.join(legal)}"
     yield keys.error(rule or name, reason, fix, source, key)

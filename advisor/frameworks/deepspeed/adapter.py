@@ -5,7 +5,7 @@ Source: DeepSpeed 0.19.8 runtime/activation_checkpointing/checkpointing.py, runt
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import HOST_OPTIMIZER, HOST_PARAMETERS
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
-from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
@@ -59,6 +58,7 @@ class DeepSpeed(TorchStack):
     )
     versions = ("0.17", "0.18", "0.19")
     label = "DeepSpeed"
+    key_options = OPTIONS
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.UNIFORM)
     shardings = (
         DataParallelSharding.FULL,
@@ -91,13 +91,12 @@ class DeepSpeed(TorchStack):
         zero = job.layout.data_parallel_sharding
         piped = setting.granularity is Granularity.UNIFORM
         if piped and zero in (DataParallelSharding.GRADIENTS, DataParallelSharding.FULL):
-            yield Problem(
-                rule="pipeline.zero_stage",
-                reason="ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism, whose engine "
-                "a PipelineModule gets",
-                fix="layout.data_parallel_sharding=optimizer",
-                source="DeepSpeed runtime/pipe/engine.py",
+            reason = (
+                "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism, whose engine "
+                "a PipelineModule gets"
             )
+            fix = "layout.data_parallel_sharding=optimizer"
+            yield Problem("pipeline.zero_stage", reason, fix, "DeepSpeed runtime/pipe/engine.py")
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """Who turns the checkpoints on, what an option does not do, and what the host must hold."""
@@ -120,10 +119,6 @@ class DeepSpeed(TorchStack):
     ) -> FixedMemory:
         """See memory.zero_memory."""
         return zero_memory(job, shape, chunks)
-
-    def option_names(self) -> Mapping[str, Collection[str]]:
-        """Keys of its configuration."""
-        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The whole configuration file: it has no command line. Trainer takes it as an option."""

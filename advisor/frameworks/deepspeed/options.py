@@ -6,8 +6,7 @@ runtime/activation_checkpointing/config.py.
 
 from typing import Final
 
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
+from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
 from advisor.job.layout import DataParallelSharding
 
 AC: Final = "activation_checkpointing"
@@ -43,104 +42,89 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(f"{AC}.cpu_checkpointing", False, "recompute"),
     option(f"{AC}.synchronize_checkpoint_boundary", False, "recompute"),
     option(f"{AC}.profile", False, "recompute"),
-    *unmodelled(
+    option(f"{OPTIMIZER}.ratio", 1.0, "job.optimizer_offload_fraction"),
+    *unpriced(
         ZERO,
-        (
-            Status.UNPRICED,
-            _DEFAULT,
-            """
-            contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce
-            allgather_partitions overlap_comm ignore_unused_parameters round_robin_gradients
-            use_all_reduce_for_fetch_params stage3_use_all_reduce_for_fetch_params
-            allgather_sequential stage3_allgather_sequential memory_efficient_linear
-            legacy_stage1 compute_grad_norm parameter_alignment
+        {
+            _DEFAULT: """
+                contiguous_gradients reduce_scatter use_multi_rank_bucket_allreduce
+                allgather_partitions overlap_comm ignore_unused_parameters round_robin_gradients
+                use_all_reduce_for_fetch_params stage3_use_all_reduce_for_fetch_params
+                allgather_sequential stage3_allgather_sequential memory_efficient_linear
+                legacy_stage1 compute_grad_norm parameter_alignment
             """,
-        ),
-        (
-            Status.UNPRICED,
-            "quantized and Muon's states are not modelled",
-            """
-            zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
-            save_muon_momentum_buffer_in_memory
+            "quantized and Muon's states are not modelled": """
+                zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients
+                save_muon_momentum_buffer_in_memory
             """,
-        ),
-        (
-            Status.UNPRICED,
-            "older words for offload",
-            "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
-        ),
-        (
-            Status.HARMLESS,
-            "saving, loading and checking",
-            """
-            load_from_fp32_weights elastic_checkpoint gather_16bit_weights_on_model_save
-            stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
-            pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings
-            enable_sanity_checks
-            """,
-        ),
+            "older words for offload": "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
+        },
         kind=bool,
     ),
-    *unmodelled(
+    *harmless(
         ZERO,
-        (
-            Status.UNPRICED,
-            _DEFAULT,
+        {
+            "saving, loading and checking": """
+                load_from_fp32_weights elastic_checkpoint gather_16bit_weights_on_model_save
+                stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save
+                pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings
+                enable_sanity_checks
             """
-            reduce_bucket_size allgather_bucket_size sub_group_size prefetch_bucket_size
-            stage3_prefetch_bucket_size param_persistence_threshold
-            stage3_param_persistence_threshold model_persistence_threshold
-            stage3_model_persistence_threshold max_live_parameters stage3_max_live_parameters
-            max_reuse_distance stage3_max_reuse_distance module_granularity_threshold
-            stage3_module_granularity_threshold zero_hpz_partition_size
-            """,
-        ),
+        },
+        kind=bool,
+    ),
+    *unpriced(
+        ZERO,
+        {
+            _DEFAULT: """
+                reduce_bucket_size allgather_bucket_size sub_group_size prefetch_bucket_size
+                stage3_prefetch_bucket_size param_persistence_threshold
+                stage3_param_persistence_threshold model_persistence_threshold
+                stage3_model_persistence_threshold max_live_parameters stage3_max_live_parameters
+                max_reuse_distance stage3_max_reuse_distance module_granularity_threshold
+                stage3_module_granularity_threshold zero_hpz_partition_size
+            """
+        },
         kind=int,
     ),
-    *unmodelled(ZERO, (Status.UNPRICED, "not modelled", "zenflow leaf_module")),
-    *unmodelled(
-        PARAMETERS,
-        (Status.CHECKED, "offload to NVMe is not modelled", "nvme_path"),
-        (Status.UNPRICED, _DEFAULT, "buffer_count buffer_size max_in_cpu pin_memory"),
-    ),
-    *unmodelled(
+    *unpriced(ZERO, {"not modelled": "zenflow leaf_module"}),
+    *checked(PARAMETERS, {"offload to NVMe is not modelled": "nvme_path"}),
+    *unpriced(PARAMETERS, {_DEFAULT: "buffer_count buffer_size max_in_cpu pin_memory"}),
+    *checked(OPTIMIZER, {"offload to NVMe is not modelled": "nvme_path"}),
+    *unpriced(
         OPTIMIZER,
-        (Status.CHECKED, "offload to NVMe is not modelled", "nvme_path"),
-        (
-            Status.UNPRICED,
-            _DEFAULT,
+        {
+            _DEFAULT: """
+                buffer_count pin_memory pipeline_read pipeline_write pipeline fast_init
+                super_offload cpuadam_cores_perc
             """
-            buffer_count pin_memory pipeline_read pipeline_write pipeline fast_init super_offload
-            cpuadam_cores_perc
-            """,
-        ),
+        },
     ),
-    option(f"{OPTIMIZER}.ratio", 1.0, "job.optimizer_offload_fraction"),
-    *unmodelled(
+    *checked("", {"it has to be what the two batch sizes make it": STEPS}),
+    *unpriced(
         "",
-        (Status.CHECKED, "it has to be what the two batch sizes make it", STEPS),
-        (
-            Status.UNPRICED,
-            "not modelled",
+        {
+            "not modelled": """
+                optimizer bfloat16 amp data_types torch_autocast gradient_clipping
+                gradient_predivide_factor prescale_gradients communication_data_type
+                gradient_allreduce_op sparse_gradients aio compression_training data_efficiency
+                elasticity zero_force_ds_cpu_optimizer tensor_parallel compile hybrid_engine
+                seq_parallel_communication_data_type curriculum_learning sparse_attention
+                eigenvalue progressive_layer_drop graph_harvesting disable_allgather
+                weight_quantization
             """
-            optimizer bfloat16 amp data_types torch_autocast gradient_clipping
-            gradient_predivide_factor prescale_gradients communication_data_type
-            gradient_allreduce_op sparse_gradients aio compression_training data_efficiency
-            elasticity zero_force_ds_cpu_optimizer tensor_parallel compile hybrid_engine
-            seq_parallel_communication_data_type curriculum_learning sparse_attention eigenvalue
-            progressive_layer_drop graph_harvesting disable_allgather weight_quantization
-            """,
-        ),
-        (
-            Status.HARMLESS,
-            "logging, saving and loading",
+        },
+    ),
+    *harmless(
+        "",
+        {
+            "logging, saving and loading": """
+                scheduler steps_per_print wall_clock_breakdown dump_state memory_breakdown
+                flops_profiler comms_logger tensorboard wandb csv_monitor comet autotuning
+                checkpoint zero_allow_untested_optimizer load_universal_checkpoint
+                use_node_local_storage timers use_data_before_expert_parallel_
             """
-            scheduler steps_per_print wall_clock_breakdown dump_state memory_breakdown
-            flops_profiler comms_logger tensorboard wandb csv_monitor comet autotuning checkpoint
-            zero_allow_untested_optimizer load_universal_checkpoint use_node_local_storage timers
-            use_data_before_expert_parallel_
-            """,
-        ),
+        },
     ),
 )
 REMOVED: Final = {"mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"}

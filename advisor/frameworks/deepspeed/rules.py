@@ -21,21 +21,20 @@ def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """Of the section activation_checkpointing."""
     parts = Option.PARTITION_ACTIVATIONS in setting.options
     if Option.CONTIGUOUS_MEMORY_OPTIMIZATION in setting.options and not parts:
-        yield Problem(
-            rule="activation_checkpointing.contiguous_memory_optimization",
-            reason="Contiguous Checkpointing is only available with partitioned activations",
-            fix="add +partition_activations",
-            source=f"{_CHECKPOINTING} configure",
-        )
+        rule = "activation_checkpointing.contiguous_memory_optimization"
+        reason = "Contiguous Checkpointing is only available with partitioned activations"
+        fix = "add +partition_activations"
+        source = f"{_CHECKPOINTING} configure"
+        yield Problem(rule, reason, fix, source)
     foreign = setting.options or setting.granularity is Granularity.UNIFORM
     if foreign and not calls_deepspeed(job):
-        yield Problem(
-            rule="activation_checkpointing.huggingface",
-            reason="a Hugging Face model calls torch's checkpoint: DeepSpeed's function, and with "
-            "it the section activation_checkpointing, is never reached",
-            fix="full, or --framework huggingface with full+offload",
-            source="transformers modeling_utils.py",
+        reason = (
+            "a Hugging Face model calls torch's checkpoint: DeepSpeed's function, and with "
+            "it the section activation_checkpointing, is never reached"
         )
+        fix = "full, or --framework huggingface with full+offload"
+        source = "transformers modeling_utils.py"
+        yield Problem("activation_checkpointing.huggingface", reason, fix, source)
 
 
 def offload_problems(job: Job) -> Iterator[Problem]:
@@ -43,23 +42,14 @@ def offload_problems(job: Job) -> Iterator[Problem]:
     sharding, config = job.layout.data_parallel_sharding, job.config
     full = sharding is DataParallelSharding.FULL
     if config.optimizer_cpu_offload and sharding is DataParallelSharding.NONE:
-        yield Problem(
-            rule="offload_optimizer.stage",
-            reason="offload_optimizer is valid with stage 1, 2 and 3: stage 0 keeps all states",
-            fix="layout.data_parallel_sharding=optimizer",
-            source=f"{_ZERO}/offload_config.py",
-        )
+        reason = "offload_optimizer is valid with stage 1, 2 and 3: stage 0 keeps all states"
+        fix = "layout.data_parallel_sharding=optimizer"
+        yield Problem("offload_optimizer.stage", reason, fix, f"{_ZERO}/offload_config.py")
     if config.optimizer_cpu_offload and config.optimizer_offload_fraction != 1.0 and not full:
-        yield Problem(
-            rule="offload_optimizer.ratio",
-            reason="Partial offloading only supported for ZeRO Stage 3",
-            fix="job.optimizer_offload_fraction=1",
-            source=f"{_ZERO}/config.py",
-        )
+        reason = "Partial offloading only supported for ZeRO Stage 3"
+        fix = "job.optimizer_offload_fraction=1"
+        yield Problem("offload_optimizer.ratio", reason, fix, f"{_ZERO}/config.py")
     if config.param_cpu_offload and not full:
-        yield Problem(
-            rule="offload_param.stage",
-            reason="offload_param is valid only with stage 3",
-            fix="layout.data_parallel_sharding=full",
-            source=f"{_ZERO}/offload_config.py",
-        )
+        reason = "offload_param is valid only with stage 3"
+        fix = "layout.data_parallel_sharding=full"
+        yield Problem("offload_param.stage", reason, fix, f"{_ZERO}/offload_config.py")

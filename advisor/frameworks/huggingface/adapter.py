@@ -5,7 +5,7 @@ accelerate 1.15.0 utils/fsdp_utils.py.
 """
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from advisor.frameworks.own_options import SYNC_EACH_BATCH
 from advisor.frameworks.protocols import FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
-from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
@@ -46,6 +45,7 @@ class HuggingFace(TorchStack):
     versions = ("4", "5")
     newest_with_experts = "5"
     label = "transformers"
+    key_options = OPTIONS
     impl = TransformerImpl.TRANSFORMERS
     granularities = (Granularity.NONE, Granularity.FULL, Granularity.SELECTIVE)
     options = (Option.OFFLOAD,)
@@ -80,26 +80,21 @@ class HuggingFace(TorchStack):
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
         if setting.granularity is Granularity.SELECTIVE and job.config.framework_version == "4":
-            yield Problem(
-                rule="gradient_checkpointing_kwargs.every_n_layers",
-                reason="4.x checkpoints every layer",
-                fix="full, or --framework-version 5",
-                source="transformers 5.23.0 modeling_utils.py",
-            )
+            reason = "4.x checkpoints every layer"
+            fix = "full, or --framework-version 5"
+            source = "transformers 5.23.0 modeling_utils.py"
+            yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
         if job.config.sync_each_batch and job.config.framework_version == "4":
-            yield Problem(
-                rule="accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
-                reason="Trainer calls no_sync for all microbatches but the last one",
-                fix="--framework-version 5",
-                source="transformers 5.23.0 trainer.py",
-            )
+            rule = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
+            reason = "Trainer calls no_sync for all microbatches but the last one"
+            fix = "--framework-version 5"
+            source = "transformers 5.23.0 trainer.py"
+            yield Problem(rule, reason, fix, source)
         if setting.offloads and job.config.framework_version == "4":
-            yield Problem(
-                rule="gradient_checkpointing_kwargs.offload",
-                reason="4.x hands every keyword on to torch, which has no offload",
-                fix="full, or --framework-version 5",
-                source="transformers 4.57.1, 5.23.0 modeling_utils.py",
-            )
+            reason = "4.x hands every keyword on to torch, which has no offload"
+            fix = "full, or --framework-version 5"
+            source = "transformers 4.57.1, 5.23.0 modeling_utils.py"
+            yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """What the Trainer warns of."""
@@ -113,10 +108,6 @@ class HuggingFace(TorchStack):
         reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
         syncs = job.config.sync_each_batch
         return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
-
-    def option_names(self) -> Mapping[str, Collection[str]]:
-        """Keys of its configuration."""
-        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""

@@ -89,10 +89,6 @@ def _is_count(value: Any) -> bool:
     return (whole(value) or 0) >= 1
 
 
-def _is_no_text(value: Any) -> bool:
-    return not isinstance(value, str)
-
-
 def _kwargs(keys: Keys, name: str, section: str) -> Iterator[Finding]:
     """What goes on to torch's checkpoint."""
     given, whole_text, rule = any(keys.under(section)), keys.get(section), "checkpointing_kwargs"

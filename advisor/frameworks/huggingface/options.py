@@ -7,8 +7,7 @@ commands/config/config_args.py and commands/launch.py.
 from collections.abc import Iterator
 from typing import Final
 
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
+from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
 from advisor.job.layout import DataParallelSharding
 
 FSDP: Final = "fsdp_config"
@@ -27,7 +26,7 @@ def _keywords(section: str) -> Iterator[KeyOption]:
     """What torch's checkpoint takes, and transformers from 5 on."""
     torchs = "preserve_rng_state context_fn determinism_check debug early_stop"
     yield option(f"{section}.use_reentrant", None, "recompute", kind=bool)
-    yield from unmodelled(section, (Status.UNPRICED, "predicted at torch's defaults", torchs))
+    yield from unpriced(section, {"predicted at torch's defaults": torchs})
     yield option(f"{section}.every_n_layers", None, "recompute", kind=int)
     yield option(f"{section}.offload", False, "recompute")
 
@@ -43,73 +42,76 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
     *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
-    *unmodelled(
+    *checked(
         "",
-        (Status.CHECKED, "it makes the global batch", STEPS),
-        (Status.CHECKED, "checkpointing switches it off", "use_cache"),
-        (Status.CHECKED, "not beside fsdp", "deepspeed"),
-        (
-            Status.UNPRICED,
-            "not modelled",
+        {
+            "it makes the global batch": STEPS,
+            "checkpointing switches it off": "use_cache",
+            "not beside fsdp": "deepspeed",
+        },
+    ),
+    *unpriced(
+        "",
+        {
+            "not modelled": """
+                gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
+                gradient_clipping
             """
-            gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
-            gradient_clipping
-            """,
-        ),
+        },
     ),
 )
 FILE: Final[tuple[KeyOption, ...]] = (
     option(INSIDE, False, "recompute"),
     option(INSIDE_OFFLOAD, False, "recompute"),
     option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
-    *unmodelled(
+    *checked(
         FSDP,
-        (Status.CHECKED, "FSDP2 is modelled", "fsdp_version fsdp_sharding_strategy"),
-        (Status.CHECKED, "decoder layers are modelled", "fsdp_auto_wrap_policy"),
-        (Status.CHECKED, "", "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch"),
-        (
-            Status.UNPRICED,
-            "not modelled",
-            """
-            fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
-            fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules
-            fsdp_limit_all_gathers
-            """,
-        ),
-        (Status.HARMLESS, "", "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"),
+        {
+            "FSDP2 is modelled": "fsdp_version fsdp_sharding_strategy",
+            "decoder layers are modelled": "fsdp_auto_wrap_policy",
+            "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
+        },
     ),
-    *unmodelled(
+    *unpriced(
+        FSDP,
+        {
+            "not modelled": """
+                fsdp_offload_params fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
+                fsdp_backward_prefetch_policy fsdp_use_orig_params fsdp_ignored_modules
+                fsdp_limit_all_gathers
+            """
+        },
+    ),
+    *harmless(FSDP, {"loading": "fsdp_cpu_ram_efficient_loading fsdp_sync_module_states"}),
+    *checked(
         DEEPSPEED,
-        (
-            Status.CHECKED,
-            "read in DeepSpeed's own file",
+        {
+            "read in DeepSpeed's own file": """
+                deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
+                offload_optimizer_device offload_param_device zero3_save_16bit_model
             """
-            deepspeed_config_file gradient_accumulation_steps gradient_clipping zero_stage
-            offload_optimizer_device offload_param_device zero3_save_16bit_model
-            """,
-        ),
+        },
     ),
-    *unmodelled(
+    *checked("", {"": "distributed_type mixed_precision", "the number of GPUs": "num_processes"}),
+    *unpriced(
         "",
-        (Status.CHECKED, "", "distributed_type mixed_precision"),
-        (Status.CHECKED, "the number of GPUs", "num_processes"),
-        (
-            Status.UNPRICED,
-            "not modelled",
+        {
+            "not modelled": """
+                use_cpu fp8_config parallelism_config megatron_lm_config downcast_bf16
+                dynamo_config dynamo_backend fp16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo
+                tpu_env tpu_vm
             """
-            use_cpu fp8_config parallelism_config megatron_lm_config downcast_bf16 dynamo_config
-            dynamo_backend fp16 tpu_name tpu_zone tpu_use_cluster tpu_use_sudo tpu_env tpu_vm
-            """,
-        ),
-        (
-            Status.HARMLESS,
-            "launching",
+        },
+    ),
+    *harmless(
+        "",
+        {
+            "launching": """
+                compute_environment debug machine_rank num_machines gpu_ids main_process_ip
+                main_process_port rdzv_backend same_network main_training_function
+                enable_cpu_affinity mpirun_config command_file commands
             """
-            compute_environment debug machine_rank num_machines gpu_ids main_process_ip
-            main_process_port rdzv_backend same_network main_training_function
-            enable_cpu_affinity mpirun_config command_file commands
-            """,
-        ),
+        },
     ),
 )
 OPTIONS: Final = (*ARGUMENTS, *FILE)

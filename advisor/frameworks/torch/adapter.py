@@ -1,6 +1,6 @@
 """What the PyTorch stacks have in common, and plain PyTorch with FSDP2 itself."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from advisor.frameworks.defaults import AdapterDefaults
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FixedMemory, RulesOverview
 from advisor.frameworks.torch.budget import kernels_note
+from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
 from advisor.frameworks.torch.plan import Semantics, chunk_plan
 from advisor.frameworks.torch.rules import (
     Problem,
@@ -64,6 +65,7 @@ class TorchStack(AdapterDefaults):
         DataParallelSharding.GRADIENTS,
     )
     source: ClassVar[str]
+    key_options: ClassVar[Collection[KeyOption]] = ()
 
     @property
     def none(self) -> Setting:
@@ -104,6 +106,10 @@ class TorchStack(AdapterDefaults):
         layout = self.layout({}, 8)
         assert layout is not None
         return Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=8)
+
+    def option_names(self) -> Mapping[str, Collection[str]]:
+        """Keys of its configuration."""
+        return keys_by_field(self.key_options)
 
     def words(self, job: Job) -> str:
         """``torchtitan 0.2 with torch layers``."""
@@ -168,20 +174,14 @@ class TorchStack(AdapterDefaults):
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from foreign_word(self.framework, setting, self.granularities, self.source)
         if setting.policy is not None and setting.policy not in self.policies:
-            yield Problem(
-                rule="op.unknown_policy",
-                reason=f"{self.framework} has no policy {setting.policy}",
-                fix=f"one of {', '.join(self.policies)}" if self.policies else "none",
-                source=self.source,
-            )
+            reason = f"{self.framework} has no policy {setting.policy}"
+            fix = f"one of {', '.join(self.policies)}" if self.policies else "none"
+            yield Problem("op.unknown_policy", reason, fix, self.source)
         for option in setting.options:
             if option not in self.options:
-                yield Problem(
-                    rule="option.unknown_to_framework",
-                    reason=f"{self.framework} has no option {option}",
-                    fix=f"one of {', '.join(self.options)}" if self.options else "leave it out",
-                    source=self.source,
-                )
+                reason = f"{self.framework} has no option {option}"
+                fix = f"one of {', '.join(self.options)}" if self.options else "leave it out"
+                yield Problem("option.unknown_to_framework", reason, fix, self.source)
         yield from shared_problems(setting, job)
 
     def semantics(self, job: Job) -> Semantics:
@@ -249,20 +249,17 @@ class Fsdp2(TorchStack):
     def _problems(self, setting: TorchSetting, job: Job) -> Iterator[Problem]:
         yield from super()._problems(setting, job)
         if setting.granularity is Granularity.SEQUENTIAL and job.num_gpus > 1:
-            yield Problem(
-                rule="checkpoint_sequential.with_fsdp2",
-                reason="a segment spans several FSDP groups, whose order of gathering in the "
-                "replay is not modelled",
-                fix="selective or full",
-                source=self.source,
+            reason = (
+                "a segment spans several FSDP groups, whose order of gathering in the "
+                "replay is not modelled"
             )
+            fix = "selective or full"
+            yield Problem("checkpoint_sequential.with_fsdp2", reason, fix, self.source)
         if setting.granularity is Granularity.SEQUENTIAL and setting.options:
-            yield Problem(
-                rule="checkpoint_sequential.offload",
-                reason="offload_wrapper takes a module, checkpoint_sequential functions",
-                fix="full+offload",
-                source="torch 2.13 checkpoint_wrapper.py",
-            )
+            reason = "offload_wrapper takes a module, checkpoint_sequential functions"
+            fix = "full+offload"
+            source = "torch 2.13 checkpoint_wrapper.py"
+            yield Problem("checkpoint_sequential.offload", reason, fix, source)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Python: `blocks` are the model's transformer blocks."""

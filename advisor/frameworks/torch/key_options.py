@@ -45,13 +45,27 @@ def option(
     return KeyOption(key=key, kind=kind or type(default), default=default, ours=ours, **said)
 
 
-def unmodelled(
-    section: str, *groups: tuple[Status, str, str], kind: type = object
+def checked(section: str, names: Mapping[str, str], kind: type = object) -> Iterator[KeyOption]:
+    """Rows of keys that checks read and no field of ours means: what is to be said, and names."""
+    return _unmodelled(Status.CHECKED, section, names, kind)
+
+
+def harmless(section: str, names: Mapping[str, str], kind: type = object) -> Iterator[KeyOption]:
+    """Rows of keys without effect on memory and time."""
+    return _unmodelled(Status.HARMLESS, section, names, kind)
+
+
+def unpriced(section: str, names: Mapping[str, str], kind: type = object) -> Iterator[KeyOption]:
+    """Rows of keys whose effect on memory or time is not modelled."""
+    return _unmodelled(Status.UNPRICED, section, names, kind)
+
+
+def _unmodelled(
+    status: Status, section: str, names: Mapping[str, str], kind: type
 ) -> Iterator[KeyOption]:
-    """Rows of keys without a field of ours: status, what is to be said, and their names."""
     start = f"{section}." if section else ""
-    for status, note, names in groups:
-        for name in names.split():
+    for note, group in names.items():
+        for name in group.split():
             yield KeyOption(key=f"{start}{name}", kind=kind, status=status, note=note)
 
 

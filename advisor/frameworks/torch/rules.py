@@ -31,7 +31,7 @@ _ONE: Final = (
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 
 
-class Problem(Struct, frozen=True, kw_only=True):
+class Problem(Struct, frozen=True):
     """One reason against a setting."""
 
     rule: str
@@ -181,48 +181,32 @@ def data_parallel_layout(
 def refused_layout(job: Job) -> Iterator[Problem]:
     """A remedy or a search may ask for degrees that these stacks have not."""
     if any(getattr(job.layout, name) not in (1, None) for name in _ONE):
-        yield Problem(
-            rule="layout.data_parallel_only",
-            reason="only data-parallel layouts are modelled",
-            fix="TP, PP and CP 1",
-            source="advisor",
-        )
+        reason = "only data-parallel layouts are modelled"
+        yield Problem("layout.data_parallel_only", reason, "TP, PP and CP 1", "advisor")
 
 
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """What torch itself refuses or what comes to nothing, whoever calls it."""
     layers, segments = job.model.num_layers, setting.segments
     if segments is not None and segments > layers:
-        yield Problem(
-            rule="checkpoint_sequential.segments",
-            reason=f"{segments} segments of {layers} blocks: range() arg 3 must not be zero",
-            fix=f"at most {layers}",
-            source=f"{_CHECKPOINT} checkpoint_sequential",
-        )
+        reason = f"{segments} segments of {layers} blocks: range() arg 3 must not be zero"
+        fix = f"at most {layers}"
+        source = f"{_CHECKPOINT} checkpoint_sequential"
+        yield Problem("checkpoint_sequential.segments", reason, fix, source)
     if segments == 1:
-        yield Problem(
-            rule="checkpoint_sequential.last_segment",
-            reason="one segment checkpoints nothing: the last one is never checkpointed",
-            fix="at least 2",
-            source=f"{_CHECKPOINT} checkpoint_sequential",
-        )
+        reason = "one segment checkpoints nothing: the last one is never checkpointed"
+        fix = "at least 2"
+        source = f"{_CHECKPOINT} checkpoint_sequential"
+        yield Problem("checkpoint_sequential.last_segment", reason, fix, source)
     number = setting.num_layers
     if number is not None and number > layers:
-        yield Problem(
-            rule="checkpoint.every_n_blocks",
-            reason=f"the model has {layers} blocks, fewer than {number}",
-            fix=f"at most {layers}",
-            source="advisor",
-        )
+        reason = f"the model has {layers} blocks, fewer than {number}"
+        yield Problem("checkpoint.every_n_blocks", reason, f"at most {layers}", "advisor")
     if setting.budget is not None:
         unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
         if unknown:
-            yield Problem(
-                rule="budget.unknown_graph",
-                reason=f"what torch.compile makes of {unknown} is not modelled, nor what it keeps",
-                fix="full or an operator policy",
-                source="advisor",
-            )
+            reason = f"what torch.compile makes of {unknown} is not modelled, nor what it keeps"
+            yield Problem("budget.unknown_graph", reason, "full or an operator policy", "advisor")
 
 
 def block_shape(job: Job) -> RankShape:
@@ -242,9 +226,5 @@ def foreign_word(
 ) -> Iterator[Problem]:
     """A granularity that the framework has no option for."""
     if setting.granularity not in known:
-        yield Problem(
-            rule="setting.unknown_to_framework",
-            reason=f"{framework} has no option for {setting.granularity}",
-            fix=f"one of {', '.join(known)}",
-            source=source,
-        )
+        reason = f"{framework} has no option for {setting.granularity}"
+        yield Problem("setting.unknown_to_framework", reason, f"one of {', '.join(known)}", source)

@@ -5,13 +5,12 @@ distributed/activation_checkpoint.py, models/llama3/infra/parallelize.py.
 """
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
-from advisor.frameworks.torch.key_options import keys_by_field
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
@@ -41,6 +40,7 @@ class TorchTitan(TorchStack):
     versions = ("0.1", "0.2", "0.3")
     newest_with_experts = "0.2"
     label = "torchtitan"
+    key_options = OPTIONS
     granularities = (
         Granularity.NONE,
         Granularity.FULL,
@@ -86,34 +86,22 @@ class TorchTitan(TorchStack):
         model = job.model
         checks = model.multi_latent_attention or not model.qk_layernorm
         if model.num_moe_experts and checks and job.gpu.compute_capability < _GROUPED_GEMM:
-            yield Problem(
-                rule="moe.use_grouped_mm",
-                source="torchtitan models/deepseek_v3/model/args.py",
-                reason="torchtitan runs these experts in a loop before Hopper, which is not "
-                "modelled",
-                fix="a Hopper or newer GPU",
-            )
+            reason = "torchtitan runs these experts in a loop before Hopper, which is not modelled"
+            fix = "a Hopper or newer GPU"
+            source = "torchtitan models/deepseek_v3/model/args.py"
+            yield Problem("moe.use_grouped_mm", reason, fix, source)
         if granularity is Granularity.SELECTIVE and version == "0.3":
-            yield Problem(
-                rule="selective_ac_option.layer_frequency",
-                reason="0.3 has no checkpoint of every n-th layer any more",
-                fix="op:torchtitan, or --framework-version 0.2",
-                source="torchtitan pull request 2357",
-            )
+            reason = "0.3 has no checkpoint of every n-th layer any more"
+            fix = "op:torchtitan, or --framework-version 0.2"
+            source = "torchtitan pull request 2357"
+            yield Problem("selective_ac_option.layer_frequency", reason, fix, source)
         if granularity is Granularity.BUDGET and version == "0.1":
-            yield Problem(
-                rule="mode.memory_budget",
-                reason="0.1 has no mode memory_budget",
-                fix="--framework-version 0.2",
-                source="torchtitan 0.1.0 config",
-            )
+            reason = "0.1 has no mode memory_budget"
+            fix = "--framework-version 0.2"
+            yield Problem("mode.memory_budget", reason, fix, "torchtitan 0.1.0 config")
         if setting.use_reentrant:
-            yield Problem(
-                rule="checkpoint.reentrant",
-                reason="all checkpoints are non-reentrant",
-                fix="leave +use_reentrant out",
-                source=self.source,
-            )
+            reason = "all checkpoints are non-reentrant"
+            yield Problem("checkpoint.reentrant", reason, "leave +use_reentrant out", self.source)
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
         """A budget needs torch.compile; Mixtral needs a model of one's own."""
@@ -129,10 +117,6 @@ class TorchTitan(TorchStack):
     ) -> FixedMemory:
         """Embedding and head are groups of their own; the head's stays between the passes."""
         return fsdp_memory(job, shape, chunks, root_holds_ends=False)
-
-    def option_names(self) -> Mapping[str, Collection[str]]:
-        """Keys of its configuration."""
-        return keys_by_field(OPTIONS)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""

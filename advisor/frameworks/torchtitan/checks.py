@@ -63,7 +63,7 @@ def _fields(keys: Keys) -> Iterator[Finding]:
             cutoff=0.5,
             otherwise=f"one of {', '.join(names[:4])}, …",
         )
-    wrong = near(AC, [name for name in keys.under("") if AC not in name])
+    wrong = near(AC, [name for name in keys.under("") if name != AC])
     if wrong:
         reason, fix = f"[{wrong}] is no section of the configuration", f"write [{AC}]"
         yield keys.error("unknown_section", reason, fix, _MANAGER, wrong)

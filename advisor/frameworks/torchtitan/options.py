@@ -3,8 +3,7 @@ file or options set; of activation_checkpoint and parallelism all that 0.1 to 0.
 
 from typing import Final
 
-from advisor.frameworks.option_status import Status
-from advisor.frameworks.torch.key_options import KeyOption, option, unmodelled
+from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
 from advisor.job.layout import DataParallelSharding
 
 AC: Final = "activation_checkpoint"
@@ -14,12 +13,13 @@ SECTIONS: Final = (PARALLELISM, "training", AC, "model", "compile", "job", "opti
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
+_DEBUGGING: Final = "visualize_memory_budget_pareto preserve_rng_state determinism_check debug"
 OPTIONS: Final[tuple[KeyOption, ...]] = (
     option("training.seq_len", 2048, "job.seq_length"),
     option("training.local_batch_size", 8, "job.micro_batch_size"),
     option("training.batch_size", None, "job.micro_batch_size", kind=int, note="0.1"),
     option("training.global_batch_size", -1, "job.global_batch_size"),
-    *unmodelled(PARALLELISM, (Status.CHECKED, "", "data_parallel_replicate_degree")),
+    *checked(PARALLELISM, {"counted with the GPUs": "data_parallel_replicate_degree"}),
     option(f"{PARALLELISM}.data_parallel_shard_degree", -1, "layout.data_parallel_size"),
     option(RESHARD, "default", "layout.data_parallel_sharding", means=_SHARDINGS),
     option(f"{PARALLELISM}.tensor_parallel_degree", 1, "layout.tensor_model_parallel_size"),
@@ -27,42 +27,28 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(f"{PARALLELISM}.context_parallel_degree", 1, "layout.context_parallel_size"),
     option(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
     option(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
-    *unmodelled(
+    *checked(PARALLELISM, {"it needs torch.compile": "enable_async_tensor_parallel"}),
+    *unpriced(
         PARALLELISM,
-        (Status.CHECKED, "it needs torch.compile", "enable_async_tensor_parallel"),
-        (Status.UNPRICED, _DEFAULT, "disable_loss_parallel expert_parallel_comm_backend"),
-        (
-            Status.UNPRICED,
-            "not modelled",
-            "enable_compiled_autograd enable_approx_mid_point_recompute",
-        ),
-        (
-            Status.UNPRICED,
-            "pipelines and CP are not modelled",
-            """
-            pipeline_parallel_split_points module_fqns_per_model_part
-            pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
-            pipeline_parallel_layers_per_stage pipeline_parallel_schedule
-            pipeline_parallel_schedule_csv pipeline_parallel_microbatch_size
-            pipeline_parallel_microbatches pipeline_parallel_expert_parallel_overlap
-            context_parallel_load_balancer context_parallel_rotate_method
+        {
+            _DEFAULT: """
+                disable_loss_parallel expert_parallel_comm_backend enable_compiled_autograd
+                enable_approx_mid_point_recompute
             """,
-        ),
+            "pipelines and CP are not modelled": """
+                pipeline_parallel_split_points module_fqns_per_model_part
+                pipeline_parallel_first_stage_less_layers pipeline_parallel_last_stage_less_layers
+                pipeline_parallel_layers_per_stage pipeline_parallel_schedule
+                pipeline_parallel_schedule_csv pipeline_parallel_microbatch_size
+                pipeline_parallel_microbatches pipeline_parallel_expert_parallel_overlap
+                context_parallel_load_balancer context_parallel_rotate_method
+            """,
+        },
     ),
     option(f"{AC}.mode", "selective", "recompute"),
     option(f"{AC}.selective_ac_option", "2", "recompute"),
-    *unmodelled(
-        AC,
-        (Status.UNPRICED, _DEFAULT, "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"),
-    ),
+    *unpriced(AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}),
     option(f"{AC}.memory_budget", 0.5, "recompute"),
-    *unmodelled(
-        AC,
-        (
-            Status.HARMLESS,
-            "",
-            "visualize_memory_budget_pareto preserve_rng_state determinism_check debug",
-        ),
-    ),
-    *unmodelled("compile", (Status.CHECKED, "a memory budget needs it", "enable components")),
+    *harmless(AC, {"debugging": _DEBUGGING}),
+    *checked("compile", {"a memory budget needs it": "enable components"}),
 )

@@ -105,27 +105,18 @@ def layout_problems(job: Job) -> Iterator[Problem]:
     layout, model = job.layout, job.model
     tp, ep = layout.tensor_model_parallel_size, layout.expert_model_parallel_size
     if any(getattr(layout, name) != 1 for name in _ONE):
-        yield Problem(
-            rule="layout.not_modelled",
-            reason="pipelines and CP of torchtitan are not modelled",
-            fix="PP 1 and CP 1",
-            source="advisor",
-        )
+        reason = "pipelines and CP of torchtitan are not modelled"
+        yield Problem("layout.not_modelled", reason, "PP 1 and CP 1", "advisor")
     if layout.expert_tensor_degree not in ((1, tp) if ep > 1 else (tp,)):
         reason = "Currently we only support ETP=TP or ETP=1"
         if ep == 1:
             reason = "without EP experts are cut by TP (apply_moe_ep_tp)"
-        yield Problem(
-            rule="parallelism.expert_tensor_parallel_degree",
-            reason=reason,
-            fix=f"--etp {tp}",
-            source=_SOURCE,
-        )
+        yield Problem("parallelism.expert_tensor_parallel_degree", reason, f"--etp {tp}", _SOURCE)
     if model.num_query_groups % tp:
-        yield Problem(
-            rule="parallelism.tensor_parallel_degree",
-            reason=f"wk and wv of {model.num_query_groups} heads are cut in {tp}: a part of a head "
-            "has no view",
-            fix=f"TP {model.num_query_groups} or less",
-            source="torchtitan models, Attention",
+        reason = (
+            f"wk and wv of {model.num_query_groups} heads are cut in {tp}: a part of a head "
+            "has no view"
         )
+        fix = f"TP {model.num_query_groups} or less"
+        source = "torchtitan models, Attention"
+        yield Problem("parallelism.tensor_parallel_degree", reason, fix, source)
