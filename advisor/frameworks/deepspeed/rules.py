@@ -21,11 +21,12 @@ def checkpoint_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """Of the section activation_checkpointing."""
     parts = Option.PARTITION_ACTIVATIONS in setting.options
     if Option.CONTIGUOUS_MEMORY_OPTIMIZATION in setting.options and not parts:
-        rule = "activation_checkpointing.contiguous_memory_optimization"
-        reason = "Contiguous Checkpointing is only available with partitioned activations"
-        fix = "add +partition_activations"
-        source = f"{_CHECKPOINTING} configure"
-        yield Problem(rule, reason, fix, source)
+        yield Problem(
+            "activation_checkpointing.contiguous_memory_optimization",
+            "Contiguous Checkpointing is only available with partitioned activations",
+            "add +partition_activations",
+            f"{_CHECKPOINTING} configure",
+        )
     foreign = setting.options or setting.granularity is Granularity.UNIFORM
     if foreign and not calls_deepspeed(job):
         reason = (

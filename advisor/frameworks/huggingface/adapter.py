@@ -85,11 +85,12 @@ class HuggingFace(TorchStack):
             source = "transformers 5.23.0 modeling_utils.py"
             yield Problem("gradient_checkpointing_kwargs.every_n_layers", reason, fix, source)
         if job.config.sync_each_batch and job.config.framework_version == "4":
-            rule = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
-            reason = "Trainer calls no_sync for all microbatches but the last one"
-            fix = "--framework-version 5"
-            source = "transformers 5.23.0 trainer.py"
-            yield Problem(rule, reason, fix, source)
+            yield Problem(
+                "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+                "Trainer calls no_sync for all microbatches but the last one",
+                "--framework-version 5",
+                "transformers 5.23.0 trainer.py",
+            )
         if setting.offloads and job.config.framework_version == "4":
             reason = "4.x hands every keyword on to torch, which has no offload"
             fix = "full, or --framework-version 5"

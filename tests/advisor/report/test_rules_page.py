@@ -70,7 +70,8 @@ def test_every_rule_of_the_other_stacks_is_on_the_page_of_a_release(
     """All that their modules declare, found by trying settings and jobs."""
     folders = ("torch", "torchtitan", "deepspeed", "huggingface")
     sources = [file for name in folders for file in (FRAMEWORKS / name).glob("*.py")]
-    declared = {rule for file in sources for rule in re.findall(r'rule="(.+?)"', file.read_text())}
+    problem = re.compile(r'Problem\(\s*"(.+?)"')
+    declared = {rule for file in sources for rule in problem.findall(file.read_text())}
     shown: set[str] = set()
     for framework, version in RELEASES:
         assert cli.main(["rules", "--framework", framework, "--framework-version", version]) == 0
