@@ -28,6 +28,7 @@ _ONE: Final = (
     "expert_model_parallel_size",
     "expert_tensor_parallel_size",
 )
+_DATA_PARALLEL: Final = ("data_parallel_size", "data_parallel_sharding", "sequence_parallel")
 _CHECKPOINT: Final = "torch 2.13 utils/checkpoint.py"
 
 
@@ -135,16 +136,9 @@ def data_parallel_layout(
     shardings: tuple[DataParallelSharding, ...],
 ) -> ParallelLayout:
     """All GPUs are data parallel; the first of `shardings` is the default."""
-    for name in _ONE:
-        if given.get(name, 1) != 1:
-            itself = " (AutoTP)" if (framework, name) == (Framework.DEEPSPEED, _ONE[0]) else ""
-            raise UserError(
-                f"layout.{name}",
-                given[name],
-                f"is not modelled for {framework}{itself}: all GPUs "
-                f"are data parallel, layout.data_parallel_sharding={'|'.join(shardings)}",
-                "leave it out, or --framework megatron_lm",
-            )
+    legal = "|".join(shardings)
+    modelled = f"all GPUs are data parallel, layout.data_parallel_sharding={legal}"
+    sharding = given_sharding(framework, given, shardings, _ONE, modelled)
     if given.get("sequence_parallel"):
         raise UserError(
             "layout.sequence_parallel",
@@ -152,30 +146,41 @@ def data_parallel_layout(
             f"needs tensor parallelism, which is not modelled for {framework}",
             "leave it out",
         )
-    known = set(ParallelLayout.__struct_fields__) & {
-        "data_parallel_size",
-        "data_parallel_sharding",
-        "sequence_parallel",
-        *_ONE,
-    }
-    for name, value in given.items():
-        if name not in known:
-            raise UserError(
-                f"layout.{name}",
-                value,
-                f"is an option of Megatron, not of {framework}",
-                "leave it out",
-            )
-    sharding = given.get("data_parallel_sharding") or shardings[0]
-    if sharding not in shardings:
-        raise UserError(
-            "layout.data_parallel_sharding",
-            sharding,
-            f"{framework} has no such sharding",
-            " or ".join(shardings),
-        )
     size = given.get("data_parallel_size", num_gpus)
     return ParallelLayout(data_parallel_size=size, data_parallel_sharding=sharding)
+
+
+def given_sharding(
+    framework: str,
+    given: dict[str, Any],
+    shardings: tuple[DataParallelSharding, ...],
+    ones: tuple[str, ...],
+    modelled: str,
+) -> DataParallelSharding:
+    """The sharding of the `given` fields of a layout, the first of `shardings` by default.
+
+    UserError on a degree of `ones` that is not 1, with what is modelled; on a field that is
+    Megatron's alone; on another sharding.
+    """
+    for name in ones:
+        if given.get(name, 1) != 1:
+            itself = " (AutoTP)" if (framework, name) == (Framework.DEEPSPEED, _ONE[0]) else ""
+            raise UserError(
+                f"layout.{name}",
+                given[name],
+                f"is not modelled for {framework}{itself}: {modelled}",
+                "leave it out, or --framework megatron_lm",
+            )
+    for name, value in given.items():
+        if name not in (*_ONE, *_DATA_PARALLEL):
+            relation = f"is an option of Megatron, not of {framework}"
+            raise UserError(f"layout.{name}", value, relation, "leave it out")
+    name = "data_parallel_sharding"
+    sharding: DataParallelSharding = given.get(name) or shardings[0]
+    if sharding not in shardings:
+        relation = f"{framework} has no such sharding"
+        raise UserError(f"layout.{name}", sharding, relation, " or ".join(shardings))
+    return sharding
 
 
 def refused_layout(job: Job) -> Iterator[Problem]:

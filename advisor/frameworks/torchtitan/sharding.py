@@ -11,16 +11,14 @@ from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
-from advisor.frameworks.torch.rules import Problem
+from advisor.frameworks.names import Framework
+from advisor.frameworks.torch.rules import Problem, given_sharding
 from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 
 _TP: Final = "tensor_model_parallel_size"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
-_OURS: Final = frozenset(
-    {_TP, _EP, _ETP, "sequence_parallel", "data_parallel_size", "data_parallel_sharding"}
-)
 _ONE: Final = (
     "pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size",
@@ -34,19 +32,8 @@ def titan_layout(
 ) -> ParallelLayout:
     """FSDP over what TP leaves of the GPUs; experts over EP of them, cut by TP as well where EP is
     1 (torchtitan then knows no other way) or where ETP says so."""
-    for name in _ONE:
-        if given.get(name, 1) != 1:
-            raise UserError(
-                f"layout.{name}",
-                given[name],
-                "is not modelled for torchtitan: FSDP, TP and EP are",
-                "leave it out, or --framework megatron_lm",
-            )
-    for name, value in given.items():
-        if name not in _OURS and name not in _ONE:
-            known = set(ParallelLayout.__struct_fields__)
-            words = "is an option of Megatron, not of torchtitan" if name in known else "is unknown"
-            raise UserError(f"layout.{name}", value, words, "leave it out")
+    modelled = "FSDP, TP and EP are"
+    sharding = given_sharding(Framework.TORCHTITAN, given, shardings, _ONE, modelled)
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
     if min(tp, ep) < 1:
         raise UserError(f"layout.{_TP if tp < 1 else _EP}", min(tp, ep), "must be at least 1")
@@ -63,14 +50,6 @@ def titan_layout(
             tp,
             f"must divide the number of GPUs = {num_gpus}",
             f"one of {', '.join(map(str, divisors(num_gpus)))}",
-        )
-    sharding = given.get("data_parallel_sharding") or shardings[0]
-    if sharding not in shardings:
-        raise UserError(
-            "layout.data_parallel_sharding",
-            sharding,
-            "torchtitan has no such sharding",
-            " or ".join(shardings),
         )
     return ParallelLayout(
         tensor_model_parallel_size=tp,
