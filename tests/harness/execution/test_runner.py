@@ -313,6 +313,7 @@ def drive(tmp_path: Path, *overrides: str, faults: Mapping[str, str] | None = No
     return subprocess.Popen(
         [
             *DRIVE,
+            "run",
             settings,
             "measure.repeats=4",
             f"runs={tmp_path / 'runs'}",
