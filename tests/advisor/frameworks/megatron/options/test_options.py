@@ -1,6 +1,5 @@
 """The rows of Megatron's options: against our fields; tests/oracles has Megatron's own classes."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
