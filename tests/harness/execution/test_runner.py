@@ -382,6 +382,8 @@ def test_what_a_killed_runner_left_running_is_ended_by_the_next(tmp_path: Path) 
     (folder,) = [path.parent for path in locks.glob("*/log.txt")]
     from harness.trial.files import holders
 
+    # First the runner itself holds the lock, then both, then the trial alone.
+    assert wait_until(lambda: holders(folder / "lock") not in ((), (runner.pid,)))
     assert wait_until(lambda: len(holders(folder / "lock")) == 1)
     runner.kill()
     runner.communicate()
