@@ -149,4 +149,4 @@ def test_every_extra_that_a_hint_or_a_page_names_is_declared() -> None:
 def test_the_entry_point_is_declared(wheel: Path) -> None:
     (entry,) = [name for name in names(wheel) if name.endswith("entry_points.txt")]
     with zipfile.ZipFile(wheel) as archive:
-        assert "advise = advisor.cli.main:main" in archive.read(entry).decode()
+        assert "advise = advisor.cli.main:command" in archive.read(entry).decode()
