@@ -14,6 +14,12 @@ PYTEST_ARGS ?=
 # The versions that the oracle tests were written against.
 ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 
+# Tests start many processes: byte code is kept, whatever the shell says of it.
+export PYTHONDONTWRITEBYTECODE :=
+# One process a core: what a file's tests share is made once. In the order of the folders: what takes long stands in
+# their middle, and the last files are short.
+SPREAD := -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .DEFAULT_GOAL := help
@@ -25,17 +31,15 @@ help:
 advise: $(VENV)/.installed
 	@$(BIN)/advise $(ARGS)
 
-# One process a core, each with one thread: what a file's tests share is made once. Tests with real processes, a real
-# Slurm and a real browser can meet a machine that stalls: what failed is tried once more, and shown as rerun.
+# Tests with real processes, a real Slurm and a real browser can meet a machine that stalls: what failed is tried once
+# more, and shown as rerun.
 test: lint
 	@echo "== pytest"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile \
-	  --reruns 1 -r R $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --reruns 1 -r R $(PYTEST_ARGS)
 
 check: lint
 	@echo "== pytest, the advisor"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py \
-	  -n logical --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py $(SPREAD) $(PYTEST_ARGS)
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
 # process, writes tests/oracles/data/measured.csv anew.

@@ -10,9 +10,10 @@ import pytest
 _AT_START = dict(os.environ)
 
 
-def pytest_collection_finish() -> None:
-    """What the imports have made stays: no collection, and no count of all tensors, looks through
-    these million objects again."""
+@pytest.fixture(autouse=True, scope="module")
+def _what_was_there_before_stays() -> None:
+    """What imports and earlier files have made stays: no collection, and no count of all tensors,
+    looks through these million objects again."""
     gc.collect()
     gc.freeze()
 

@@ -1,10 +1,10 @@
 """Trials of a toy model, plans of many settings, and a launcher of stub trials."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from io import StringIO
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from msgspec.structs import replace
@@ -12,14 +12,17 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
+from harness.cli.main import main
+from harness.execution import launch
 from harness.execution.launchers.local import LocalLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 from harness.trial.trial import Backend, Device, MeasurementPlan, Prediction, Trial, Workload
+from tests.harness import drive
+from tests.harness.drive import STUB
 
-STUB = (sys.executable, "-I", "-S", str(Path(__file__).with_name("stub_trial.py")))
 MODEL = ModelSpec(
     name="toy",
     num_layers=2,
@@ -54,6 +57,40 @@ TRIAL = Trial(workload=WORKLOAD, measurement=MeasurementPlan(timeout_seconds=20.
 
 MakePlan = Callable[..., RunPlan]
 MakeRunner = Callable[..., Runner]
+Harness = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def harness_in(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harness:
+    """The command `harness` in a folder, without the start of a process."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def call(folder: Path, *words: str, **variables: str) -> CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            code = main(words)
+        printed = capsys.readouterr()
+        return CompletedProcess(words, code, printed.out, printed.err)
+
+    return call
+
+
+@pytest.fixture
+def stubbed_in(harness_in: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Harness:
+    """The same with stub trials, each of which takes 20 ms and ends as `faults` says."""
+
+    def call(
+        folder: Path, *words: str, faults: Mapping[str, str] | None = None, **variables: str
+    ) -> CompletedProcess[str]:
+        path = tmp_path / "faults.json"
+        path.write_text(json.dumps(faults or {}))
+        monkeypatch.setattr(launch, "Runner", drive.stubbed)
+        return harness_in(folder, *words, STUB_FAULTS=str(path), **variables)
+
+    return call
 
 
 @pytest.fixture

@@ -54,9 +54,10 @@ def measured(what: str, *case: Any, by: Callable[[], Measured]) -> Measured:
 
 
 def readable(value: Any) -> str:
-    """A value in words: of a record, or of options, the fields that differ from their defaults."""
+    """A value in words: of a record, or of options, the fields that differ from their defaults, by
+    name: their order may change."""
     if isinstance(value, RawSettings):
-        return _told(value, dict(sorted(vars(value).items())))
+        return _told(value, vars(value))
     if isinstance(value, Struct):
         return _told(value, stated_fields(value))
     if isinstance(value, tuple | list):
@@ -137,5 +138,5 @@ def write() -> None:
 
 
 def _told(value: object, fields: dict[str, Any]) -> str:
-    told = (f"{name}={readable(one)}" for name, one in fields.items())
+    told = (f"{name}={readable(one)}" for name, one in sorted(fields.items()))
     return f"{type(value).__name__}({', '.join(told)})"

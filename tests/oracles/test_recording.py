@@ -12,7 +12,9 @@ pytestmark = [
 ]
 
 from . import recorded  # noqa: E402
-from .prediction import LLAMA3_8B, selective  # noqa: E402
+from .megatron import OracleCase  # noqa: E402
+from .moe_cases import MIXTRAL, with_experts  # noqa: E402
+from .prediction import LLAMA3_8B, selective, tensor_parallel  # noqa: E402
 from .recorded import Measured, digest, measured, read, readable, sampled  # noqa: E402
 
 
@@ -74,8 +76,22 @@ def test_other_packages_and_unknown_cases_are_measured(monkeypatch: pytest.Monke
     assert recorded.recordings.__wrapped__() == {}
 
 
+@pytest.mark.skipif(not recorded.recordings(), reason="recorded with other packages")
+@pytest.mark.parametrize(
+    "case",
+    [
+        LLAMA3_8B,
+        LLAMA3_8B.changed(**tensor_parallel(4, False), **selective("mlp")),
+        with_experts(MIXTRAL, expert_model_parallel_size=4),
+    ],
+)
+def test_a_case_is_found_as_it_was_recorded(case: OracleCase) -> None:
+    """Where fields are renamed or defaults move, every case would be measured in every run."""
+    assert f"saved_bytes_of_a_layer {readable(case)}" in recorded.recordings()
+
+
 def test_a_question_says_all_that_is_not_the_default() -> None:
     case = LLAMA3_8B.changed(**selective("mlp"))
-    said = "micro_batch_size=2, recompute_granularity=selective, recompute_modules=(mlp), "
+    said = "recompute_granularity=selective, recompute_modules=(mlp), "
     assert said in readable(case)
     assert "rope_type" not in readable(case)

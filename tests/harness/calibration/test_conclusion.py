@@ -1,6 +1,7 @@
 """From samples to files that the advisor reads."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,13 @@ XEON = DeviceFacts(
 )
 
 
+@cache
+def every_ninth() -> tuple[Case, ...]:
+    return tuple(c for c in with_attention(preset_cases(), ("flash",))[::9] if c != BURST)
+
+
 def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
     """A device that reaches `flops` in all matmuls and `stream` in the rest, 4 µs a kernel."""
-    cases = [c for c in with_attention(preset_cases(), ("flash",))[::9] if c != BURST]
     return [
         Sample(
             case=case,
@@ -48,7 +53,7 @@ def samples(flops: float = 650e12, stream: float = 3.6e12) -> list[Sample]:
             + (0 if case.flops else case.work / stream)
             + 4e-6 * case.kernels,
         )
-        for case in cases
+        for case in every_ninth()
         if case.kind not in COLLECTIVES
     ]
 

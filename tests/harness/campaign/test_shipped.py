@@ -1,5 +1,7 @@
 """Every item of the shipped campaigns is a request that its command takes."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,21 @@ def gpu(campaign: str) -> Machine:
     return Machine(device=Device.CUDA, gpu_names=GPUS[campaign][:1])
 
 
-def planned(item: Item, out: Path, machine: Machine) -> RunPlan:
-    (out / "calibrated").mkdir(exist_ok=True)
-    flags = run.parse(item.command(out)[1:])
-    return make_plan(compose(flags.overrides, flags.config_dir), machine)
+Planned = Callable[[Item, Machine], RunPlan]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """The plan of an item's run, made once."""
+    out = tmp_path_factory.mktemp("campaign")
+    (out / "calibrated").mkdir()
+
+    @cache
+    def plan(item: Item, machine: Machine) -> RunPlan:
+        flags = run.parse(item.command(out)[1:])
+        return make_plan(compose(flags.overrides, flags.config_dir), machine)
+
+    return plan
 
 
 @pytest.mark.parametrize("item", [i for _, i in ITEMS], ids=[f"{n}-{i.name}" for n, i in ITEMS])
@@ -72,9 +85,9 @@ def _check(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @of("run")
 def test_runs_can_be_planned(
-    campaign: str, item: Item, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    campaign: str, item: Item, planned: Planned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = planned(item, tmp_path, gpu(campaign))
+    plan = planned(item, gpu(campaign))
     assert plan.device_name == GPUS[campaign][1]
     for setting in plan.settings:
         assert not setting.skip, setting.spec
@@ -85,10 +98,10 @@ def test_runs_can_be_planned(
             assert prediction.step_time_seconds is not None
 
 
-def test_runs_of_the_cpu_campaign_can_be_planned(tmp_path: Path) -> None:
+def test_runs_of_the_cpu_campaign_can_be_planned(planned: Planned) -> None:
     for item in load_campaign("cpu").items:
         if item.arguments[0] == "run":
-            assert planned(item, tmp_path, find_machine("cpu")).settings
+            assert planned(item, find_machine("cpu")).settings
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -101,9 +114,9 @@ def test_no_two_items_write_into_one_folder(name: str) -> None:
 
 
 @of("run")
-def test_cells_stand_where_their_reason_says(campaign: str, item: Item, tmp_path: Path) -> None:
+def test_cells_stand_where_their_reason_says(campaign: str, item: Item, planned: Planned) -> None:
     """`none` does not fit in the items called over, and fits in all others."""
-    plan = planned(item, tmp_path, gpu(campaign))
+    plan = planned(item, gpu(campaign))
     room = load_gpu(GPUS[campaign][1]).memory_bytes
     peaks = {s.spec: s.trial.prediction.peak_reserved_bytes for s in plan.settings}  # type: ignore[union-attr]
     if peaks.get("none") is None:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,24 +17,18 @@ from harness.cli import main as cli
 pytest.importorskip("numpy")
 
 ROOT = Path(__file__).parents[3]
+Harness = Callable[..., subprocess.CompletedProcess[str]]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
 PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 MLP = RECORDED / "selective_mlp" / "result.json"
 
 
-def harness(*words: str, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli.main", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )
+@pytest.fixture
+def harness(harness_in: Harness) -> Harness:
+    return lambda *words, folder=ROOT: harness_in(folder, *words)
 
 
-def test_the_recorded_regression_is_exit_1() -> None:
+def test_the_recorded_regression_is_exit_1(harness: Harness) -> None:
     done = harness("compare", str(RECORDED))
     assert (done.returncode, done.stderr) == (1, "")
     line = done.stdout.splitlines()[0]
@@ -60,7 +55,7 @@ def test_a_reader_that_leaves_does_not_change_the_verdict() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
+def test_a_golden_made_from_the_results_passes(tmp_path: Path, harness: Harness) -> None:
     to = tmp_path / "goldens"
     done = harness("golden", "update", "--reason", "accepted", "--to", str(to), str(RECORDED))
     assert done.returncode == 0
@@ -83,7 +78,7 @@ def test_a_golden_made_from_the_results_passes(tmp_path: Path) -> None:
     assert subset.stdout.count("GONE") == 3
 
 
-def test_no_golden_is_exit_3(tmp_path: Path) -> None:
+def test_no_golden_is_exit_3(tmp_path: Path, harness: Harness) -> None:
     done = harness("compare", str(MLP), folder=tmp_path)
     assert done.returncode == 3
     assert "there is no results/golden" in done.stderr

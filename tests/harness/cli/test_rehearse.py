@@ -1,17 +1,16 @@
 """`harness rehearse`, from the command line to exit codes."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from harness.api import running
 from harness.cli import main as cli
 
-ROOT = Path(__file__).parents[3]
+Harness = Callable[..., CompletedProcess[str]]
 TINY = (
     "model=llama3.2_1b",
     "gpus=4xH100",
@@ -29,16 +28,9 @@ TINY = (
 )
 
 
-def test_a_tiny_job(tmp_path: Path) -> None:
+def test_a_tiny_job(tmp_path: Path, harness_in: Harness) -> None:
     pytest.importorskip("megatron.core")
-    arguments = [sys.executable, "-m", "harness.cli.main", "rehearse", *TINY]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done, again = (
-        subprocess.run(
-            arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        for _ in range(2)
-    )
+    done, again = (harness_in(tmp_path, "rehearse", *TINY) for _ in range(2))
     assert done.returncode == 0, done.stderr
     assert "trial 1/1  none  ok" in done.stderr
     assert done.stdout.count("\nnone ") == 2  # a row a stage

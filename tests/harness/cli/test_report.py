@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,21 +19,15 @@ from tests.harness.logs import lines
 ROOT = Path(__file__).parents[3]
 RECORDED = ROOT / "tests/harness/fixtures/recorded_regression"
 GOLDEN = ROOT / "results/golden"
+Harness = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def harness(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli.main", "report", *words],
-        cwd=ROOT,
-        text=True,
-        timeout=60,
-        capture_output=True,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""} | environment,
-    )
+@pytest.fixture
+def harness(harness_in: Harness) -> Harness:
+    return lambda *words, **variables: harness_in(ROOT, "report", *words, **variables)
 
 
-def test_the_recorded_regression_with_its_verdict(tmp_path: Path) -> None:
+def test_the_recorded_regression_with_its_verdict(tmp_path: Path, harness: Harness) -> None:
     """Exit 0: a report was written; the verdict is what it says."""
     summary = tmp_path / "summary"
     done = harness(
@@ -77,7 +72,9 @@ def test_limits_are_those_of_compare(tmp_path: Path) -> None:
         ((str(RECORDED), "--no-such"), "unrecognized arguments: --no-such"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...], says: str) -> None:
+def test_a_wrong_request_is_one_line_and_exit_2(
+    words: tuple[str, ...], says: str, harness: Harness
+) -> None:
     done = harness(*words)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -86,12 +83,12 @@ def test_a_wrong_request_is_one_line_and_exit_2(words: tuple[str, ...], says: st
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written(tmp_path: Path, harness: Harness) -> None:
     (tmp_path / "to").mkdir(mode=0o500)
     assert harness(str(RECORDED), "--to", str(tmp_path / "to/report")).returncode == 4
 
 
-def test_a_file_in_the_way(tmp_path: Path) -> None:
+def test_a_file_in_the_way(tmp_path: Path, harness: Harness) -> None:
     (tmp_path / "to").write_text("")
     done = harness(str(RECORDED), "--to", str(tmp_path / "to"))
     assert done.returncode == 4

@@ -1,9 +1,9 @@
 """`harness`, from the command line to exit codes."""
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,32 +16,17 @@ from harness.execution.runner import UNMEASURED
 
 ROOT = Path(__file__).parents[3]
 DRIVE = str(Path(__file__).parents[1] / "drive.py")
+Harness = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def harness(
-    tmp_path: Path, *arguments: str, faults: dict[str, str] | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """`harness run` with stub trials, in an empty folder; each of them takes 20 ms."""
-    (tmp_path / "faults.json").write_text(json.dumps(faults or {}))
-    environment = {
-        **os.environ,
-        "STUB_FAULTS": str(tmp_path / "faults.json"),
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        **variables,
-    }
-    return subprocess.run(
-        [sys.executable, DRIVE, *arguments],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def harness(stubbed_in: Harness, tmp_path: Path) -> Harness:
+    """`harness run` with stub trials, in an empty folder."""
+    return lambda *arguments, **given: stubbed_in(tmp_path, "run", *arguments, **given)
 
 
-def test_alone_it_runs_the_corners(tmp_path: Path) -> None:
-    done = harness(tmp_path)
+def test_alone_it_runs_the_corners(tmp_path: Path, harness: Harness) -> None:
+    done = harness()
     assert done.returncode == 0, done.stderr
     assert "tiny_cpu on cpu; predicted beside measured" in done.stdout
     for spec in ("none", "selective:mlp", "full:uniform:1"):
@@ -54,7 +39,7 @@ def test_alone_it_runs_the_corners(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == f"harness run: report in runs/{folder.name}/report"
     assert "# tiny\\_cpu on CPU" in (folder / "report/report.md").read_text()
     assert (folder / "report/report.html").stat().st_size > 50_000
-    again = harness(tmp_path, "--no-report")
+    again = harness("--no-report")
     assert again.returncode == 0
     assert again.stdout == done.stdout
     assert again.stderr.count("as found") == 3
@@ -69,29 +54,29 @@ def test_a_dry_run_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
-def test_failures_are_exit_code_4_and_may_be_retried(tmp_path: Path) -> None:
-    done = harness(tmp_path, "name=x", "--no-report", faults={"default": "oom"})
+def test_failures_are_exit_code_4_and_may_be_retried(tmp_path: Path, harness: Harness) -> None:
+    done = harness("name=x", "--no-report", faults={"default": "oom"})
     assert not (tmp_path / "runs/x/report").exists()
     assert done.returncode == 4
     assert "[start, 1.50 GiB over] torch.OutOfMemoryError: CUDA out of memory" in done.stdout
     assert "The advisor's first choice did not run." not in done.stdout
-    found = harness(tmp_path, "name=x", "--no-report")
+    found = harness("name=x", "--no-report")
     assert found.returncode == 4, "an out-of-memory is an answer"
     assert "--retry" not in found.stderr
-    assert harness(tmp_path, "name=x", "--retry", "--no-report").returncode == 0
+    assert harness("name=x", "--retry", "--no-report").returncode == 0
 
 
-def test_a_report_that_fails_loses_nothing(tmp_path: Path) -> None:
+def test_a_report_that_fails_loses_nothing(tmp_path: Path, harness: Harness) -> None:
     """A file where the report's folder would be: told in one line, and the exit code stands."""
     (tmp_path / "runs/x").mkdir(parents=True)
     (tmp_path / "runs/x/report").write_text("")
-    done = harness(tmp_path, "name=x")
+    done = harness("name=x")
     assert done.returncode == 0
     last = done.stderr.splitlines()[-1]
     assert last.startswith("harness run: no report: FileExistsError: ")
     assert last.endswith("again: harness report runs/x")
     assert done.stdout.startswith("tiny_cpu on cpu")
-    failed = harness(tmp_path, "name=x", "--retry", faults={"default": "exit_7"})
+    failed = harness("name=x", "--retry", faults={"default": "exit_7"})
     assert failed.returncode == 0, "as found: measured before"
     assert "no report: " in failed.stderr
 
@@ -100,8 +85,19 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
     """Packages that raise ImportError stand before the real ones."""
     for name in ("matplotlib", "jinja2", "pandas"):
         (tmp_path / f"{name}.py").write_text("raise ImportError(__name__)\n")
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = harness(tmp_path, "name=x", PYTHONPATH=path)
+    (tmp_path / "faults.json").write_text("{}")
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "STUB_FAULTS": str(tmp_path / "faults.json"),
+    }
+    done = subprocess.run(
+        [sys.executable, DRIVE, "run", "name=x"],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **paths},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0
     (note,) = [line for line in done.stderr.splitlines() if "pip install -e '.[report]'" in line]
     assert note.startswith("harness run: no figures, report.html, trials.csv, ")
@@ -140,16 +136,16 @@ def test_a_wrong_request_is_one_line(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_exit_code_4(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_exit_code_4(tmp_path: Path, harness: Harness) -> None:
     (tmp_path / "runs").mkdir(mode=0o500)
-    done = harness(tmp_path)
+    done = harness()
     assert done.returncode == 4
     assert "Permission denied" in done.stderr.splitlines()[-1]
 
 
-def test_a_file_in_the_way_is_exit_code_4(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_exit_code_4(tmp_path: Path, harness: Harness) -> None:
     (tmp_path / "runs").write_text("")
-    done = harness(tmp_path)
+    done = harness()
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "cannot write" in done.stderr.splitlines()[-1]

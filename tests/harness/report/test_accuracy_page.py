@@ -4,12 +4,12 @@ import csv
 from pathlib import Path
 
 import pytest
-from synthetic import GIB, prediction, result
 
 from harness.judge.accuracy.cells import rows
 from harness.report.accuracy_figure import draw_accuracy
 from harness.report.accuracy_page import csv_text, page
 from harness.trial.result import TrialStatus
+from tests.harness.judge.accuracy.synthetic import GIB, prediction, result
 
 ROWS = rows(
     [

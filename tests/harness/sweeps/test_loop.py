@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from harness.cli.main import main
 from harness.trial.result import TrialStatus
 from harness.trial.store import RunFolder
 
-DRIVE = [sys.executable, str(Path(__file__).with_name("drive.py"))]
+DRIVE = [sys.executable, str(Path(__file__).parents[1] / "drive.py")]
 ROOT = Path(__file__).parents[3]
 SPACE = ("sweep=tiny_cpu", "name=x")
+Harness = Callable[..., subprocess.CompletedProcess[str]]
+Finish = Callable[..., tuple[str, str]]
 
 
 def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None) -> Any:
@@ -31,7 +34,7 @@ def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None)
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     return subprocess.Popen(
-        [*DRIVE, *SPACE, *overrides],
+        [*DRIVE, "sweep", *SPACE, *overrides],
         env=environment,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
@@ -41,13 +44,22 @@ def start(tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None)
     )
 
 
-def finish(
-    tmp_path: Path, *overrides: str, faults: dict[str, str] | None = None
-) -> tuple[str, str]:
-    process = start(tmp_path, *overrides, faults=faults)
-    out, talk = process.communicate(timeout=60)
-    assert process.returncode == 0, talk
-    return out, talk
+@pytest.fixture
+def sweep(stubbed_in: Harness, tmp_path: Path) -> Harness:
+    """A whole sweep in this process."""
+    return lambda *overrides, **given: stubbed_in(tmp_path, "sweep", *SPACE, *overrides, **given)
+
+
+@pytest.fixture
+def finish(sweep: Harness) -> Finish:
+    """What it prints and says where all goes well."""
+
+    def call(*overrides: str, **given: Any) -> tuple[str, str]:
+        done = sweep(*overrides, **given)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
+
+    return call
 
 
 def stored(tmp_path: Path) -> dict[str, Any]:
@@ -65,8 +77,10 @@ def journal(tmp_path: Path) -> list[optuna.trial.FrozenTrial]:
     return optuna.load_study(study_name="x", storage=JournalStorage(backend)).trials
 
 
-def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path: Path) -> None:
-    out, talk = finish(tmp_path)
+def test_every_point_has_one_result_and_the_same_command_runs_nothing(
+    tmp_path: Path, finish: Finish
+) -> None:
+    out, talk = finish()
     assert out.startswith("tiny_cpu on cpu; sweep of step time and peak memory")
     assert "Pareto front of step time and peak memory:" in out
     assert "6 of 6 points: 6 ok." in out
@@ -74,27 +88,27 @@ def test_every_point_has_one_result_and_the_same_command_runs_nothing(tmp_path: 
     seen = stored(tmp_path)
     assert len(seen) == 6
     assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
-    again, talk = finish(tmp_path)
+    again, talk = finish()
     assert (again, stored(tmp_path)) == (out, seen)
     assert talk.count("as found") == 6
 
 
-def test_more_trials_go_further(tmp_path: Path) -> None:
-    finish(tmp_path, "sweep.trials=2")
+def test_more_trials_go_further(tmp_path: Path, finish: Finish) -> None:
+    finish("sweep.trials=2")
     seen = stored(tmp_path)
     assert len(seen) == 2
-    _, talk = finish(tmp_path, "sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
+    _, talk = finish("sweep.trials=5", "sweep.batch=2", "sweep.sampler=tpe")
     assert len(stored(tmp_path)) == 5
     assert {name: stored(tmp_path)[name] for name in seen} == seen
     assert talk.count("as found") == 2
 
 
-def test_out_of_memory_and_illegal_points_are_results(tmp_path: Path) -> None:
-    out, _ = finish(tmp_path, "sweep.micro_batch_sizes=[2,4]", "sweep.trials=1")
+def test_out_of_memory_and_illegal_points_are_results(tmp_path: Path, finish: Finish) -> None:
+    out, _ = finish("sweep.micro_batch_sizes=[2,4]", "sweep.trials=1")
     (name,) = stored(tmp_path)
     results = RunFolder(tmp_path / "runs" / "x")
     assert [r.status for r in results.results().values()] == [TrialStatus.OK]
-    out, _ = finish(tmp_path, "sweep.micro_batch_sizes=[2,4]", faults={"default": "oom"})
+    out, _ = finish("sweep.micro_batch_sizes=[2,4]", faults={"default": "oom"})
     counts = Counter(result.status for result in results.results().values())
     assert counts == {TrialStatus.OK: 1, TrialStatus.OOM: 2, TrialStatus.SKIPPED: 3}
     assert "must be divisible by micro_batch_size x DP" in " ".join(out.split())
@@ -103,62 +117,63 @@ def test_out_of_memory_and_illegal_points_are_results(tmp_path: Path) -> None:
     assert [t.user_attrs["result"] for t in feasible] == [name]
 
 
-def test_a_failed_point_is_run_again_when_asked(tmp_path: Path) -> None:
-    process = start(tmp_path, faults={"default": "exit_7"})
-    process.communicate(timeout=60)
-    assert process.returncode == 4
-    finish(tmp_path, "--retry")
+def test_a_failed_point_is_run_again_when_asked(
+    tmp_path: Path, sweep: Harness, finish: Finish
+) -> None:
+    assert sweep(faults={"default": "exit_7"}).returncode == 4
+    finish("--retry")
     states = Counter(trial.state.name for trial in journal(tmp_path))
     assert states == {"FAIL": 6, "COMPLETE": 6}
 
 
-def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path) -> None:
-    finish(tmp_path)
+def test_a_lost_journal_is_made_again_from_the_results(tmp_path: Path, finish: Finish) -> None:
+    finish()
     seen = stored(tmp_path)
     (tmp_path / "runs" / "x" / "optuna.journal").unlink()
-    finish(tmp_path)
+    finish()
     assert stored(tmp_path) == seen
     assert {t.user_attrs["result"] for t in journal(tmp_path)} == set(seen)
 
 
-def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_sweep_killed_at_random_points_loses_and_repeats_nothing(
+    tmp_path: Path, finish: Finish
+) -> None:
     chance = random.Random(5)
     seen: dict[str, Any] = {}
     kills = 0
     for _ in range(12):
-        sweep = start(tmp_path, faults={"default": "slow"})
+        process = start(tmp_path, faults={"default": "slow"})
         deadline = time.monotonic() + 30
-        while sweep.poll() is None and len(stored(tmp_path)) <= len(seen):
+        while process.poll() is None and len(stored(tmp_path)) <= len(seen):
             assert time.monotonic() < deadline
             time.sleep(0.005)
         time.sleep(chance.uniform(0.0, 0.06))
-        kills += sweep.poll() is None
-        sweep.kill()
-        sweep.communicate()
+        kills += process.poll() is None
+        process.kill()
+        process.communicate()
         now = stored(tmp_path)
         assert {name: now[name] for name in seen} == seen, "a finished result is gone or changed"
         seen = now
-        if sweep.returncode == 0:
+        if process.returncode == 0:
             break
     assert kills >= 2
-    finish(tmp_path)
+    finish()
     assert len(stored(tmp_path)) == 6
     told = [t.user_attrs["result"] for t in journal(tmp_path) if t.state.name == "COMPLETE"]
     assert sorted(told) == sorted(stored(tmp_path)), "each point is told once"
     assert not (tmp_path / "runs" / "x" / "superseded").exists(), "none was run twice"
 
 
-def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
+def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path, sweep: Harness) -> None:
     from harness.trial.files import Lock
 
     (tmp_path / "runs" / "x").mkdir(parents=True)
     lock = Lock(tmp_path / "runs" / "x" / "sweep.lock")
     assert lock.take()
-    process = start(tmp_path)
-    _, talk = process.communicate(timeout=60)
+    done = sweep()
     lock.close()
-    assert process.returncode == 2
-    assert "another sweep is at work there" in talk
+    assert done.returncode == 2
+    assert "another sweep is at work there" in done.stderr
 
 
 @pytest.mark.parametrize(

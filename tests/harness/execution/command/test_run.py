@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 
@@ -19,6 +20,7 @@ from harness.trial.codec import decode_result
 from harness.trial.result import TrialResult
 
 ROOT = Path(__file__).parents[4]
+Harness = Callable[..., subprocess.CompletedProcess[str]]
 SCRIPT = f"{quote(sys.executable)} {quote(str(Path(__file__).with_name('pretrain_gpt.py')))}"
 QUICK = ("measure.steps=6", "measure.max_warmup_steps=6")
 ENVIRONMENT = {
@@ -28,16 +30,10 @@ ENVIRONMENT = {
 }
 
 
-def harness(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
-    words = ["run", "--no-report", "backend=command", f"command={command}", "name=x", "device=cpu"]
-    return subprocess.run(
-        [sys.executable, "-m", "harness.cli.main", *words, *QUICK, *more],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def harness(harness_in: Harness) -> Harness:
+    words = ("run", "--no-report", "backend=command", "name=x", "device=cpu", *QUICK)
+    return lambda folder, command, *more: harness_in(folder, *words, f"command={command}", *more)
 
 
 def results(folder: Path) -> dict[str, TrialResult]:
@@ -56,7 +52,7 @@ def alive(marker: str) -> bool:
     return False
 
 
-def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path) -> None:
+def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path, harness: Harness) -> None:
     done = harness(tmp_path, f"{SCRIPT} --train-iters {{steps}}")
     assert done.returncode == 0, done.stderr
     found = results(tmp_path)
@@ -82,7 +78,7 @@ def test_the_setting_arrives_and_the_log_comes_back(tmp_path: Path) -> None:
     assert all("backend=command framework=megatron_lm" in command for command in commands)
 
 
-def test_failures_of_all_kinds(tmp_path: Path) -> None:
+def test_failures_of_all_kinds(tmp_path: Path, harness: Harness) -> None:
     """One command a fault, and full recompute, in which the script has none."""
     expected = {
         "oom": ("oom", "[training, 512.00 MiB over] torch.OutOfMemoryError: CUDA out of memory."),
@@ -101,7 +97,7 @@ def test_failures_of_all_kinds(tmp_path: Path) -> None:
         assert done.returncode == (0 if status == "unstable" else 4)
 
 
-def test_out_of_memory_of_one_setting_is_an_answer(tmp_path: Path) -> None:
+def test_out_of_memory_of_one_setting_is_an_answer(tmp_path: Path, harness: Harness) -> None:
     done = harness(tmp_path, f"{SCRIPT} --train-iters 10 --fault oom {{recompute}}")
     assert done.returncode == 0
     found = results(tmp_path)
@@ -109,7 +105,9 @@ def test_out_of_memory_of_one_setting_is_an_answer(tmp_path: Path) -> None:
     assert found["full:uniform:1"].times is not None  # ok or, on a busy machine, unstable
 
 
-def test_a_command_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_ended_with_all_its_processes(
+    tmp_path: Path, harness: Harness
+) -> None:
     script = shutil.copy(Path(__file__).with_name("pretrain_gpt.py"), tmp_path / "hang_gpt.py")
     ranks = f"setsid {quote(sys.executable)} {quote(str(script))} --fault hang & wait; true"
     done = harness(
@@ -153,13 +151,15 @@ def test_nothing_is_left_where_the_harness_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist(tmp_path: Path, harness: Harness) -> None:
     done = harness(tmp_path, "no_such_program_here {recompute}", "recompute=none")
     assert done.returncode == 4
     assert "not found" in done.stdout
 
 
-def test_the_dry_run_shows_no_traceback_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_dry_run_shows_no_traceback_and_writes_nothing(
+    tmp_path: Path, harness: Harness
+) -> None:
     done = harness(tmp_path, f"{SCRIPT} {{recompute}}", "--dry-run")
     assert done.returncode == 0
     assert not (tmp_path / "runs").exists()
@@ -168,7 +168,7 @@ def test_the_dry_run_shows_no_traceback_and_writes_nothing(tmp_path: Path) -> No
     assert "sets recompute itself" in wrong.stderr
 
 
-def test_environment_of_the_command(tmp_path: Path) -> None:
+def test_environment_of_the_command(tmp_path: Path, harness: Harness) -> None:
     line = 'printf "%s\\n" "$HARNESS_TRIAL_FOLDER" "$NVTE_CPU_OFFLOAD_V1"; : {recompute}'
     setting = "recompute.settings=['none+offload=core_attn']"
     done = harness(tmp_path, line, setting, "job.framework_version=0.18")
@@ -178,7 +178,7 @@ def test_environment_of_the_command(tmp_path: Path) -> None:
     assert trial["command"]["variables"] == ["NVTE_CPU_OFFLOAD_V1=1"]
 
 
-def test_a_real_trainer_gets_its_setting(tmp_path: Path) -> None:
+def test_a_real_trainer_gets_its_setting(tmp_path: Path, harness: Harness) -> None:
     """transformers reads the flags, checkpoints by them, and its log is read."""
     pytest.importorskip("accelerate")
     pytest.importorskip("transformers")

@@ -2,11 +2,11 @@
 
 import pytest
 from msgspec.structs import replace
-from synthetic import GIB, WORKLOAD, prediction, result
 
 from harness.judge.accuracy.cells import Half, rows
 from harness.trial.result import TrialStatus
 from harness.trial.trial import Device
+from tests.harness.judge.accuracy.synthetic import GIB, WORKLOAD, prediction, result
 
 
 def test_a_row_holds_both_sides() -> None:

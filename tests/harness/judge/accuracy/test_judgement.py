@@ -1,11 +1,11 @@
 """Errors, order, regret and verdicts of rows whose answers are known."""
 
 import pytest
-from synthetic import GIB, prediction, result
 
 from harness.judge.accuracy.cells import Row, rows
 from harness.judge.accuracy.judgement import first_choice, judge, regret
 from harness.trial.result import TrialStatus
+from tests.harness.judge.accuracy.synthetic import GIB, prediction, result
 
 SPECS = ("none", "selective:mlp", "full:uniform:1")
 

@@ -1,11 +1,11 @@
 """Predictions made anew are those of a plan made today."""
 
 from msgspec.structs import replace
-from synthetic import WORKLOAD, prediction, result
 
 from harness.judge.accuracy.cells import rows
 from harness.judge.accuracy.repredict import predict_again
 from harness.trial.trial import Device
+from tests.harness.judge.accuracy.synthetic import WORKLOAD, prediction, result
 
 
 def test_a_prediction_of_today_replaces_the_old_one() -> None:

@@ -1,8 +1,5 @@
-"""The rows of Megatron's options: against Megatron's own classes, and against our fields."""
+"""The rows of Megatron's options: against our fields; tests/oracles has Megatron's own classes."""
 
-import re
-from dataclasses import MISSING, fields
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -31,57 +28,6 @@ from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
 INSTALLED = resolve_revision(Framework.MEGATRON_LM, "0.16")
-CLASSES = ("TransformerConfig", "MLATransformerConfig", "DDP", "OptimizerConfig")
-# Of MLATransformerConfig, which is another class with its own defaults of the same fields, and of
-# OptimizerConfig, where the timers' barrier and the recipe stand for something else.
-OTHER_DEFAULTS = {
-    "MLATransformerConfig": {"multi_latent_attention": True, "normalization": "RMSNorm"},
-    "OptimizerConfig": {"barrier_with_L1_time": False, "fp8_recipe": None},
-}
-
-
-def config_class(name: str) -> Any:
-    pytest.importorskip("megatron.core")
-    from megatron.core.distributed import DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig
-    from megatron.core.transformer.transformer_config import (
-        MLATransformerConfig,
-        TransformerConfig,
-    )
-
-    known = (TransformerConfig, MLATransformerConfig, OptimizerConfig)
-    return {cls.__name__: cls for cls in known}.get(name, DistributedDataParallelConfig)
-
-
-def as_row_has_it(value: Any) -> Any:
-    """A default of Megatron's as rows write it: types by name, an empty list as nothing."""
-    if isinstance(value, Enum):
-        return value.name
-    if callable(value) or value in ([], ()):
-        return None
-    name = re.sub(r"^torch\.(float|bfloat)(\d+)$", r"\1\2", str(value))
-    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(name, value)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_field_of_the_installed_classes_has_a_row_with_its_default(name: str) -> None:
-    for field in fields(config_class(name)):
-        row = option_of_field(field.name)
-        assert row is not None, field.name
-        assert row.in_release(INSTALLED), field.name
-        default = field.default
-        if field.default_factory is not MISSING:
-            default = field.default_factory()
-        default = as_row_has_it(default)
-        ours = OTHER_DEFAULTS.get(name, {}).get(field.name, row.default_in(INSTALLED))
-        assert str(ours or None) == str(default or None), field.name
-
-
-def test_rows_of_other_releases_are_not_in_the_installed_classes() -> None:
-    installed = {field.name for name in CLASSES for field in fields(config_class(name))}
-    for row in SETTINGS.values():
-        if row.since is not None and not row.in_release(INSTALLED):
-            assert row.name_in(INSTALLED) not in installed, row.name
 
 
 def test_raw_settings_have_a_field_for_each_row() -> None:

@@ -1,6 +1,0 @@
-"""The results that these tests share lie beside them."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
