@@ -54,7 +54,7 @@ done
 if [ -n "${RESUME:-}" ]; then
   tar -xzf "$RESUME" -C "$keep" --skip-old-files || { echo "no archive: $RESUME" >&2; exit 2; }
 fi
-"$python" -c 'import hydra, torch, yaml; print("torch", torch.__version__, "cuda", torch.version.cuda)' \
+"$python" -c 'import hydra, msgspec, torch, yaml; print("torch", torch.__version__, "cuda", torch.version.cuda)' \
   || { echo "a package is missing: bring it in WHEELS (docs/campaign.md)" >&2; exit 2; }
 version=$("$python" -m harness.campaign.version) || exit 2
 
