@@ -39,13 +39,25 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     lists = (
         ("assumed", others),
         ("recipe", list(advice.recipe_differs)),
-        ("unlike", list(advice.differences)),
+        ("unlike", _unlike(advice.differences)),
     )
     rows += [(name, _dotted(words)) for name, words in lists if words]
     job = _job_words(advice.job)
     return group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
     )
+
+
+def _unlike(differences: tuple[str, ...]) -> list[str]:
+    """``recipe NAME`` once, where all differ from the same one, then what differs from it."""
+    endings = {text[text.rfind(_SHARED) :] for text in differences if _SHARED in text}
+    if len(endings) != 1 or not all(_SHARED in text for text in differences):
+        return list(differences)
+    ending = endings.pop()
+    return [ending.strip(" ()"), *(text.removesuffix(ending) for text in differences)]
+
+
+_SHARED = " (recipe "
 
 
 def _dotted(words: list[str]) -> Fitted:

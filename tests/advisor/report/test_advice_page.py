@@ -295,3 +295,11 @@ def test_a_searched_layout_is_that_of_row_1(layouts: Answer) -> None:
     text = plain(layouts, search_layout=True)
     assert "layout       row 1: TP 4 +SP" in text
     assert "assumed      preset llama3_70b_32xh100 ·" in text
+
+
+def test_the_recipe_that_all_differ_from_is_named_once(tight: Answer) -> None:
+    ours = ("job.a 1 (given), not 2 (recipe some_h100)", "model.b x, not y (recipe some_h100)")
+    text = plain(replace(tight, differences=ours))
+    assert "unlike       recipe some_h100 · job.a 1 (given), not 2 · model.b x, not y\n" in text
+    mixed = ("job.a 1, not 2 (recipe one)", "job.b 1 (given), not 2")
+    assert f"unlike       {mixed[0]} · {mixed[1]}\n" in plain(replace(tight, differences=mixed))
