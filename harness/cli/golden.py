@@ -1,14 +1,14 @@
 """`harness golden update | list | show | export | import`."""
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from harness.cli.compare import Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.goldens.foreign import FIRST_STEP, write_layout
 from harness.judge.goldens.golden_json import json_text
@@ -118,12 +118,7 @@ def _import(arguments: Namespace) -> None:
 
 def parser() -> ArgumentParser:
     """Arguments of `harness golden`."""
-    made = Parser(
-        prog="harness golden",
-        description=HELP,
-        allow_abbrev=False,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    made = Parser("harness golden", description=HELP)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     update = commands.add_parser("update", help="make or replace goldens from results")
     update.add_argument("results", nargs="+", type=Path, metavar="RESULTS")

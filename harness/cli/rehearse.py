@@ -47,10 +47,7 @@ or nothing was rehearsed, 130 interrupted (143 by SIGTERM): what is finished is 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
-    flags = parse(argv)
+    flags = parse(argv, "rehearse", HELP)
     plan, folder = planned_rehearsal(flags.overrides, flags.config_dir)
     if flags.dry_run:
         print(dry_page(plan), end="")

@@ -1,14 +1,12 @@
 """`harness run`: plan, run, and show predicted beside measured."""
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from msgspec import Struct
-
-from advisor.base.errors import UserError
 from harness.api.running import plan_run, statuses_of
+from harness.cli.flags import Parser, add_config_dir
 from harness.execution.launch import make_runner
 from harness.execution.progress import Progress, say
 from harness.execution.runner import FAILED as UNANSWERED
@@ -16,13 +14,12 @@ from harness.execution.runner import Runner, exit_code
 from harness.execution.signals import Stop
 from harness.judge.predicted import page
 from harness.planner.launcher_options import LauncherOptions
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
 UNFINISHED: Final = 3
 FAILED: Final = 4
-_SWITCHES: Final = ("--dry-run", "--no-report")
 _RETRY: Final = "--retry"
 HELP: Final = """\
 harness run [flags] [KEY=VALUE]...
@@ -81,21 +78,8 @@ finished is kept.
 """  # noqa: E501
 
 
-class Flags(Struct, frozen=True, kw_only=True):
-    """What stands beside the overrides."""
-
-    overrides: tuple[str, ...] = ()
-    dry_run: bool = False
-    retry: frozenset[TrialStatus] = frozenset()
-    no_report: bool = False
-    config_dir: Path | None = None
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
     flags = parse(argv)
     planned = plan_run(flags.overrides, flags.config_dir)
     if flags.dry_run:
@@ -104,35 +88,28 @@ def main(argv: Sequence[str]) -> int:
     return _run(planned.plan, planned.folder, planned.config.launcher, flags, argv)
 
 
-def parse(argv: Sequence[str]) -> Flags:
-    """Flags and overrides; UserError for a flag that is not known."""
-    from advisor.base.units import nearest_names
-
-    rest, overrides = list(argv), []
-    given: dict[str, bool] = {}
-    config_dir: Path | None = None
-    retry: frozenset[TrialStatus] = frozenset()
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.partition("=")
-        if word in _SWITCHES:
-            given[word.removeprefix("--").replace("-", "_")] = True
-        elif name == _RETRY:
-            retry = statuses_of(value.split(",") if has_value else True)
-        elif name == "--config-dir":
-            if not has_value and not rest:
-                raise UserError(name, "(none)", "needs a folder")
-            config_dir = Path(value if has_value else rest.pop(0))
-        elif word.startswith("-"):
-            hint = nearest_names(word, (*_SWITCHES, _RETRY, "--config-dir", "--help"))
-            raise UserError(word, "(given)", "is not a flag", hint)
-        else:
-            overrides.append(word)
-    return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
+def parse(argv: Sequence[str], command: str = "run", text: str = HELP) -> Namespace:
+    """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
+    made = Parser(f"harness {command}", text)
+    made.add_argument("overrides", nargs="*")
+    made.add_argument("--dry-run", action="store_true")
+    if command == "run":
+        made.add_argument("--no-report", action="store_true")
+    made.add_argument(_RETRY, nargs="?", default=False)
+    add_config_dir(made)
+    # a bare --retry takes none of the overrides behind it
+    found = made.read([f"{word}=" if word == _RETRY else word for word in argv])
+    found.overrides = tuple(found.overrides)
+    found.retry = statuses_of(found.retry.split(",") if found.retry else found.retry == "")
+    return found
 
 
 def _run(
-    plan: RunPlan, folder: RunFolder, options: LauncherOptions, flags: Flags, argv: Sequence[str]
+    plan: RunPlan,
+    folder: RunFolder,
+    options: LauncherOptions,
+    flags: Namespace,
+    argv: Sequence[str],
 ) -> int:
     total, again = sum(1 for _ in plan.trials()), again_line("run", argv)
 

@@ -112,7 +112,7 @@ def compose_sweep(
     added = [] if "sweep" in given else ["sweep=recompute"]
     if not given & {"sweep", "experiment", "recipe"}:
         added = [f"sweep={DEFAULT_EXPERIMENT}"]
-    groups = {**_GROUPS, "sweep": SweepOptions}
+    groups: Groups = {**_GROUPS, "sweep": SweepOptions}
     values, experiment = _composed([*added, *overrides], config_dir, groups)
     options = _read(SweepOptions, values, "sweep")
     return _run_config(values | recipe, experiment, config_dir), options
@@ -318,7 +318,7 @@ Groups = Mapping[str, type[Struct]]
 Schema = Mapping[str, dict[str, None] | None]
 """Every key that may be given, and those within it; nothing is, to begin with."""
 
-_GROUPS: Final = {
+_GROUPS: Final[Groups] = {
     "recompute": RecomputeChoice,
     "model": ModelSpec,
     "layout": ParallelLayout,
