@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from advisor.base.errors import UserError
-
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES: Final = 256 * 1024
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
@@ -84,24 +82,6 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def read_text(path: Path) -> str | None:
-    """Content of a file, bad bytes replaced; None where there is none."""
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-
-
-def read_given(path: Path, field: str) -> str:
-    """Content of a file that the user named as `field`; UserError where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(field, str(path), f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(field, str(path), "is not text") from None
 
 
 def tail(path: Path, lines: int = 20) -> tuple[str, ...]:
