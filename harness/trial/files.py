@@ -2,12 +2,13 @@
 
 import errno
 import fcntl
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES: Final = 256 * 1024
@@ -82,6 +83,21 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def append_json_line(path: Path, values: Mapping[str, Any]) -> None:
+    """Append one object as a line, which is on disk when this returns. Half a line that a kill left
+    at the end is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write((json.dumps(values, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def tail(path: Path, lines: int = 20) -> tuple[str, ...]:
