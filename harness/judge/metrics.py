@@ -26,6 +26,14 @@ ACTIVE: Final = "peak_active_bytes"
 RESERVED: Final = "peak_reserved_bytes"
 NVML: Final = "peak_nvml_used_bytes"
 
+PEAKS: Final = {
+    ALLOCATED: "allocated",
+    ACTIVE: "active",
+    RESERVED: "reserved",
+    NVML: "nvml_used",
+}
+"""Peaks of a rank: metric -> field of MemoryPeak."""
+
 TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
 """Relative standard deviation between processes, assumed where a comparison has one of each side:
 1 % on one GPU node, 5 % on a CPU that others use too. Repeats replace the assumption."""
@@ -152,19 +160,11 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
     last = _steps(result, len(result.times.seconds) if result.times else 1)[-1:] or (1,)
     found = {}
     for suffix, ranks in peaks.items():
-        for name, field in _PEAKS.items():
+        for name, field in PEAKS.items():
             value = most(ranks, field)
             if value is not None:
                 found[name + suffix] = Series(steps=last, values=(value,))
     return found
-
-
-_PEAKS: Final = {
-    ALLOCATED: "allocated",
-    ACTIVE: "active",
-    RESERVED: "reserved",
-    NVML: "nvml_used",
-}
 
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:

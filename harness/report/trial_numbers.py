@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
 from harness.base.collections import known
+from harness.judge.metrics import PEAKS
 from harness.judge.resample import iqr
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import world_size
@@ -73,12 +74,7 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
 
 def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
     """The four peaks, each of the rank that has most."""
-    return Numbers(
-        peak_allocated_bytes=most(ranks, "allocated"),
-        peak_active_bytes=most(ranks, "active"),
-        peak_reserved_bytes=most(ranks, "reserved"),
-        peak_nvml_used_bytes=most(ranks, "nvml_used"),
-    )
+    return Numbers(**{name: most(ranks, field) for name, field in PEAKS.items()})
 
 
 def over_repeats(processes: Sequence[Numbers]) -> Numbers:
