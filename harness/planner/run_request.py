@@ -174,11 +174,6 @@ def _check_backend(name: object) -> None:
         raise UserError("backend", name, f"must be one of {', '.join(jobs)}", hint)
 
 
-def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
-    """Names that ``experiment=`` takes."""
-    return _options(Group.EXPERIMENT, config_dir)
-
-
 def _with_defaults(overrides: Sequence[str], recipe: Mapping[str, str]) -> list[str]:
     """Alone, the embedded experiment at the corners; else the advisor's best."""
     given = {override.partition("=")[0] for override in overrides}

@@ -10,7 +10,7 @@ pytest.importorskip("hydra")
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.request.experiments import experiment_names as presets
-from harness.planner.run_request import RecomputeChoice, compose, experiment_names
+from harness.planner.run_request import RecomputeChoice, compose
 from harness.trial.trial import Backend, MeasurementPlan
 
 
@@ -152,7 +152,3 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         compose(["experiment=bad"], tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_names_are_the_presets_and_the_embedded_one() -> None:
-    assert set(experiment_names()) == {*presets(), "tiny_cpu"}
