@@ -130,6 +130,8 @@ def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
         raise UserError(where, show(value), "must be a mapping of keys to values")
     if get_origin(annotation) is dict:
         kind = get_args(annotation)[1]
+        if kind is Any:  # what the file holds is kept as it is
+            return dict(value)
         return {key: convert(item, kind, file, f"{path}.{key}") for key, item in value.items()}
     return read_record(annotation, value, file, f"{path}.")
 

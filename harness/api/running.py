@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +13,15 @@ from advisor.base.fields import convert
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides, plain_overrides
 from harness.backends import lone_ranks
-from harness.execution.launch import machine_of, make_runner
+from harness.execution.launch import make_runner
 from harness.execution.launchers.local import LocalLauncher
-from harness.execution.progress import Progress
+from harness.execution.progress import Progress, say
 from harness.execution.runner import UNMEASURED, Runner, exit_code
 from harness.planner.command import check_request
-from harness.planner.planning import make_plan
+from harness.planner.planning import machine_of, make_plan
 from harness.planner.rehearsal_request import parse_asked
-from harness.planner.run_request import RunConfig, compose
-from harness.rehearsal.trials import plan_rehearsal
+from harness.planner.run_request import compose
+from harness.rehearsal.trials import rehearsal_plan
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
@@ -30,11 +30,12 @@ REHEARSAL: Final = (sys.executable, "-m", "harness.rehearsal")
 
 
 class PlannedRun(Struct, frozen=True, kw_only=True):
-    """A run before it begins: what was asked, its trials with what is predicted, where it goes."""
+    """A run before it begins: its trials with what is predicted, where it goes, and who runs them;
+    the runner is told of which statuses trials are run again."""
 
-    config: RunConfig
     plan: RunPlan
     folder: RunFolder
+    runner: Callable[[frozenset[TrialStatus]], Runner]
 
 
 class RunOutcome(Struct, frozen=True, kw_only=True):
@@ -61,6 +62,7 @@ def run(
     *,
     dry_run: bool = False,
     retry: bool | str | Iterable[str] = False,
+    report: bool = True,
     config_dir: str | Path | None = None,
     **keywords: object,
 ) -> RunOutcome:
@@ -70,6 +72,7 @@ def run(
         overrides: ``["measure.steps=5", …]`` as on the command line, or ``{"measure.steps": 5}``.
         dry_run: plan and predict, run nothing, write nothing.
         retry: run trials again that gave no measurement; or those that ended so (``"unstable"``).
+        report: write `report` into the run's folder, once every trial has its result.
         config_dir: searched before ./configs and the packaged configuration.
         keywords: the same keys, groups as mappings: ``experiment="llama3_8b_1xh200"``,
             ``recompute={"settings": ["none", "full:block:4"]}``, ``job={"seq_length": 2048}``,
@@ -80,13 +83,12 @@ def run(
     written. The same call goes on where it was stopped, and runs nothing twice.
     """
     planned = plan_run(hydra_overrides(overrides, keywords), _path(config_dir))
-    if dry_run:
-        return RunOutcome(folder=planned.folder.path, plan=planned.plan, results={})
-    total = sum(1 for _ in planned.plan.trials())
-    runner = make_runner(
-        planned.config.launcher, planned.folder, planned.plan, Progress(total), statuses_of(retry)
-    )
-    return _run(runner)
+    outcome = _outcome(planned, dry_run, retry)
+    if report and outcome.finished:
+        from harness.report.write import report_run
+
+        report_run(outcome.folder, say)
+    return outcome
 
 
 def plan_run(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedRun:
@@ -95,7 +97,12 @@ def plan_run(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedRun:
     check_request(config)
     plan = make_plan(config, machine_of(config))
     folder = run_folder(config.runs, config.name or plan.default_name)
-    return PlannedRun(config=config, plan=plan, folder=folder)
+    total = sum(1 for _ in plan.trials())
+    return PlannedRun(
+        plan=plan,
+        folder=folder,
+        runner=lambda retry: make_runner(config.launcher, folder, plan, Progress(total), retry),
+    )
 
 
 def rehearse(
@@ -113,37 +120,36 @@ def rehearse(
     ``stage=0``, ``device="fake"``, ``steps=3``, ``job={"seq_length": 8192}``, ``runs``, ``name``.
     UserError where the request is wrong or Megatron Core is not installed.
     """
-    plan, folder = planned_rehearsal(plain_overrides(overrides, keywords), _path(config_dir))
-    if dry_run:
-        return RunOutcome(folder=folder.path, plan=plan, results={})
-    return _run(rehearsal_runner(plan, folder, statuses_of(retry)))
+    planned = plan_rehearsal(plain_overrides(overrides, keywords), _path(config_dir))
+    return _outcome(planned, dry_run, retry)
 
 
-def planned_rehearsal(
-    overrides: tuple[str, ...], config_dir: Path | None
-) -> tuple[RunPlan, RunFolder]:
-    """Trials of a rehearsal and where they go; UserError where the overrides are wrong."""
+def plan_rehearsal(overrides: tuple[str, ...], config_dir: Path | None) -> PlannedRun:
+    """The rehearsal that the overrides mean; UserError where they are wrong. Its runner: UserError
+    where Megatron Core is not installed."""
     asked = parse_asked(overrides, config_dir)
-    plan = plan_rehearsal(asked)
-    return plan, run_folder(asked.runs, asked.name or plan.default_name)
+    plan = rehearsal_plan(asked)
+    folder = run_folder(asked.runs, asked.name or plan.default_name)
+
+    def runner(retry: frozenset[TrialStatus]) -> Runner:
+        lone_ranks.require()
+        return Runner(
+            folder=folder,
+            plan=plan,
+            progress=Progress(len(plan.settings)),
+            launcher=lambda _: LocalLauncher(REHEARSAL),
+            retry=retry,
+        )
+
+    return PlannedRun(plan=plan, folder=folder, runner=runner)
 
 
-def rehearsal_runner(plan: RunPlan, folder: RunFolder, retry: frozenset[TrialStatus]) -> Runner:
-    """Who rehearses `plan`; UserError where Megatron Core is not installed."""
-    lone_ranks.require()
-    return Runner(
-        folder=folder,
-        plan=plan,
-        progress=Progress(len(plan.settings)),
-        launcher=lambda _: LocalLauncher(REHEARSAL),
-        retry=retry,
-    )
-
-
-def _run(runner: Runner) -> RunOutcome:
-    with stops_as_usual():
-        results = runner.run()
-    return RunOutcome(folder=runner.folder.path, plan=runner.plan, results=results)
+def _outcome(planned: PlannedRun, dry_run: bool, retry: bool | str | Iterable[str]) -> RunOutcome:
+    results: dict[str, TrialResult] = {}
+    if not dry_run:
+        with stops_as_usual():
+            results = planned.runner(statuses_of(retry)).run()
+    return RunOutcome(folder=planned.folder.path, plan=planned.plan, results=results)
 
 
 def run_folder(runs: str, name: str) -> RunFolder:

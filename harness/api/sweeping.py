@@ -11,10 +11,10 @@ from advisor.base.errors import UserError
 from harness.api.interrupt import stops_as_usual
 from harness.api.overrides import Overrides, hydra_overrides
 from harness.api.running import run_folder, statuses_of
-from harness.execution.launch import machine_of, make_runner
+from harness.execution.launch import make_runner
 from harness.execution.runner import exit_code
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
-from harness.planner.planning import device_name
+from harness.planner.planning import device_name, machine_of
 from harness.planner.run_request import RunConfig, compose_sweep
 from harness.planner.sweep_options import SweepOptions
 from harness.sweeps.front import Outcome, pareto_front

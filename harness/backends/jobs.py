@@ -1,6 +1,5 @@
 """Jobs as the backends run them: whose layers, with which options, in which types."""
 
-from importlib import import_module
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -11,9 +10,9 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import adapter_of
 from advisor.job.job import Job, Optimizer
 from harness.backends.megatron_core.translate import as_megatron_runs
+from harness.backends.native.predict import native_model
 from harness.trial.trial import Backend, Workload
 
-_NATIVE_PREDICT: Final = "harness.backends.native.predict"
 BACKENDS_OWN: Final = ("op:", "budget:")
 """Settings that a backend knows and the advisor does not: run, and not ranked."""
 
@@ -43,8 +42,7 @@ def as_run(job: Job, workload: Workload) -> Job:
     """`job` with the layers and gradients that the backend runs it with."""
     if workload.backend in (Backend.MEGATRON_CORE, Backend.REHEARSAL):
         return as_megatron_runs(job, workload)
-    model = native_predict(workload)
-    if model is None or not hasattr(model, "native_model"):
+    if workload.backend is not Backend.NATIVE:
         return job
     # its gradients are accumulated in the type of the parameters, its batches hold tokens alone,
     # its optimizer's states are fp32
@@ -60,21 +58,9 @@ def as_run(job: Job, workload: Workload) -> Job:
         optimizer=Optimizer.ADAM,
         **fp32,
     )
-    return replace(job, model=model.native_model(workload), config=config)
+    return replace(job, model=native_model(workload), config=config)
 
 
 def grads_dtype(backend: Backend, job: Job) -> DType:
     """Type in which `backend` accumulates gradients: the native one in that of the parameters."""
     return DType.BF16 if backend is Backend.NATIVE else job.config.main_grads_dtype
-
-
-def native_predict(workload: Workload) -> Any:
-    """The native backend's model of itself; None for other backends and where it is not built."""
-    if workload.backend is not Backend.NATIVE:
-        return None
-    try:
-        return import_module(_NATIVE_PREDICT)
-    except ModuleNotFoundError as error:
-        if error.name and _NATIVE_PREDICT.startswith(error.name):
-            return None
-        raise

@@ -1,6 +1,6 @@
 """The calibration as a YAML file, and the hardware record that it belongs to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.catalogue import Datasheet
+from harness.base.collections import Scalar, flatten
 
 _FOLDER: Final = "calibration"
 _HARDWARE: Final = "hardware"
@@ -31,7 +32,7 @@ class CalibrationDocument(Struct, frozen=True, kw_only=True):
             "# Written by `harness calibrate`: measured, do not edit.",
             f"# device: {self.device}",
             f"# date: {self.date}",
-            *(f"# {key}: {value}" for key, value in flattened(self.environment)),
+            *(f"# {key}: {value}" for key, value in _known(self.environment)),
             *(f"# {remark}" for remark in self.remarks),
         ]
         lines = [self._line(name, value) for name, value in asdict(self.calibration).items()]
@@ -80,16 +81,8 @@ def hardware_path(calibration: Path, name: str) -> Path:
     return calibration.with_name(f"{calibration.stem}.hardware.yaml")
 
 
-def flattened(values: Mapping[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """Leaves of nested mappings as ``software.torch: 2.9.0``; what is unknown is left out."""
-    found: list[tuple[str, str]] = []
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found += flattened(value, f"{path}.")
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                found += flattened({str(index): item}, f"{path}.")
-        elif value is not None:
-            found.append((path, str(value)))
-    return tuple(found)
+def _known(environment: Mapping[str, Any]) -> Iterator[tuple[str, Scalar]]:
+    """Leaves as ``software.torch: 2.9.0`` and ``gpus.0.name: …``; what is unknown is left out."""
+    for key, value in flatten(environment).items():
+        if value is not None:
+            yield key.replace("[", ".").replace("]", ""), value

@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from harness.base.collections import grouped
 from harness.calibration.bench.cases import (
     ATTENTION,
     BANDWIDTH,
@@ -200,11 +201,13 @@ def _rate(
 ) -> Rate | None:
     """Work over what is left of the time without the fixed cost, over large shapes: of each kind
     the median, and of several kinds the harmonic mean, as times add up (see _TRAFFIC)."""
-    by_kind: dict[Kind, list[float]] = {}
-    for sample in large(samples, ranks, kernel, collective):
+
+    def reached(sample: Sample) -> float:
         seconds = sample.seconds - _fixed(sample.case, kernel, collective)
-        rate = ramp.of(sample.case) * work(sample.case, ranks) / seconds
-        by_kind.setdefault(sample.case.kind, []).append(rate)
+        return ramp.of(sample.case) * work(sample.case, ranks) / seconds
+
+    chosen = large(samples, ranks, kernel, collective)
+    by_kind = grouped((sample.case.kind, reached(sample)) for sample in chosen)
     rates = [rate for of_kind in by_kind.values() for rate in of_kind]
     if not rates:
         return None

@@ -79,13 +79,10 @@ def calibrate(
         _collectives(device, world_size, share, journal)
     if journal is None:
         return None
-    try:
-        if journal.found:
-            say(f"goes on with {journal.found} samples of {journal.path}")
-        finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say, tick)
-        samples = tuple(journal.samples.values())
-    finally:
-        journal.close()
+    if journal.samples:
+        say(f"goes on with {len(journal.samples)} samples of {journal.path}")
+    finished, stopped = _until_stopped(device, budget_seconds - share, ends, journal, say, tick)
+    samples = tuple(journal.samples.values())
     try:
         outcome = conclude(samples, facts, environment, path, world_size)
     except UserError:

@@ -1,7 +1,5 @@
 """What a campaign has done: one line of JSON an attempt, written as soon as it has ended."""
 
-import json
-import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +10,7 @@ from msgspec import Struct
 from advisor.base.documents import read_json_lines
 from advisor.base.fields import read_record
 from advisor.base.record import as_dict
+from harness.trial.files import append_json_line
 
 SOME_FAILED: Final = 4
 """Exit code of a command of which a trial failed, or nothing was measured."""
@@ -110,15 +109,4 @@ class Journal:
 
     def add(self, attempt: Attempt) -> None:
         """Append a line and bring it to the disk."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "a+", encoding="utf-8") as file:
-            if _ends_inside_a_line(self._path):
-                file.write("\n")
-            file.write(json.dumps(as_dict(attempt)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _ends_inside_a_line(path: Path) -> bool:
-    text = path.read_bytes()
-    return bool(text) and not text.endswith(b"\n")
+        append_json_line(self._path, as_dict(attempt))

@@ -1,6 +1,5 @@
 """`harness accuracy`: predicted beside measured over many runs."""
 
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -8,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from advisor.base.errors import install_hint
-from harness.cli.compare import Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.repredict import predict_again
@@ -36,7 +35,7 @@ Exit codes: 0 written, 2 the request is wrong.
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().parse_args(list(argv))
+    arguments = parser().read(argv)
     results = load_results([run for folder in arguments.folder for run in runs(folder)]).results
     if arguments.predict:
         results = tuple(_again(result, arguments.config_dir) for result in results)
@@ -61,12 +60,7 @@ def runs(folder: Path) -> list[Path]:
 
 def parser() -> Parser:
     """The command line."""
-    made = Parser(
-        prog="harness accuracy",
-        description=HELP,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    made = Parser("harness accuracy", description=HELP, epilog=EPILOG)
     made.add_argument("folder", type=Path, nargs="+", help="campaigns, runs, or any folders")
     made.add_argument("--out", type=Path, help="default: the first folder")
     made.add_argument("--half", choices=list(Half), help="only the cells of this half")

@@ -1,18 +1,16 @@
 """`harness calibrate`: measure this machine and fit a calibration for it."""
 
-import re
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
-
 from advisor.base.errors import UserError, require
 from advisor.base.fields import show
-from advisor.base.units import nearest_names
 from advisor.hardware.calibration import EFFICIENCIES
 from harness.api.calibrating import device_of
+from harness.cli.flags import Parser, duration
 from harness.execution.progress import TimedCases
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
@@ -44,26 +42,12 @@ Exit codes: 0 written, 2 the request is wrong or nothing could be measured (one 
 130 or 143 interrupted: the calibration is of what was measured until then.
 """
 
-_UNITS: Final = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*")
-_FLAGS: Final = ("--budget", "--device", "--out", "--refit", "--help")
-_DEFAULT_BUDGET_SECONDS: Final = 180.0
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """The command line; `device` None means: a GPU where there is one."""
-
-    budget_seconds: float = _DEFAULT_BUDGET_SECONDS
-    device: Device | None = None
-    out: Path | None = None
-    refit: Path | None = None
+_MEASURING: Final = ("budget", "device", "out")
+_REFIT: Final = "refit"
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
     options = parse(argv)
     if options.refit is not None:
         from harness.calibration.refit import refit
@@ -98,42 +82,21 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Flags as ``--flag value`` or ``--flag=value``; UserError for anything else."""
-    rest = list(argv)
-    given: dict[str, str] = {}
-    while rest:
-        name, has_value, value = rest.pop(0).partition("=")
-        if name not in _FLAGS:
-            hint = nearest_names(name, _FLAGS) if name.startswith("-") else ""
-            raise UserError(show(name), value or "(given)", "is not a flag", hint)
-        if not has_value and not rest:
-            raise UserError(name, "(none)", "needs a value")
-        given[name] = value if has_value else rest.pop(0)
-    budget = given.get("--budget")
-    if "--refit" in given and len(given) > 1:
-        other = next(name for name in given if name != "--refit")
-        raise UserError(
-            other, show(given[other]), "does not go with --refit, which measures nothing"
-        )
-    return Options(
-        budget_seconds=_DEFAULT_BUDGET_SECONDS if budget is None else duration(budget),
-        device=_device(given["--device"]) if "--device" in given else None,
-        out=_out(given["--out"]) if "--out" in given else None,
-        refit=_out(given["--refit"], "--refit") if "--refit" in given else None,
-    )
-
-
-def duration(text: str) -> float:
-    """Seconds of ``30s``, ``3min``, ``1.5h``; the unit is required."""
-    match = _DURATION.fullmatch(text.lower())
-    unit = _UNITS.get(match.group(2)) if match else None
-    if match is None or unit is None:
-        raise UserError("--budget", show(text), "is not a time", "write e.g. 30s, 3min or 1h")
-    seconds = float(match.group(1)) * unit
-    if seconds <= 0:
-        raise UserError("--budget", show(text), "must be positive", "write e.g. 3min")
-    return seconds
+def parse(argv: Sequence[str]) -> Namespace:
+    """Budget in seconds, device, and files; UserError for a flag that is not known."""
+    made = Parser("harness calibrate", HELP)
+    for flag in (*_MEASURING, _REFIT):
+        made.add_argument(f"--{flag}")
+    found = made.read(argv)
+    for flag in _MEASURING if found.refit else ():
+        if (value := getattr(found, flag)) is not None:
+            relation = "does not go with --refit, which measures nothing"
+            raise UserError(f"--{flag}", show(value), relation)
+    found.budget_seconds = duration(found.budget or "3min")
+    found.device = _device(found.device) if found.device else None
+    for flag in ("out", _REFIT):
+        setattr(found, flag, _file(getattr(found, flag), f"--{flag}"))
+    return found
 
 
 def page(outcome: "Outcome") -> str:
@@ -176,9 +139,9 @@ def _device(text: str) -> Device:
     return Device(text)
 
 
-def _out(text: str, flag: str = "--out") -> Path:
-    path = Path(text)
-    if path.suffix not in (".yaml", ".yml"):
+def _file(text: str | None, flag: str) -> Path | None:
+    path = None if text is None else Path(text)
+    if path is not None and path.suffix not in (".yaml", ".yml"):
         raise UserError(flag, show(text), "must be a YAML file", f"write {path.stem}.yaml")
     return path
 

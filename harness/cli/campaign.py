@@ -5,21 +5,19 @@ import json
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct
-
 from advisor.base.errors import UserError
 from advisor.base.fields import show
-from advisor.base.units import nearest_names
 from harness.campaign.execution import Executor
 from harness.campaign.items import Campaign, Item, load_campaign
 from harness.campaign.journal import Attempt
 from harness.campaign.version import program_version
-from harness.cli.calibrate import duration
+from harness.cli.flags import Parser, add_config_dir, duration
 from harness.execution.progress import say
 from harness.execution.signals import Stop, StopSignals
 from harness.trial.files import write_atomic
@@ -52,26 +50,10 @@ Exit codes: 0 all items are done, 2 the request is wrong, 3 something is left fo
 4 an item failed or owes a trial (its log says why), 130 interrupted: what is finished is kept.
 """
 _LEFT: Final = 3
-_RETRY: Final = "--retry"
-_FLAGS: Final = ("--budget", "--items", "--out", "--config-dir")
-
-
-class Options(Struct, frozen=True, kw_only=True):
-    """The command line."""
-
-    name: str = "h200"
-    budget_seconds: float = 480.0
-    items: tuple[str, ...] = ()
-    retry: bool = False
-    out: Path | None = None
-    config_dir: Path | None = None
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
     began = time.monotonic()
     options = parse(argv)
     campaign = load_campaign(options.name, options.config_dir)
@@ -98,37 +80,21 @@ def main(argv: Sequence[str]) -> int:
     return exit_code(campaign, executor)
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Flags as ``--flag value`` or ``--flag=value``, and one name."""
-    rest, names, given, retry = list(argv), [], {}, False
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.partition("=")
-        if not word.startswith("-"):
-            names.append(word)
-        elif word == _RETRY:
-            retry = True
-        elif name not in _FLAGS:
-            raise UserError(
-                show(name),
-                value or "(given)",
-                "is not a flag",
-                nearest_names(name, (*_FLAGS, _RETRY, "--help")),
-            )
-        elif not has_value and not rest:
-            raise UserError(name, "(none)", "needs a value")
-        else:
-            given[name] = value if has_value else rest.pop(0)
-    if len(names) > 1:
-        raise UserError("campaign", show(names[1]), "is a second name", "give one campaign")
-    return Options(
-        name=names[0] if names else "h200",
-        budget_seconds=duration(given.get("--budget", "8min")),
-        items=_items(given["--items"]) if "--items" in given else (),
-        retry=retry,
-        out=Path(given["--out"]) if "--out" in given else None,
-        config_dir=Path(given["--config-dir"]) if "--config-dir" in given else None,
-    )
+def parse(argv: Sequence[str]) -> Namespace:
+    """Flags and one name; UserError for a flag that is not known."""
+    made = Parser("harness campaign", HELP)
+    made.add_argument("name", nargs="*")
+    made.add_argument("--budget", default="8min")
+    made.add_argument("--items", type=_items, default=())
+    made.add_argument("--retry", action="store_true")
+    made.add_argument("--out", type=Path)
+    add_config_dir(made)
+    found = made.read(argv)
+    if len(found.name) > 1:
+        raise UserError("campaign", show(found.name[1]), "is a second name", "give one campaign")
+    found.name = found.name[0] if found.name else "h200"
+    found.budget_seconds = duration(found.budget)
+    return found
 
 
 def _items(text: str) -> tuple[str, ...]:

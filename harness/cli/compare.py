@@ -1,12 +1,12 @@
 """`harness compare`: judge results against goldens."""
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from advisor.base.errors import UserError
 from harness.api.comparing import compare
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.goldens.golden import Golden
 from harness.judge.render import render
@@ -38,17 +38,9 @@ Exit codes
 """
 
 
-class Parser(ArgumentParser):
-    """An ArgumentParser whose errors are one line, raised as UserError."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
-        raise UserError("arguments", self.prog, message, f"{self.prog} --help says more")
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().parse_args(list(argv))
+    arguments = parser().read(argv)
     comparison = compare(
         arguments.results,
         golden=existing(arguments.golden or [FOLDER], "compare"),
@@ -90,15 +82,9 @@ def parse_limit(text: str) -> tuple[str, float]:
         ) from None
 
 
-def parser() -> ArgumentParser:
+def parser() -> Parser:
     """Arguments of `harness compare`."""
-    made = Parser(
-        prog="harness compare",
-        description=HELP,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser("harness compare", description=HELP, epilog=EPILOG)
     made.add_argument(
         "results",
         nargs="+",

@@ -1,17 +1,17 @@
 """`harness golden update | list | show | export | import`."""
 
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.errors import UserError
-from harness.cli.compare import Parser
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.goldens.foreign import FIRST_STEP, write_layout
-from harness.judge.goldens.golden_json import json_text
+from harness.judge.goldens.golden_json import json_text, read_golden
 from harness.judge.goldens.imported import ImportRequest, import_golden
 from harness.judge.goldens.listing import change_page, golden_page, list_page
 from harness.judge.results import load_results
@@ -21,7 +21,6 @@ from harness.judge.update import (
     Change,
     change_for,
     diff_text,
-    load_golden,
     load_goldens,
     plan_update,
     write,
@@ -84,11 +83,11 @@ def _list(arguments: Namespace) -> None:
 
 
 def _show(arguments: Namespace) -> None:
-    print(golden_page(load_golden(arguments.file)), end="")
+    print(golden_page(read_golden(arguments.file)), end="")
 
 
 def _export(arguments: Namespace) -> None:
-    golden = load_golden(arguments.file)
+    golden = read_golden(arguments.file)
     if not golden.processes:
         raise UserError("golden", str(arguments.file), "holds no numbers to export")
     text = json_text(write_layout(golden.processes[0], Layout(arguments.layout)))
@@ -118,12 +117,7 @@ def _import(arguments: Namespace) -> None:
 
 def parser() -> ArgumentParser:
     """Arguments of `harness golden`."""
-    made = Parser(
-        prog="harness golden",
-        description=HELP,
-        allow_abbrev=False,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+    made = Parser("harness golden", description=HELP)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     update = commands.add_parser("update", help="make or replace goldens from results")
     update.add_argument("results", nargs="+", type=Path, metavar="RESULTS")

@@ -7,10 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from advisor.base.errors import UserError
-from advisor.base.fields import show
-from advisor.base.units import gib, nearest_names
+from advisor.base.units import gib
 from harness.api.ingesting import AUTO, AskedLogs, log_framework, read_logs
+from harness.cli.flags import Parser, add_config_dir
 from harness.execution.progress import say
 from harness.execution.runner import FAILED
 from harness.logs.ingestion import Ingested, write
@@ -50,7 +49,7 @@ why), 3 some hold no measurement, or none to be trusted (cut short, no known lin
 run failed.
 """
 _OVERRIDE: Final = re.compile(r"[+~]?[A-Za-z_][\w.]*=.*", re.DOTALL)
-_FLAGS: Final = ("--one-run", "--accept-incomplete", "--dry-run", "--config-dir", "--help")
+_OWN: Final = ("framework", "like")
 _SHOWN: Final = 3
 NO_VERDICT: Final = 3
 RUN_FAILED: Final = 4
@@ -58,9 +57,6 @@ RUN_FAILED: Final = 4
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
     asked, dry_run = parse(argv)
     found, folder = read_logs(asked)
     for one in found:
@@ -76,36 +72,25 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> tuple[AskedLogs, bool]:
     """Flags, logs and KEY=VALUE, and whether nothing is written; UserError for a flag that is not
     known."""
-    rest, logs, overrides = list(argv), [], []
-    flags: dict[str, bool] = {}
-    own: dict[str, str] = {}
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.partition("=")
-        if name == "--config-dir":
-            if not has_value and not rest:
-                raise UserError(name, "(none)", "needs a folder")
-            own[name] = value if has_value else rest.pop(0)
-        elif word in _FLAGS:
-            flags[word.removeprefix("--").replace("-", "_")] = True
-        elif word.startswith("-"):
-            raise UserError(show(word), "(given)", "is not a flag", nearest_names(word, _FLAGS))
-        elif name in ("framework", "like"):
-            own[name] = value
-        elif _OVERRIDE.fullmatch(word) and not Path(word).exists():
-            overrides.append(word)
-        else:
-            logs.append(word)
-    dry_run = flags.pop("dry_run", False)
+    made = Parser("harness ingest", HELP)
+    made.add_argument("words", nargs="*")
+    for name in ("--one-run", "--accept-incomplete", "--dry-run"):
+        made.add_argument(name, action="store_true")
+    add_config_dir(made)
+    given = made.read(argv)
+    own = {key: value for key, _, value in (word.partition("=") for word in given.words)}
+    rest = [word for word in given.words if word.partition("=")[0] not in _OWN]
+    keys = [word for word in rest if _OVERRIDE.fullmatch(word) and not Path(word).exists()]
     asked = AskedLogs(
-        logs=tuple(logs),
-        overrides=tuple(overrides),
+        logs=tuple(word for word in rest if word not in keys),
+        overrides=tuple(keys),
         framework=log_framework(own.get("framework", AUTO)),
         like=Path(own["like"]) if "like" in own else None,
-        config_dir=Path(own["--config-dir"]) if "--config-dir" in own else None,
-        **flags,
+        one_run=given.one_run,
+        accept_incomplete=given.accept_incomplete,
+        config_dir=given.config_dir,
     )
-    return asked, dry_run
+    return asked, given.dry_run
 
 
 def exit_code(results: Sequence[TrialResult]) -> int:

@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         return _dispatch(arguments)
+    except SystemExit as end:  # --help of a command
+        return int(end.code or 0)
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:  # a full disk, a folder that is read-only

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from harness.api.running import planned_rehearsal, rehearsal_runner
-from harness.cli.run import again_line, execute, parse
+from harness.api.running import plan_rehearsal
+from harness.cli.run import execute, parse
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.rehearsal.comparison_page import dry_page, page
@@ -47,19 +47,15 @@ or nothing was rehearsed, 130 interrupted (143 by SIGTERM): what is finished is 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
-    flags = parse(argv)
-    plan, folder = planned_rehearsal(flags.overrides, flags.config_dir)
+    flags = parse(argv, "rehearse", HELP)
+    planned = plan_rehearsal(flags.overrides, flags.config_dir)
     if flags.dry_run:
-        print(dry_page(plan), end="")
+        print(dry_page(planned.plan), end="")
         return 0
-    runner = rehearsal_runner(plan, folder, flags.retry)
 
     def conclude(results: dict[str, TrialResult]) -> int:
-        print(page(plan, results), end="", flush=True)
-        say(f"results in {folder.path}", "rehearse")
+        print(page(planned.plan, results), end="", flush=True)
+        say(f"results in {planned.folder.path}", "rehearse")
         return exit_code(results)
 
-    return execute(runner, again_line("rehearse", argv), conclude, "rehearse")
+    return execute(planned, flags, argv, conclude, "rehearse")

@@ -1,12 +1,12 @@
 """`harness report`: what a run gave, for people, CI systems and other programs."""
 
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
-from harness.cli.compare import Parser, find_goldens, parse_limit
+from harness.cli.compare import find_goldens, parse_limit
+from harness.cli.flags import Parser
 from harness.execution.progress import say
 from harness.judge.trial_rows import Options
 
@@ -36,7 +36,7 @@ _NOT_WRITTEN: Final = 4
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    arguments = parser().parse_args(list(argv))
+    arguments = parser().read(argv)
     from harness.report.facts import load_facts
     from harness.report.write import FOLDER, step_summary_file, write_report
 
@@ -64,13 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Arguments of `harness report`."""
-    made = Parser(
-        prog="harness report",
-        description=HELP,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = Parser("harness report", description=HELP, epilog=EPILOG)
     made.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a run, or of result.json files"
     )

@@ -1,28 +1,23 @@
 """`harness run`: plan, run, and show predicted beside measured."""
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from msgspec import Struct
-
-from advisor.base.errors import UserError
-from harness.api.running import plan_run, statuses_of
-from harness.execution.launch import make_runner
-from harness.execution.progress import Progress, say
+from harness.api.running import PlannedRun, plan_run, statuses_of
+from harness.cli.flags import Parser, add_config_dir
+from harness.execution.progress import say
 from harness.execution.runner import FAILED as UNANSWERED
-from harness.execution.runner import Runner, exit_code
+from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
 from harness.judge.predicted import page
-from harness.planner.launcher_options import LauncherOptions
-from harness.trial.result import TrialResult, TrialStatus
+from harness.trial.result import TrialResult
 from harness.trial.run_plan import PlannedSetting, RunPlan
 from harness.trial.store import RunFolder
 
 UNFINISHED: Final = 3
 FAILED: Final = 4
-_SWITCHES: Final = ("--dry-run", "--no-report")
 _RETRY: Final = "--retry"
 HELP: Final = """\
 harness run [flags] [KEY=VALUE]...
@@ -81,92 +76,70 @@ finished is kept.
 """  # noqa: E501
 
 
-class Flags(Struct, frozen=True, kw_only=True):
-    """What stands beside the overrides."""
-
-    overrides: tuple[str, ...] = ()
-    dry_run: bool = False
-    retry: frozenset[TrialStatus] = frozenset()
-    no_report: bool = False
-    config_dir: Path | None = None
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
     flags = parse(argv)
     planned = plan_run(flags.overrides, flags.config_dir)
     if flags.dry_run:
         print(dry_page(planned.plan, planned.folder), end="")
         return 0
-    return _run(planned.plan, planned.folder, planned.config.launcher, flags, argv)
-
-
-def parse(argv: Sequence[str]) -> Flags:
-    """Flags and overrides; UserError for a flag that is not known."""
-    from advisor.base.units import nearest_names
-
-    rest, overrides = list(argv), []
-    given: dict[str, bool] = {}
-    config_dir: Path | None = None
-    retry: frozenset[TrialStatus] = frozenset()
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.partition("=")
-        if word in _SWITCHES:
-            given[word.removeprefix("--").replace("-", "_")] = True
-        elif name == _RETRY:
-            retry = statuses_of(value.split(",") if has_value else True)
-        elif name == "--config-dir":
-            if not has_value and not rest:
-                raise UserError(name, "(none)", "needs a folder")
-            config_dir = Path(value if has_value else rest.pop(0))
-        elif word.startswith("-"):
-            hint = nearest_names(word, (*_SWITCHES, _RETRY, "--config-dir", "--help"))
-            raise UserError(word, "(given)", "is not a flag", hint)
-        else:
-            overrides.append(word)
-    return Flags(overrides=tuple(overrides), retry=retry, config_dir=config_dir, **given)
-
-
-def _run(
-    plan: RunPlan, folder: RunFolder, options: LauncherOptions, flags: Flags, argv: Sequence[str]
-) -> int:
-    total, again = sum(1 for _ in plan.trials()), again_line("run", argv)
+    plan, folder = planned.plan, planned.folder
 
     def conclude(results: dict[str, TrialResult]) -> int:
-        if len(results) == total:
-            return finish(plan, folder, results, report=not flags.no_report)
-        if results:
-            print(page(plan, results), end="")
-        say(f"{_kept(folder, plan)}; collect the others with: {again}")
-        return UNFINISHED
+        if len(results) < sum(1 for _ in plan.trials()):
+            if results:
+                print(page(plan, results), end="")
+            say(f"{_kept(folder, plan)}; collect the others with: {again_line('run', argv)}")
+            return UNFINISHED
+        print(page(plan, results), end="", flush=True)
+        say(f"results in {folder.path}")
+        if not flags.no_report:
+            from harness.report.write import report_run
 
-    runner = make_runner(options, folder, plan, Progress(total), flags.retry)
-    return execute(runner, again, conclude)
+            report_run(folder.path, say)
+        return exit_code(results)  # which no report changes
+
+    return execute(planned, flags, argv, conclude)
+
+
+def parse(argv: Sequence[str], command: str = "run", text: str = HELP) -> Namespace:
+    """Flags and overrides of a command that runs trials; UserError for a flag that is not known."""
+    made = Parser(f"harness {command}", text)
+    made.add_argument("overrides", nargs="*")
+    made.add_argument("--dry-run", action="store_true")
+    if command == "run":
+        made.add_argument("--no-report", action="store_true")
+    made.add_argument(_RETRY, nargs="?", default=False)
+    add_config_dir(made)
+    # a bare --retry takes none of the overrides behind it
+    found = made.read([f"{word}=" if word == _RETRY else word for word in argv])
+    found.overrides = tuple(found.overrides)
+    found.retry = statuses_of(found.retry.split(",") if found.retry else found.retry == "")
+    return found
 
 
 def execute(
-    runner: Runner,
-    again: str,
+    planned: PlannedRun,
+    flags: Namespace,
+    argv: Sequence[str],
     conclude: Callable[[dict[str, TrialResult]], int],
     command: str = "run",
 ) -> int:
-    """Run all trials and `conclude` from their results; the exit code. `again` is the command line
-    that goes on after an interruption."""
-    folder, total = runner.folder, sum(1 for _ in runner.plan.trials())
+    """Run all trials and `conclude` from their results; the exit code."""
+    again = again_line(command, argv)
+    plan, folder = planned.plan, planned.folder
+    total = sum(1 for _ in plan.trials())
+    runner = planned.runner(flags.retry)
     say(f"{total} {'trial' if total == 1 else 'trials'} into {folder.path}", command)
     try:
         results = runner.run()
     except Stop as stop:
-        say(f"stopped: {_kept(folder, runner.plan)}; go on with: {again}", command)
+        say(f"stopped: {_kept(folder, plan)}; go on with: {again}", command)
         return stop.exit_code
     except OSError as error:
         where = error.filename or folder.path
         say(
-            f"cannot write {where}: {error.strerror or error}: {_kept(folder, runner.plan)}; "
+            f"cannot write {where}: {error.strerror or error}: {_kept(folder, plan)}; "
             f"when that is put right: {again} --retry",
             command,
         )
@@ -177,33 +150,6 @@ def execute(
         words = f"{unanswered} of {total} trials failed; what did not measure runs again with"
         say(f"{words}: {again} --retry", command)
     return code
-
-
-def finish(
-    plan: RunPlan, folder: RunFolder, results: dict[str, TrialResult], *, report: bool = True
-) -> int:
-    """Print the page and write the report; the exit code of the run, which no report changes."""
-    print(page(plan, results), end="", flush=True)
-    say(f"results in {folder.path}")
-    if report:
-        _report(folder)
-    return exit_code(results)
-
-
-def _report(folder: RunFolder) -> None:
-    """Whatever goes wrong here, the run stands: it is told in one line."""
-    try:
-        from harness.report.facts import load_facts
-        from harness.report.write import FOLDER, step_summary_file, write_report
-
-        written = write_report(load_facts(folder.path), folder.path / FOLDER, step_summary_file())
-    except Exception as error:
-        again = f"harness report {quote(str(folder.path))}"
-        say(f"no report: {type(error).__name__}: {' '.join(str(error).split())}; again: {again}")
-        return
-    for note in written.notes:
-        say(note)
-    say(f"report in {written.folder}")
 
 
 def dry_page(plan: RunPlan, folder: RunFolder) -> str:

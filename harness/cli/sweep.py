@@ -1,12 +1,13 @@
 """`harness sweep`: search settings, micro batches and layouts by measurement."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from shlex import quote
 from typing import Final
 
 from harness.api.sweeping import PlannedSweep, plan_sweep
-from harness.cli.run import FAILED, Flags, again_line, parse, planned_words
+from harness.cli.run import FAILED, again_line, parse, planned_words
 from harness.execution.progress import say
 from harness.execution.runner import exit_code
 from harness.execution.signals import Stop
@@ -58,10 +59,7 @@ nothing was measured, 130 interrupted (143 by SIGTERM): what is finished is kept
 
 def main(argv: Sequence[str]) -> int:
     """Run the command; UserError where the request is wrong."""
-    if "--help" in argv or "-h" in argv:
-        print(HELP, end="")
-        return 0
-    flags = parse(argv)
+    flags = parse(argv, "sweep", HELP)
     planned = plan_sweep(flags.overrides, flags.config_dir)
     if flags.dry_run:
         print(dry_page(planned.space, planned.folder), end="")
@@ -69,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     return _sweep(planned, flags, argv)
 
 
-def _sweep(planned: PlannedSweep, flags: Flags, argv: Sequence[str]) -> int:
+def _sweep(planned: PlannedSweep, flags: Namespace, argv: Sequence[str]) -> int:
     options, space, plan, folder = planned.options, planned.space, planned.plan, planned.folder
     again = again_line("sweep", argv)
     _say(

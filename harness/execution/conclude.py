@@ -2,18 +2,24 @@
 
 import signal
 import time
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from harness.execution.command_result import conclude_log
+from harness.backends.command_flags import OTHER
 from harness.execution.launchers.launcher import Exit
+from harness.logs.parse import ParsedLog, parse_logs
+from harness.logs.records import LogFramework
+from harness.logs.trial_result import Question, failed, not_a_number, result_of
+from harness.logs.trial_result import unmeasured as unmeasured_log
 from harness.trial import failures
 from harness.trial.codec import plain
+from harness.trial.failures import Failure
 from harness.trial.ranks import failed_ranks, merge
 from harness.trial.result import Evidence, TrialResult, TrialStatus
 from harness.trial.store import TrialFolder
-from harness.trial.trial import Trial
+from harness.trial.trial import Command, Trial
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -29,19 +35,12 @@ def conclude(folder: TrialFolder, trial: Trial, attempt: Attempt, ended: Exit) -
     if written is not None:
         return _completed(written, folder, ended)
     if trial.command is not None:
-        told = conclude_log(folder, trial, trial.command, attempt.started_at, attempt.clock, ended)
+        told = conclude_log(folder, trial, trial.command, attempt, ended)
         if told is not None:
             return told
-    status, message, over = _judge(folder, trial, ended)
-    evidence = Evidence(
-        phase=folder.state().phase,
-        message=message,
-        exit_code=ended.code,
-        signal=ended.signal,
-        over_bytes=over,
-        log_tail=folder.log_tail(),
-    )
-    return unmeasured(trial, attempt, status, evidence)
+    why = _judge(folder, trial, ended)
+    evidence = Evidence(phase=folder.state().phase, message=why.message, over_bytes=why.over_bytes)
+    return _completed(unmeasured(trial, attempt, why.status, evidence), folder, ended)
 
 
 def unmeasured(
@@ -67,7 +66,7 @@ def merged(folder: TrialFolder, trial: Trial) -> TrialResult | None:
 
 
 def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialResult:
-    """The worker's result; where it tells of a failure, with how the process ended and its log."""
+    """A result; where it tells of a failure, with how the process ended and its log."""
     if result.evidence is None or result.evidence.log_tail:
         return result
     evidence = replace(
@@ -79,43 +78,90 @@ def _completed(result: TrialResult, folder: TrialFolder, ended: Exit) -> TrialRe
     return replace(result, evidence=evidence)
 
 
-def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> tuple[TrialStatus, str, int | None]:
-    """Status, reason and bytes over of a trial that left no result."""
+def conclude_log(
+    folder: TrialFolder, trial: Trial, command: Command, attempt: Attempt, ended: Exit
+) -> TrialResult | None:
+    """The result of a command that did what it should, or whose log names why it did not; None
+    where the way in which it ended says more than the log."""
+    framework = None if command.framework == OTHER else LogFramework(command.framework)
+    parsed = parse_logs([folder.log], framework)
+    question = Question(
+        name=trial.name,
+        trial=plain(trial),
+        plan=trial.measurement,
+        device=trial.workload.device,
+        started_at=attempt.started_at,
+        wall_seconds=time.monotonic() - attempt.clock,
+        environment=_environment(command),
+        done=ended.code == 0 and parsed.cause is None,
+    )
+    if ended.code == 0:
+        return _completed(result_of(parsed, question), folder, ended)
+    cause = _cause(parsed, trial, ended)
+    if cause is None:
+        return None
+    return _completed(failed(unmeasured_log(parsed, question), parsed, cause), folder, ended)
+
+
+def _cause(parsed: ParsedLog, trial: Trial, ended: Exit) -> Failure | None:
+    """Why a command that failed did so. One that we stopped says a lot on its way down; but ranks
+    that wait for one without memory hang, and memory it was."""
+    named, bad = parsed.cause, not_a_number(parsed)
+    if named is not None and named.status is TrialStatus.OOM:
+        return named
+    if bad is not None:
+        return bad
+    if ended.timed_out:
+        limit = trial.measurement.timeout_seconds
+        return Failure(status=TrialStatus.TIMEOUT, message=f"not done after {limit:g} s")
+    return None if ended.host_oom else named
+
+
+def _environment(command: Command) -> dict[str, Any]:
+    """What is known of where it ran: the GPU, and what the setting needed."""
+    pairs = dict(pair.split("=", 1) for pair in command.variables)
+    gpus = [{"name": command.gpu}] if command.gpu else []
+    return {"gpus": gpus, "variables": pairs}
+
+
+def _judge(folder: TrialFolder, trial: Trial, ended: Exit) -> Failure:
+    """Why a trial left no result."""
     if ended.told is not None:
-        return ended.told.status, ended.told.message, ended.told.over_bytes
+        return ended.told
     if ended.timed_out:
         limit = trial.measurement.timeout_seconds
         state = folder.state()
         where = f"in phase {state.phase} of step {state.step}"
-        return TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}", None
+        return _failure(TrialStatus.TIMEOUT, f"not done after {limit:g} s, {where}")
     if ended.code == 0:
         what = "cannot be read" if folder.has_result() else "is missing"
-        return TrialStatus.NO_DATA, f"ended without an error, and result.json {what}", None
+        return _failure(TrialStatus.NO_DATA, f"ended without an error, and result.json {what}")
     several = trial.workload.layout.world_size > 1  # then torchrun ends with a code of its own
     if ended.host_oom and (several or ended.signal == signal.SIGKILL):
-        return TrialStatus.OOM, "the kernel ended a process: the host ran out of memory", None
+        return _failure(TrialStatus.OOM, "the kernel ended a process: the host ran out of memory")
     found = failures.of_log(folder.log_tail(50))
     if found is not None:
-        return found.status, found.message, found.over_bytes
+        return found
     if ended.signal is not None:
         return _judge_signal(ended.signal, ended.host_oom)
     lines = folder.log_tail(1)
     last = f": {lines[-1]}" if lines else ", and its log is empty"
-    return TrialStatus.FAILED, failures.one_line(f"ended with exit code {ended.code}{last}"), None
+    return _failure(
+        TrialStatus.FAILED, failures.one_line(f"ended with exit code {ended.code}{last}")
+    )
 
 
-def _judge_signal(number: int, host_oom: bool | None) -> tuple[TrialStatus, str, int | None]:
+def _judge_signal(number: int, host_oom: bool | None) -> Failure:
     """SIGKILL that is not ours is the kernel's, short of memory, unless its counts deny it."""
-    name = _signal_name(number)
+    known = number in set(signal.Signals)
+    name = signal.Signals(number).name if known else f"signal {number}"
     if number != signal.SIGKILL:
-        return TrialStatus.FAILED, f"ended by {name}", None
+        return _failure(TrialStatus.FAILED, f"ended by {name}")
     if host_oom is None:
-        return TrialStatus.OOM, f"ended by {name}, likely because the host ran out of memory", None
-    return TrialStatus.FAILED, f"ended by {name} from outside; the kernel killed nothing", None
+        words = f"ended by {name}, likely because the host ran out of memory"
+        return _failure(TrialStatus.OOM, words)
+    return _failure(TrialStatus.FAILED, f"ended by {name} from outside; the kernel killed nothing")
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _failure(status: TrialStatus, message: str) -> Failure:
+    return Failure(status=status, message=message)

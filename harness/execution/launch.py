@@ -1,26 +1,17 @@
-"""Where a run's trials go: the runner and the machine that ``launcher=`` means."""
+"""The runner that ``launcher=`` means."""
 
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
-
-from advisor.base.fields import convert
-from advisor.base.units import parse_gpus
 from harness.execution.launchers.launcher import Launcher
 from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
-from harness.planner import command
-from harness.planner.device import Machine
 from harness.planner.launcher_options import LauncherKind, LauncherOptions
-from harness.planner.run_request import RunConfig
 from harness.trial.result import TrialStatus
 from harness.trial.run_plan import RunPlan
 from harness.trial.store import RunFolder
-from harness.trial.trial import Device, Trial
-
-_GPUS = "gpus"
+from harness.trial.trial import Trial
 
 
 def make_runner(
@@ -52,15 +43,3 @@ def _torchrun(options: LauncherOptions) -> Callable[[Trial], Launcher]:
     host, port = options.endpoint()
     place = Rendezvous(nnodes=options.nnodes, node_rank=options.node_rank, host=host, port=port)
     return lambda _: TorchrunLauncher(rendezvous=place)
-
-
-def machine_of(config: RunConfig) -> Machine:
-    """The device that trials run on: this machine's, or those that a cluster will give."""
-    kind = config.launcher.kind
-    if kind is LauncherKind.SLURM and config.device != Device.CPU:
-        where = f"experiment {config.experiment_name}"
-        asked = config.gpus or convert(config.experiment.get(_GPUS, ""), str, where, _GPUS)
-        count, gpu_type = parse_gpus(asked)
-        return Machine(device=Device.CUDA, gpu_names=(gpu_type,) * count)
-    machine = command.machine_of(config)
-    return replace(machine, gpu_names=machine.gpu_names * config.launcher.nnodes)

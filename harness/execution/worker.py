@@ -25,12 +25,12 @@ from msgspec.structs import replace
 
 from harness.backends.building import factory
 from harness.execution.launchers.parent_death import die_with_parent
-from harness.measure.training_step import Recorder, StepFactory, TrainingStep
+from harness.measure.training_step import Measured, Recorder, StepFactory, TrainingStep
 from harness.trial import failures
 from harness.trial.codec import encode, plain
 from harness.trial.result import Evidence, MemoryPeak, Phase, TrialResult, TrialStatus
 from harness.trial.store import StateWriter, TrialFolder
-from harness.trial.trial import Backend, Trial
+from harness.trial.trial import Backend, Device, MeasurementPlan, Trial
 
 if TYPE_CHECKING:
     from harness.trial.result import Flops
@@ -44,7 +44,7 @@ class Tools(Struct, frozen=True, kw_only=True):
     """What a worker runs with; torch comes in through these alone."""
 
     build: Callable[[Backend], StepFactory]
-    measure: Callable[..., Any]
+    measure: Callable[[TrainingStep, MeasurementPlan, Device], Measured]
     fingerprint: Callable[..., dict[str, Any]]
 
 
@@ -152,26 +152,16 @@ class Worker:
             return replace(
                 self._result(TrialStatus.UNSTABLE if unstable else TrialStatus.OK),
                 times=measured.times,
-                memory=self._memory(measured.memory, step),
-                timeline=tuple(measured.timeline),
+                memory=_with_saved_bytes(measured.memory, step),
+                timeline=measured.timeline,
                 flops=_if_counted(step.flops),
-                loss=tuple(measured.loss),
-                stages=tuple(getattr(measured, "stages", ())),
-                load=getattr(measured, "load", None),
-                concerns=tuple(measured.concerns),
+                loss=measured.loss,
+                stages=measured.stages,
+                load=measured.load,
+                concerns=measured.concerns,
             )
         finally:
             _close(step)
-
-    def _memory(self, memory: Any, step: WatchedStep) -> tuple[MemoryPeak, ...]:
-        """This rank's peak, with the saved bytes that the backend counts."""
-        peaks = memory if isinstance(memory, tuple) else (memory,)
-        return tuple(
-            peak
-            if peak.saved_bytes_per_layer is not None
-            else replace(peak, saved_bytes_per_layer=_if_counted(step.saved_bytes_per_layer))
-            for peak in peaks
-        )
 
     def _result(self, status: TrialStatus) -> TrialResult:
         return TrialResult(
@@ -202,6 +192,12 @@ class Worker:
                 if not failures.is_disk_full(error):
                     raise
                 reservation.commit(encode(replace(result, timeline=())))
+
+
+def _with_saved_bytes(peaks: tuple[MemoryPeak, ...], step: WatchedStep) -> tuple[MemoryPeak, ...]:
+    """Peaks with the saved bytes that the backend counts."""
+    count = _if_counted(step.saved_bytes_per_layer)
+    return tuple(replace(peak, saved_bytes_per_layer=count) for peak in peaks)
 
 
 def _if_counted(count: Callable[[], Counted]) -> Counted | None:

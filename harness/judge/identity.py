@@ -66,7 +66,7 @@ def workload_key(workload: Mapping[str, Any]) -> str:
 
 
 def workload_label(workload: Mapping[str, Any]) -> str:
-    """`Workload.label` of a workload as JSON, of which parts may be missing."""
+    """`Workload.label` of a workload as JSON, or flat, of which parts may be missing."""
     flat = flatten(workload)
     tensor, pipeline = (
         flat.get(f"layout.{name}_model_parallel_size", 1) for name in ("tensor", "pipeline")

@@ -20,10 +20,19 @@ LOSS: Final = "loss"
 STEP_TIME: Final = "step_time_seconds"
 TFLOPS: Final = "tflops_per_gpu"
 TOKENS: Final = "tokens_per_second_per_gpu"
+ENERGY: Final = "joules_per_token"
 ALLOCATED: Final = "peak_allocated_bytes"
 ACTIVE: Final = "peak_active_bytes"
 RESERVED: Final = "peak_reserved_bytes"
 NVML: Final = "peak_nvml_used_bytes"
+
+PEAKS: Final = {
+    ALLOCATED: "allocated",
+    ACTIVE: "active",
+    RESERVED: "reserved",
+    NVML: "nvml_used",
+}
+"""Peaks of a rank: metric -> field of MemoryPeak."""
 
 TIME_NOISE: Final = {Device.CUDA: 0.01, Device.CPU: 0.05}
 """Relative standard deviation between processes, assumed where a comparison has one of each side:
@@ -78,6 +87,7 @@ METRICS: Final = {
         Metric(name=TFLOPS, better=Better.HIGHER, limit=0.05),
         Metric(name=TOKENS, better=Better.HIGHER, limit=0.05),
         Metric(name=STEP_TIME, better=Better.LOWER, limit=0.05),
+        Metric(name=ENERGY, better=Better.LOWER, limit=0.05),
         _memory(ALLOCATED, 0.02, 0.001),
         _memory(ACTIVE, 0.02, 0.001),
         _memory(RESERVED, 0.05, 0.005),
@@ -121,7 +131,18 @@ def _timings(result: TrialResult) -> dict[str, Series]:
         # what is derived is not written more precisely than measured
         values = tuple(significant(amount / one, 7) for one in seconds)
         found[name] = Series(steps=steps, values=values)
-    return found | _reported(result, steps)
+    return _with_energy(found | _reported(result, steps), result)
+
+
+def _with_energy(found: dict[str, Series], result: TrialResult) -> dict[str, Series]:
+    """Joules of one GPU for each of its tokens: the watts that NVML read of it while the steps ran,
+    over tokens per second. Hosts, switches and cooling are not in it."""
+    watts = result.load.power_watts if result.load else None
+    if watts is None or TOKENS not in found:
+        return found
+    rates = found[TOKENS]
+    values = tuple(significant(watts / one, 7) for one in rates.values)
+    return found | {ENERGY: Series(steps=rates.steps, values=values)}
 
 
 def _reported(result: TrialResult, steps: tuple[int, ...]) -> dict[str, Series]:
@@ -139,19 +160,11 @@ def _memory_series(result: TrialResult) -> dict[str, Series]:
     last = _steps(result, len(result.times.seconds) if result.times else 1)[-1:] or (1,)
     found = {}
     for suffix, ranks in peaks.items():
-        for name, field in _PEAKS.items():
+        for name, field in PEAKS.items():
             value = most(ranks, field)
             if value is not None:
                 found[name + suffix] = Series(steps=last, values=(value,))
     return found
-
-
-_PEAKS: Final = {
-    ALLOCATED: "allocated",
-    ACTIVE: "active",
-    RESERVED: "reserved",
-    NVML: "nvml_used",
-}
 
 
 def _steps(result: TrialResult, count: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from harness.judge.loss import furthest
 from harness.judge.metrics import LOSS, LOSS_LIMIT, METRICS, Better, Metric, find_metric, process_of
 from harness.judge.rows import Row
 from harness.judge.stats import Interval, Shift, centre, relative_shift
-from harness.judge.verdict import Verdict, judge
+from harness.judge.verdict import Judgement, Verdict, judge
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.trial import Device
 
@@ -54,6 +54,7 @@ def measured_rows(
     label: str, key: str, results: Sequence[TrialResult], golden: Golden, options: Options
 ) -> list[Row]:
     """One row for each metric of the golden."""
+    about = Row(label=label, workload_key=key, verdict=Verdict.PASS)
     processes = tuple(process_of(result) for result in results)
     unstable = _unstable(results)
     device = Device(str(results[0].trial["workload"].get("device", Device.CUDA)))
@@ -61,89 +62,66 @@ def measured_rows(
     for name in metric_names(golden.processes):
         metric = find_metric(name)
         if name == LOSS:
-            rows.append(_loss_row(label, key, processes, golden, options))
+            rows.append(_loss_row(about, processes, golden, options))
         elif metric is not None:
             limit = options.limit(name, golden, metric.limit)
-            about = _Subject(label=label, key=key, metric=metric, limit=limit, device=device)
-            row = _metric_row(about, samples(processes, name), golden, unstable)
-            rows.append(row)
+            row = replace(
+                about,
+                metric=name,
+                limit=limit if metric.better is Better.LOWER else -limit,
+                cpu_time=metric.timing and device is Device.CPU,
+            )
+            noise = metric.assumed_noise(device)
+            new = samples(processes, name)
+            rows.append(_metric_row(row, metric, noise, new, golden, unstable))
     return rows
 
 
-class _Subject(Struct, frozen=True, kw_only=True):
-    """One metric of one workload."""
-
-    label: str
-    key: str
-    metric: Metric
-    limit: float
-    device: Device
-
-    def row(self, verdict: Verdict, reason: str) -> Row:
-        return Row(
-            label=self.label,
-            workload_key=self.key,
-            metric=self.metric.name,
-            verdict=verdict,
-            reason=reason,
-            limit=self.limit if self.metric.better is Better.LOWER else -self.limit,
-            cpu_time=self.cpu_time,
-        )
-
-    @property
-    def cpu_time(self) -> bool:
-        return self.metric.timing and self.device is Device.CPU
-
-
 def _metric_row(
-    about: _Subject, new: tuple[tuple[float, ...], ...], golden: Golden, unstable: str
+    row: Row,
+    metric: Metric,
+    noise: float,
+    new: tuple[tuple[float, ...], ...],
+    golden: Golden,
+    unstable: str,
 ) -> Row:
-    metric = about.metric
+    """`row` judged; noise: between processes, where none is seen."""
     old = samples(golden.processes, metric.name)
+    gone = replace(row, verdict=Verdict.VANISHED)
     if not new:
-        return about.row(Verdict.VANISHED, "in the golden, not in the results")
+        return replace(gone, reason="in the golden, not in the results")
     if not old:
-        return about.row(Verdict.VANISHED, "the golden holds no finite number of it")
+        return replace(gone, reason="the golden holds no finite number of it")
     if min(map(min, (*new, *old))) <= 0:
-        return about.row(Verdict.VANISHED, "is not positive on both sides")
-    shift = relative_shift(new, old, metric.assumed_noise(about.device), golden.exact(metric.name))
+        return replace(gone, reason="is not positive on both sides")
+    shift = relative_shift(new, old, noise, golden.exact(metric.name))
     before, after = centre(old), centre(new)
-    verdict, reason, repeats = Verdict.UNSTABLE, unstable, None
+    judged = Judgement(verdict=Verdict.UNSTABLE, reason=unstable)
     if not (unstable and metric.timing):
-        judged = judge(shift, metric, about.limit, after - before)
-        verdict, reason, repeats = judged.verdict, judged.reason, judged.repeats
+        judged = judge(shift, metric, abs(row.limit or 0.0), after - before)
     return replace(
-        about.row(verdict, reason),
+        row,
+        verdict=judged.verdict,
+        reason=judged.reason,
+        repeats=judged.repeats,
         golden=before,
         new=after,
         change=shift.ratio - 1,
         interval=Interval(low=shift.interval.low - 1, high=shift.interval.high - 1),
         shown=(metric.show(before), metric.show(after)),
-        repeats=repeats,
         notes=_notes(shift, metric),
     )
 
 
-def _loss_row(
-    label: str, key: str, processes: tuple[Process, ...], golden: Golden, options: Options
-) -> Row:
+def _loss_row(about: Row, processes: tuple[Process, ...], golden: Golden, options: Options) -> Row:
     """The step where the losses are furthest apart, against a limit in both directions."""
     limit = 0.0 if options.exact_loss else options.limit(LOSS, golden, LOSS_LIMIT)
-    worst = furthest(processes, golden.processes)
+    row, worst = replace(about, metric=LOSS), furthest(processes, golden.processes)
     if worst is None:
-        return Row(
-            label=label,
-            workload_key=key,
-            metric=LOSS,
-            verdict=Verdict.VANISHED,
-            reason="no training step is in both",
-        )
-    beyond = abs(worst.change) > limit
-    return Row(
-        label=label,
-        workload_key=key,
-        metric=LOSS,
-        verdict=Verdict.REGRESSION if beyond else Verdict.PASS,
+        return replace(row, verdict=Verdict.VANISHED, reason="no training step is in both")
+    return replace(
+        row,
+        verdict=Verdict.REGRESSION if abs(worst.change) > limit else Verdict.PASS,
         golden=worst.golden,
         new=worst.new,
         change=worst.change,

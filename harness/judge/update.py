@@ -131,12 +131,7 @@ def load_goldens(paths: Sequence[Path]) -> dict[Path, Golden]:
     files: list[Path] = []
     for path in paths:
         files += sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return {file: load_golden(file) for file in files}
-
-
-def load_golden(path: Path) -> Golden:
-    """The golden in a file; UserError where there is none."""
-    return read_golden(path)
+    return {file: read_golden(file) for file in files}
 
 
 def file_name(identity: Identity) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from harness.base.collections import known
 from harness.logs.records import (
     Argument,
     Loss,
@@ -185,8 +186,8 @@ def larger_peak(one: Peak, other: Peak | None) -> Peak:
     return replace(
         one,
         number=max(one.number, other.number),
-        allocated=_larger(one.allocated, other.allocated),
-        reserved=_larger(one.reserved, other.reserved),
+        allocated=max(known((one.allocated, other.allocated)), default=None),
+        reserved=max(known((one.reserved, other.reserved)), default=None),
     )
 
 
@@ -215,12 +216,6 @@ def _all_ended(files: Sequence[Collector]) -> bool:
     writers = [one for one in files if any(stream.steps for stream in one.streams.values())]
     silent = any(one.ended for one in files if one not in writers)
     return silent or (bool(writers) and all(one.ended for one in writers))
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return max(one, other)
 
 
 def _with_timers(steps: list[Step], timers: list[float | None]) -> list[Step]:

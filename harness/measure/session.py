@@ -13,30 +13,13 @@ from harness.measure.allocation_timeline import Timeline, sampled
 from harness.measure.memory import CudaAllocator, StorageMeter
 from harness.measure.nvml import GpuReading, NvmlGpu, load_of, open_current_gpu
 from harness.measure.timing import slowest_rank, stopwatch
-from harness.measure.training_step import Silent, TrainingStep
+from harness.measure.training_step import Measured, Silent, TrainingStep
 from harness.measure.trust import Evidence, concerns
 from harness.measure.warmup import is_warm
-from harness.trial.result import Concern, GpuLoad, MemoryPeak, StepTimes, TimelinePoint
+from harness.trial.result import MemoryPeak, StepTimes, TimelinePoint
 from harness.trial.trial import Device, MeasurementPlan
 
 _READING_SECONDS: Final = 0.25
-
-
-class Measured(Struct, frozen=True, kw_only=True):
-    """What one process saw of one rank.
-
-    memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
-    step, that of one more step after them, and so is every timeline. loss is that of the timed
-    steps. host_seconds are the timed steps by the host clock; load the GPU's state meanwhile.
-    """
-
-    times: StepTimes
-    memory: MemoryPeak
-    timeline: tuple[TimelinePoint, ...]
-    loss: tuple[float, ...]
-    concerns: tuple[Concern, ...]
-    host_seconds: tuple[float, ...] = ()
-    load: GpuLoad | None = None
 
 
 class _Window(Struct, frozen=True, kw_only=True):
@@ -72,7 +55,7 @@ def measure(step: TrainingStep, plan: MeasurementPlan, device: Device) -> Measur
     )
     return Measured(
         times=times,
-        memory=memory,
+        memory=(memory,),
         timeline=timeline if plan.memory_timeline else (),
         loss=window.loss,
         concerns=concerns(seen, plan, device),
@@ -142,7 +125,6 @@ def _cuda_memory(
         active=peaks.active,
         reserved=peaks.reserved,
         nvml_used=used,
-        saved_bytes_per_layer=None,
         allocator_retries=peaks.retries,
     )
     if not plan.memory_timeline:

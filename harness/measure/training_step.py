@@ -1,8 +1,20 @@
-"""What every backend that runs in our own worker offers: a training step to be measured."""
+"""What every backend that runs in our own worker offers, a training step to be measured, and what
+measuring it gives."""
 
 from typing import Protocol
 
-from harness.trial.result import Flops, Phase
+from msgspec import Struct
+
+from harness.trial.result import (
+    Concern,
+    Flops,
+    GpuLoad,
+    MemoryPeak,
+    Phase,
+    StagePeaks,
+    StepTimes,
+    TimelinePoint,
+)
 from harness.trial.trial import Workload
 
 
@@ -39,6 +51,24 @@ class TrainingStep(Protocol):
 
     def close(self) -> None:
         """Free what the step holds: process groups, graphs."""
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """What one process saw: of its rank, or of the stages that it rehearsed.
+
+    memory.allocated on CUDA is the peak over the timed steps; on a CPU, where counting slows the
+    step, that of one more step after them, and so is every timeline. loss is that of the timed
+    steps. host_seconds are the timed steps by the host clock; load the GPU's state meanwhile.
+    """
+
+    times: StepTimes | None
+    memory: tuple[MemoryPeak, ...]
+    timeline: tuple[TimelinePoint, ...] = ()
+    loss: tuple[float, ...] = ()
+    concerns: tuple[Concern, ...] = ()
+    stages: tuple[StagePeaks, ...] = ()
+    host_seconds: tuple[float, ...] = ()
+    load: GpuLoad | None = None
 
 
 class StepFactory(Protocol):

@@ -1,11 +1,10 @@
-"""From a request to the commands of its trials, and to the machine that they run on."""
+"""From a request to the commands of its trials."""
 
 from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
-from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.frameworks.registry import default_framework
 from advisor.job.job import Job
@@ -16,10 +15,9 @@ from harness.backends.command_flags import (
     variables,
     words,
 )
-from harness.planner.device import Machine, find_machine
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting
-from harness.trial.trial import Backend, Command, Device
+from harness.trial.trial import Backend, Command
 
 _OWN_KEYS: Final = ("command", "framework")
 
@@ -52,20 +50,6 @@ def job_framework(config: RunConfig) -> Framework | None:
     if config.backend is not Backend.COMMAND or framework_of(config) == OTHER:
         return None
     return Framework(framework_of(config))
-
-
-def machine_of(config: RunConfig) -> Machine:
-    """The machine that trials run on. A command may start its ranks elsewhere (srun, ssh): with
-    device=cuda the GPUs that are asked for are believed where there are fewer here."""
-    if config.backend is not Backend.COMMAND or config.device != Device.CUDA:
-        return find_machine(config.device)
-    count, name = parse_gpus(config.gpus or str(config.experiment.get("gpus", "")))
-    try:
-        here = find_machine(config.device)
-    except UserError:
-        here = Machine(device=Device.CUDA)
-    known = here.gpu_names[:1] if len(here.gpu_names) >= count else ()
-    return here if known else Machine(device=Device.CUDA, gpu_names=(name,) * count)
 
 
 def with_command(setting: PlannedSetting, config: RunConfig, job: Job, gpu: str) -> PlannedSetting:

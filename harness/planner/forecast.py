@@ -1,5 +1,6 @@
 """What is expected of a trial before it runs: of the job as the backend really runs it."""
 
+from contextlib import suppress
 from typing import Final
 
 from advisor.answer.evaluation import Evaluation
@@ -7,7 +8,7 @@ from advisor.base.errors import UserError
 from advisor.job.job import Job
 from advisor.models.spec import ModelSpec
 from advisor.time.machine import machine
-from harness.backends.jobs import native_predict
+from harness.backends.native import predict as native
 from harness.trial.trial import Backend, Device, Prediction, Workload
 
 
@@ -43,17 +44,15 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
 def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:
     """What a step of the native backend takes beyond Megatron's: the traffic of plain modules and
     of its own optimizer, and no data loading, nor the other fixed costs of a training loop."""
-    model = native_predict(workload)
-    if model is None or not hasattr(model, "unfused_bytes"):
+    if workload.backend is not Backend.NATIVE:
         return 0.0
     calibration = evaluation.calibration
     rates = machine(evaluation.job.gpu, calibration, workload.precision)
-    try:
-        unfused = model.unfused_bytes(workload) / rates.memory_bytes_per_second
-        optimizer = model.optimizer_bytes(workload) / rates.optimizer_bytes_per_second
+    with suppress(UserError):  # its trial will say why it is not run
+        unfused = native.unfused_bytes(workload) / rates.memory_bytes_per_second
+        optimizer = native.optimizer_bytes(workload) / rates.optimizer_bytes_per_second
         return float(unfused + optimizer - calibration.step_seconds)
-    except UserError:  # its trial will say why it is not run
-        return 0.0
+    return 0.0
 
 
 _TOLD: Final = (
@@ -84,14 +83,13 @@ def differences(asked: Job, run: Job, backend: Backend) -> tuple[str, ...]:
 
 
 def _layer_predictions(workload: Workload) -> tuple[int | None, int | None]:
-    """Saved bytes and replayed FLOPs of one layer by the backend's own model; None without one."""
-    model = native_predict(workload)
-    if model is None:
+    """Saved bytes and replayed FLOPs of one layer by the native backend's model of itself; None of
+    another backend, and of a setting that it does not run: its trial will say why."""
+    if workload.backend is not Backend.NATIVE:
         return None, None
-    try:
+    with suppress(UserError):
         return (
-            model.predict_saved_bytes_per_layer(workload),
-            model.predict_replayed_flops_per_layer(workload),
+            native.predict_saved_bytes_per_layer(workload),
+            native.predict_replayed_flops_per_layer(workload),
         )
-    except UserError:  # a setting that the backend does not run: its trial will say why
-        return None, None
+    return None, None

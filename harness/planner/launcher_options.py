@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from advisor.base.errors import UserError
 from advisor.base.numbers import whole
@@ -91,42 +90,19 @@ class LauncherOptions(Struct, frozen=True, kw_only=True):
         return host.strip("[]"), int(port)
 
 
-_ONLY: Final = {
-    **dict.fromkeys(("nnodes", "node_rank", "rendezvous"), LauncherKind.TORCHRUN),
-    **dict.fromkeys(
-        (
-            "wait",
-            "partition",
-            "account",
-            "qos",
-            "reservation",
-            "constraint",
-            "time",
-            "nodes",
-            "gpus_per_node",
-            "cpus_per_task",
-            "mem",
-            "sbatch",
-            "setup",
-            "array_parallelism",
-            "max_requeues",
-            "poll_seconds",
-            "python",
-        ),
-        LauncherKind.SLURM,
-    ),
-}
+_OF_TORCHRUN: Final = ("nnodes", "node_rank", "rendezvous")
+"""All other keys are Slurm's."""
 
 
 def _check_kind(options: LauncherOptions) -> None:
     usual = defaults(LauncherOptions)
-    for name, value in asdict(options).items():
-        owner = _ONLY.get(name)
-        given = value != usual[name]
+    for name in LauncherOptions.__struct_fields__[1:]:
+        value = getattr(options, name)
+        owner = LauncherKind.TORCHRUN if name in _OF_TORCHRUN else LauncherKind.SLURM
         _check(
             name,
             value,
-            not given or owner in (None, options.kind),
+            value == usual[name] or owner is options.kind,
             f"says nothing under launcher={options.kind}",
             f"launcher={owner}",
         )

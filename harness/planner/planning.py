@@ -1,6 +1,7 @@
 """From a request to a plan: the job, the advisor's best settings, a prediction for each."""
 
 import os
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -23,11 +24,12 @@ from advisor.search.evaluate import Evaluator
 from advisor.search.ranking import rank
 from harness.backends.jobs import as_run, check_layers, grads_dtype, is_backends_own
 from harness.planner.command import job_framework, with_command
-from harness.planner.device import Machine
+from harness.planner.device import Machine, find_machine
 from harness.planner.forecast import differences, predict
+from harness.planner.launcher_options import LauncherKind
 from harness.planner.run_request import RunConfig
 from harness.trial.run_plan import PlannedSetting, RunPlan
-from harness.trial.trial import Device, Trial, Workload
+from harness.trial.trial import Backend, Device, Trial, Workload
 from harness.trial.variables import variables_of_trials
 
 _HOST_BYTES_PER_PARAMETER: Final = 16  # weights, gradients, two moments, in fp32
@@ -41,6 +43,23 @@ class Target(Struct, frozen=True, kw_only=True):
     job: Job
     calibration: Calibration
     assumptions: tuple[str, ...]
+
+
+def machine_of(config: RunConfig) -> Machine:
+    """The machine that trials run on. What a cluster will give, and what a command with device=cuda
+    uses where there are fewer GPUs here (it may start its ranks by srun or ssh), is believed as it
+    is asked for."""
+    cluster = config.launcher.kind is LauncherKind.SLURM and config.device != Device.CPU
+    elsewhere = config.backend is Backend.COMMAND and config.device == Device.CUDA
+    if not (cluster or elsewhere):
+        here = find_machine(config.device)
+        return replace(here, gpu_names=here.gpu_names * config.launcher.nnodes)
+    count, name = parse_gpus(config.gpus or _experiment(config).gpus)
+    with suppress(UserError):
+        here = find_machine(config.device)
+        if not cluster and len(here.gpu_names) >= count:
+            return here
+    return Machine(device=Device.CUDA, gpu_names=(name,) * count)
 
 
 def make_plan(config: RunConfig, machine: Machine) -> RunPlan:

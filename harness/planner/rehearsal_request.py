@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, field_types, show
+from advisor.base.fields import parse_all, show
 from advisor.base.numbers import whole
 from advisor.base.units import nearest_names
 from advisor.request.request import Request
@@ -25,17 +25,8 @@ _DEGREES: Final = {
 }
 _PART: Final = re.compile(r"([a-z]+)([0-9]{1,9})")
 _SETTING: Final = re.compile(r"[\"']?(none|selective|full|op:)")
-_OWN_KEYS: Final = (
-    "model",
-    "gpus",
-    "layout",
-    "stage",
-    "recompute",
-    "device",
-    "name",
-    "runs",
-    "steps",
-)
+_PLAIN: Final = ("device", "name", "runs", "steps")
+_OWN_KEYS: Final = ("model", "gpus", "layout", "stage", "recompute", *_PLAIN)
 _GROUPS: Final = ("model.", "layout.", "job.")
 
 
@@ -52,6 +43,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     name: str = ""
     runs: str = "runs"
     steps: int = 3
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise UserError("steps", self.steps, "must be at least 1")
 
 
 def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
@@ -82,21 +77,8 @@ def parse_asked(pairs: Sequence[str], config_dir: Path | None = None) -> Asked:
         request=request,
         recompute=_settings(given.get("recompute", "none"), config_dir),
         stage=_stage(given.get("stage", "all")),
-        **{
-            key: _convert(key, given[key])
-            for key in ("device", "name", "runs", "steps")
-            if key in given
-        },
+        **parse_all(Asked, {key: given[key] for key in _PLAIN if key in given}, ""),
     )
-
-
-def _convert(key: str, text: str) -> Any:
-    if field_types(Asked)[key] is not int:
-        return text
-    number = convert(text if whole(text) is None else whole(text), int, "command line", key)
-    if number < 1:
-        raise UserError(key, text, "must be at least 1")
-    return number
 
 
 def parse_layout(text: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What `harness run` is asked for: Hydra's composition, read into our own frozen types.
 
 Groups are the folders ``experiment``, ``recompute``, ``launcher`` and ``sweep`` of --config-dir,
-./configs and the packaged configuration, in this order, and of the harness's own. The schema is
-made of our own types, so that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
-``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. OmegaConf's objects never leave
-`compose`.
+./configs and the packaged configuration, in this order, and of the harness's own. Hydra knows the
+names of our fields and nothing of their types: what is given is read as every configuration is, so
+that KEY=VALUE means what it means to `advise`: ``model.num_layers=12``,
+``layout.use_distributed_optimizer=false``, ``job.seq_length=8192``. null is what is not given.
+OmegaConf's objects never leave `compose`.
 """
 
 import logging
@@ -12,21 +13,24 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, fields, make_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import yaml
-from msgspec import NODEFAULT, Struct
+from msgspec import Struct, field
 
 from advisor.base.configuration import Group, config_folders, config_names
 from advisor.base.documents import read_yaml
 from advisor.base.errors import UserError, missing_package
-from advisor.base.fields import field_types, read_fields, read_record, show
+from advisor.base.fields import (
+    field_types,
+    optional_type,
+    parse,
+    read_fields,
+    read_record,
+    show,
+)
 from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
-from advisor.base.numbers import whole
-from advisor.base.record import defaults
 from advisor.base.units import nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
@@ -35,8 +39,7 @@ from harness.planner.launcher_options import LauncherOptions
 from harness.planner.sweep_options import SweepOptions
 from harness.trial.trial import Backend, MeasurementPlan
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+T = TypeVar("T", bound=Struct)
 
 DEFAULT_EXPERIMENT: Final = "tiny_cpu"
 _NAME: Final = "harness_run"
@@ -95,7 +98,7 @@ def compose(overrides: Sequence[str], config_dir: Path | None = None) -> RunConf
     command, overrides = _taken_out("command", overrides)
     recipe, overrides = _taken_out("recipe", overrides)
     _check_asked(overrides)
-    values, experiment = _composed(_with_defaults(overrides, recipe), config_dir, _RUN)
+    values, experiment = _composed(_with_defaults(overrides, recipe), config_dir, _GROUPS)
     return _run_config(values | command | recipe, experiment, config_dir)
 
 
@@ -109,46 +112,66 @@ def compose_sweep(
     added = [] if "sweep" in given else ["sweep=recompute"]
     if not given & {"sweep", "experiment", "recipe"}:
         added = [f"sweep={DEFAULT_EXPERIMENT}"]
-    values, experiment = _composed([*added, *overrides], config_dir, _SWEEP)
-    own = values.pop("sweep")
-    own["micro_batch_sizes"] = [_integer(size) for size in own["micro_batch_sizes"]]
-    options = read_record(SweepOptions, own, _COMMAND_LINE, "sweep.")
+    groups: Groups = {**_GROUPS, "sweep": SweepOptions}
+    values, experiment = _composed([*added, *overrides], config_dir, groups)
+    options = _read(SweepOptions, values, "sweep")
     return _run_config(values | recipe, experiment, config_dir), options
 
 
 def _run_config(values: dict[str, Any], experiment: str, config_dir: Path | None) -> RunConfig:
-    given = {group: _given(values[group]) for group in ("model", "layout", "job")}
-    keys = ("backend", "command", "framework", "device", "gpus", "recipe", "name", "runs")
-    rest = {key: values[key] for key in keys}
-    _check_backend(str(rest["backend"]))
+    own = {key: values[key] for key in _OWN_KEYS}
+    _check_backend(own["backend"])
     return RunConfig(
-        experiment_name=str(rest["recipe"]) or experiment,
+        experiment_name=str(values["recipe"] or experiment),
         experiment=values["experiment"],
-        recompute=read_record(RecomputeChoice, values["recompute"], _COMMAND_LINE, "recompute."),
-        model=read_fields(ModelSpec, given["model"], _COMMAND_LINE, "model."),
-        layout=read_fields(ParallelLayout, given["layout"], _COMMAND_LINE, "layout."),
-        job=read_fields(JobConfig, given["job"], _COMMAND_LINE, "job."),
-        measure=read_record(MeasurementPlan, values["measure"], _COMMAND_LINE, "measure."),
-        launcher=read_record(LauncherOptions, values["launcher"], _COMMAND_LINE, "launcher."),
+        recompute=_read(RecomputeChoice, values, "recompute"),
+        model=_given(ModelSpec, values, "model"),
+        layout=_given(ParallelLayout, values, "layout"),
+        job=_given(JobConfig, values, "job"),
+        measure=_read(MeasurementPlan, values, "measure"),
+        launcher=_read(LauncherOptions, values, "launcher"),
         config_dir=config_dir,
-        **read_fields(RunConfig, rest, _COMMAND_LINE),
+        **_given(RunConfig, {"": own}),
     )
 
 
-def _check_backend(name: str) -> None:
+def _read(cls: type[T], values: Mapping[str, Any], group: str) -> T:
+    """The keys of a group as `cls`; its defaults where they are not given."""
+    return read_record(cls, _given(cls, values, group), _COMMAND_LINE, f"{group}.")
+
+
+def _given(cls: type[Struct], values: Mapping[str, Any], group: str = "") -> dict[str, Any]:
+    """The keys of a group that are given, as fields of `cls`."""
+    kinds, prefix = field_types(cls), f"{group}." if group else ""
+    if not isinstance(values[group], Mapping):
+        raise UserError(group, show(values[group]), "is not a known key", _hint(group, ()))
+    plain = {
+        key: _as_meant(value, kinds.get(key), f"{_COMMAND_LINE}: {prefix}{key}")
+        for key, value in values[group].items()
+        if value is not None
+    }
+    return read_fields(cls, plain, _COMMAND_LINE, prefix)
+
+
+def _as_meant(value: Any, kind: Any, where: str) -> Any:
+    """A value of Hydra's grammar, to which ``name=17`` is a number and ``steps='5'`` is text."""
+    kind = optional_type(kind) or kind
+    if isinstance(value, list) and get_origin(kind) is tuple:
+        return [_as_meant(item, get_args(kind)[0], where) for item in value]
+    if isinstance(value, str) and kind in (bool, int, float):
+        return parse(value, kind, where)
+    wants_text = isinstance(kind, type) and issubclass(kind, str)
+    return str(value) if wants_text and isinstance(value, int | float) else value
+
+
+def _check_backend(name: object) -> None:
     """UserError unless it is one that runs jobs; single ranks are another command's."""
     if name == Backend.REHEARSAL:
         raise UserError("backend", name, "runs single ranks, and no job", "harness rehearse")
     jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
-    if name.lower() not in jobs:
-        raise UserError(
-            "backend", name, f"must be one of {', '.join(jobs)}", nearest_names(name, jobs)
-        )
-
-
-def experiment_names(config_dir: Path | None = None) -> tuple[str, ...]:
-    """Names that ``experiment=`` takes."""
-    return _options(Group.EXPERIMENT, config_dir)
+    if name is not None and str(name).lower() not in jobs:
+        hint = nearest_names(str(name), jobs)
+        raise UserError("backend", name, f"must be one of {', '.join(jobs)}", hint)
 
 
 def _with_defaults(overrides: Sequence[str], recipe: Mapping[str, str]) -> list[str]:
@@ -186,18 +209,8 @@ def _check_asked(overrides: Sequence[str]) -> None:
             raise UserError(key, text, "names no setting", "recompute=top is the advisor's best")
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _integer(text: str) -> object:
-    """A number of a list, which Hydra hands over as text; what is none is left to the reader."""
-    number = whole(text)
-    return text if number is None else number
-
-
 def _composed(
-    overrides: list[str], config_dir: Path | None, nodes: "Nodes"
+    overrides: list[str], config_dir: Path | None, groups: "Groups"
 ) -> tuple[dict[str, Any], str]:
     """Plain values of the composition, and the name of the experiment chosen."""
     try:
@@ -212,8 +225,9 @@ def _composed(
         raise missing_package("harness run", "hydra-core", "harness") from None
     _check_files(overrides, config_dir)
     folders = [path.resolve() for path in (*config_folders(config_dir), _OWN) if path.is_dir()]
-    schema = _schema(nodes)
-    ConfigStore.instance().store(name=_NAME, node=schema)
+    schema = _schema(groups)
+    defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in schema)]
+    ConfigStore.instance().store(name=_NAME, node={"defaults": defaults, **schema})
     search = ",".join(_quoted(f"file://{folder}") for folder in folders[1:])
     GlobalHydra.instance().clear()
     try:
@@ -222,13 +236,11 @@ def _composed(
                 _NAME, [f"hydra.searchpath=[{search}]", *overrides], return_hydra_config=True
             )
             name = str(config.hydra.runtime.choices["experiment"])
-            _check_known((str(key) for key in config), schema)
-            shown = OmegaConf.masked_copy(config, [f.name for f in fields(schema)[1:]])
-            values = OmegaConf.to_container(shown, resolve=True, throw_on_missing=True)
+            values = OmegaConf.to_container(
+                OmegaConf.masked_copy(config, list(schema)), resolve=True, throw_on_missing=True
+            )
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise _user_error(error, overrides, config_dir, nodes) from None
+        raise _user_error(error, overrides, config_dir, schema) from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise UserError(
@@ -236,6 +248,7 @@ def _composed(
         ) from None
     except RecursionError:
         raise UserError("configuration", " ".join(overrides), "refers to itself") from None
+    _check_known((str(key) for key in config), schema)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}, name
 
@@ -277,12 +290,11 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-def _check_known(keys: Iterable[str], schema: type["DataclassInstance"]) -> None:
+def _check_known(keys: Iterable[str], schema: "Schema") -> None:
     """``+key=value`` adds what nobody reads."""
-    known = [f.name for f in fields(schema)]
     for key in keys:
-        if key not in (*known, "hydra"):
-            raise UserError("override", f"+{key}", "is not a known key", nearest_names(key, known))
+        if key not in (*schema, "hydra"):
+            raise UserError("override", f"+{key}", "is not a known key", nearest_names(key, schema))
 
 
 @contextmanager
@@ -297,82 +309,32 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _schema(nodes: "Nodes") -> type["DataclassInstance"]:
-    """The structured config: mutable copies of our frozen types, with text for enums."""
-    defaults = ["_self_", *({k: v} for k, v in _CHOICES.items() if k in {"experiment", *nodes})]
-    return make_dataclass(
-        "HarnessRun",
-        [
-            ("defaults", list[Any], field(default_factory=lambda: list(defaults))),
-            ("experiment", dict[str, Any], field(default_factory=dict)),
-            *((name, kind, field(default_factory=kind)) for name, kind in nodes.items()),
-            ("backend", str, field(default=Backend.NATIVE.value)),
-            ("command", str, field(default="")),
-            ("framework", str, field(default="")),
-            ("device", str, field(default="auto")),
-            ("gpus", str | None, field(default=None)),
-            ("recipe", str, field(default="")),
-            ("name", str, field(default="")),
-            ("runs", str, field(default="runs")),
-        ],
-    )
+Groups = Mapping[str, type[Struct]]
+Schema = Mapping[str, dict[str, None] | None]
+"""Every key that may be given, and those within it; nothing is, to begin with."""
 
-
-def _open(cls: type[Struct], *, optional: bool) -> type["DataclassInstance"]:
-    """A mutable twin of `cls` that OmegaConf takes; `optional`: None everywhere means not given."""
-    hints, usual = field_types(cls), defaults(cls)
-    return make_dataclass(
-        f"{cls.__name__}Node",
-        [
-            (name, *_node(usual.get(name, NODEFAULT), hints[name], optional))
-            for name in cls.__struct_fields__
-        ],
-    )
-
-
-def _node(default: Any, annotation: Any, optional: bool) -> tuple[Any, Any]:
-    kind = _plain(annotation)
-    if optional:
-        return kind | None, field(default=None)
-    if default is NODEFAULT:
-        return kind, field(default="???")
-    if isinstance(default, str):
-        return kind, field(default=str(default))
-    if isinstance(default, tuple):
-        return kind, field(default_factory=lambda: list(default))
-    return kind, field(default=default)
-
-
-def _plain(annotation: Any) -> Any:
-    """The type in which YAML writes a value of type `annotation`."""
-    if get_origin(annotation) in (Union, UnionType):
-        annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
-    if get_origin(annotation) is tuple:
-        return list[str]
-    return str if issubclass(annotation, str) else annotation
-
-
-Nodes = Mapping[str, "type[DataclassInstance]"]
-
-_RUN: Final = {
-    "recompute": _open(RecomputeChoice, optional=False),
-    "model": _open(ModelSpec, optional=True),
-    "layout": _open(ParallelLayout, optional=True),
-    "job": _open(JobConfig, optional=True),
-    "measure": _open(MeasurementPlan, optional=False),
-    "launcher": _open(LauncherOptions, optional=False),
+_GROUPS: Final[Groups] = {
+    "recompute": RecomputeChoice,
+    "model": ModelSpec,
+    "layout": ParallelLayout,
+    "job": JobConfig,
+    "measure": MeasurementPlan,
+    "launcher": LauncherOptions,
 }
-_SWEEP: Final = {**_RUN, "sweep": _open(SweepOptions, optional=False)}
+_OWN_KEYS: Final = ("backend", "command", "framework", "device", "gpus", "recipe", "name", "runs")
 
 
-_NO_KEY: Final = re.compile(r"Key '([^']+)' (?:is )?not in '([^']+)'")
+def _schema(groups: Groups) -> Schema:
+    inner = {name: dict.fromkeys(field_types(kind)) for name, kind in groups.items()}
+    return {"experiment": {}, **inner, **dict.fromkeys(_OWN_KEYS)}
+
+
 _NO_OPTION: Final = re.compile(r"Could not find '(\w+)/([^']*)'")
 _NO_OVERRIDE: Final = re.compile(r"Could not override '([^']+)'")
-_FULL_KEY: Final = re.compile(r"full_key: (\S+)")
 
 
 def _user_error(
-    error: Exception, overrides: Sequence[str], config_dir: Path | None, nodes: Nodes
+    error: Exception, overrides: Sequence[str], config_dir: Path | None, schema: Schema
 ) -> UserError:
     """What Hydra says over several lines, as one with the nearest names."""
     text = f"{error} {error.__cause__ or ''}"
@@ -382,24 +344,22 @@ def _user_error(
         names = _options(group, config_dir)
         return UserError(group, name, f"unknown {group}", nearest_names(name, names))
     override = _NO_OVERRIDE.search(text)
-    full = _FULL_KEY.search(text)
-    if override or _NO_KEY.search(text):
-        key = override[1] if override else full[1] if full else "?"
+    if override:
+        key = override[1]
         value = next((o.partition("=")[2] for o in overrides if o.partition("=")[0] == key), "?")
-        hint = (
-            "experiment=NAME chooses model and layout"
-            if key in ("model", "layout")
-            else (nearest_names(key, _keys(key, nodes)))
-        )
-        return UserError(key, value, "is not a known key", hint)
-    cause = error.__cause__ if str(error).startswith("Error merging") else None
-    first = " ".join(str(cause or error).split("\n")[0].split())
-    bad = next((o for o in overrides if full and o.partition("=")[0] == full[1]), None)
-    bad = bad or getattr(error, "override", None)
+        return UserError(key, value, "is not a known key", _hint(key, _keys(key, schema)))
+    first = " ".join(str(error).split("\n")[0].split())
+    bad = getattr(error, "override", None)
     bad = bad or next((o for o in overrides if o in text or "=" not in o), " ".join(overrides))
     grammar = first.startswith(("Ambiguous", "no viable alternative", "mismatched input"))
     hint = "a list is [a,b], a text with commas or signs 'a,b=c'" if grammar else ""
     return UserError("override", bad, first, hint)
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    if key in ("model", "layout"):
+        return "experiment=NAME chooses model and layout"
+    return nearest_names(key, known) if known else f"write {key}.KEY=VALUE"
 
 
 def _options(group: str, config_dir: Path | None) -> tuple[str, ...]:
@@ -411,9 +371,8 @@ def _own_names(group: str) -> set[str]:
     return {path.stem for path in (_OWN / group).glob("*.yaml")}
 
 
-def _keys(key: str, nodes: Nodes) -> list[str]:
+def _keys(key: str, schema: Schema) -> list[str]:
     """Every key that an override may have."""
-    top = [f.name for f in fields(_schema(nodes))[1:]]
-    inner = [f"{group}.{f.name}" for group, kind in nodes.items() for f in fields(kind)]
+    inner = [f"{group}.{name}" for group, names in schema.items() for name in names or ()]
     same = [name for name in inner if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    return same or [*top, *inner]
+    return same or [*schema, *inner]

@@ -6,27 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from harness.backends.lone_ranks import Rehearsed, lone_ranks
 from harness.execution.worker import Tools, main, prepare_process
-from harness.measure.training_step import Recorder, Silent, StepFactory
+from harness.measure.training_step import Measured, Recorder, Silent, StepFactory
 from harness.rehearsal.prediction import explained
-from harness.trial.result import Concern, MemoryPeak, Phase, StagePeaks, StepTimes, TimelinePoint
+from harness.trial.result import MemoryPeak, Phase, StagePeaks, StepTimes
 from harness.trial.store import TrialFolder
 from harness.trial.trial import Device, MeasurementPlan, Trial
-
-
-class Rehearsal(Struct, frozen=True, kw_only=True):
-    """All stages of a trial, in the shape of a measurement."""
-
-    stages: tuple[StagePeaks, ...]
-    memory: tuple[MemoryPeak, ...]
-    times: StepTimes | None = None
-    timeline: tuple[TimelinePoint, ...] = ()
-    loss: tuple[float, ...] = ()
-    concerns: tuple[Concern, ...] = ()
 
 
 class StageByStage:
@@ -60,7 +48,7 @@ class StageByStage:
             return ""
         return self._ranks.storage_differences()
 
-    def found(self) -> Rehearsal:
+    def found(self) -> Measured:
         """What all runs gave."""
         stages = tuple(one.peaks for one in self._found)
         memory = tuple(
@@ -73,7 +61,7 @@ class StageByStage:
             )
             for peaks in stages
         )
-        return Rehearsal(stages=stages, memory=memory, times=self._slowest())
+        return Measured(stages=stages, memory=memory, times=self._slowest())
 
     def _slowest(self) -> StepTimes | None:
         """Step by step the slowest stage; there is no time on fake tensors."""
@@ -113,7 +101,7 @@ def tools_for(trial: Trial) -> Tools:
         steps.append(StageByStage(trial))
         return steps[0]
 
-    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Rehearsal:
+    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Measured:
         for _ in trial.stages:
             step.run(Silent())
         return steps[0].found()

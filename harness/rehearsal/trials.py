@@ -30,7 +30,7 @@ CANNOT_CONTAIN = (
 )
 
 
-def plan_rehearsal(asked: Asked) -> RunPlan:
+def rehearsal_plan(asked: Asked) -> RunPlan:
     """One trial a setting; UserError where the job is illegal or no stage is meant."""
     resolution = resolve(asked.request)
     if resolution.layout_fields:  # what a rehearsal's layout does not name is the preset's, or 1

@@ -1,21 +1,14 @@
 """What was measured beyond the step time: memory of every stage, FLOPs, and how far to trust it."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from advisor.base.units import DASH, human_bytes
 from harness.execution.runner import MEASURED
+from harness.judge.metrics import PEAKS
 from harness.report.document import Picture, Section, Table
 from harness.report.facts import Facts
 from harness.report.trial_numbers import Numbers, numbers_of, over_repeats, peaks
 from harness.trial.result import MemoryPeak, TrialResult
-
-_FOUR: Final = (
-    "peak_allocated_bytes",
-    "peak_active_bytes",
-    "peak_reserved_bytes",
-    "peak_nvml_used_bytes",
-)
 
 
 def memory(facts: Facts, pictures: tuple[Picture, ...]) -> Section:
@@ -52,7 +45,7 @@ def _peaks(facts: Facts, spec: str, ranks: list[MemoryPeak]) -> Iterator[tuple[s
 
 
 def _bytes(numbers: Numbers) -> tuple[str, ...]:
-    values = (getattr(numbers, name) for name in _FOUR)
+    values = (getattr(numbers, name) for name in PEAKS)
     return tuple(DASH if value is None else human_bytes(value) for value in values)
 
 

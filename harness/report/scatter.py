@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from advisor.base.units import unit_of
-from harness.base.collections import front, known
+from harness.base.collections import front, grouped, known
 from harness.judge.metrics import ALLOCATED, METRICS
 from harness.judge.predicted import Pair
 from harness.report.facts import Facts
@@ -119,10 +119,7 @@ def _scatter(axes: "Axes", shown: Sequence[Point], heights: Sequence[float]) -> 
         axes.scatter(
             x, y, s=130, facecolors="none", edgecolors=VERMILION, zorder=2, label="unstable"
         )
-    together: dict[tuple[float, float], list[str]] = {}
-    for number, place in at.items():
-        together.setdefault(place, []).append(str(number))
-    for place, numbers in together.items():
+    for place, numbers in grouped((place, str(number)) for number, place in at.items()).items():
         axes.annotate(
             ", ".join(numbers),
             place,

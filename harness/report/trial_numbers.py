@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.hardware.gpu import Gpu
 from harness.base.collections import known
+from harness.judge.metrics import PEAKS
 from harness.judge.resample import iqr
 from harness.trial.result import MemoryPeak, TrialResult, most
 from harness.trial.trial import world_size
@@ -17,7 +18,8 @@ from harness.trial.trial import world_size
 class Numbers(Struct, frozen=True, kw_only=True):
     """One process, or the median of several; of memory the most. None where it is not known.
 
-    step_spread: IQR of the steps over their median. model_tflops_per_gpu counts Megatron's model
+    step_spread: IQR of the steps over their median. joules_per_token: of one GPU, by the power that
+    NVML read of it. model_tflops_per_gpu counts Megatron's model
     FLOPs, hardware_tflops_per_gpu also what is computed again; mfu and hfu are these over the dense
     peak. Peaks are those of the fullest rank.
     """
@@ -25,6 +27,7 @@ class Numbers(Struct, frozen=True, kw_only=True):
     step_time_seconds: float | None = None
     step_spread: float | None = None
     tokens_per_second_per_gpu: float | None = None
+    joules_per_token: float | None = None
     model_tflops_per_gpu: float | None = None
     hardware_tflops_per_gpu: float | None = None
     mfu: float | None = None
@@ -61,6 +64,7 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
         step_time_seconds=step,
         step_spread=iqr(seconds) / step,
         tokens_per_second_per_gpu=tokens * per_gpu,
+        joules_per_token=_over(result.load.power_watts if result.load else None, tokens * per_gpu),
         model_tflops_per_gpu=_over(model, 1e12),
         hardware_tflops_per_gpu=_over(hardware, 1e12),
         mfu=_over(model, peak),
@@ -70,12 +74,7 @@ def numbers_of(result: TrialResult, gpu: Gpu | None) -> Numbers:
 
 def peaks(ranks: Sequence[MemoryPeak]) -> Numbers:
     """The four peaks, each of the rank that has most."""
-    return Numbers(
-        peak_allocated_bytes=most(ranks, "allocated"),
-        peak_active_bytes=most(ranks, "active"),
-        peak_reserved_bytes=most(ranks, "reserved"),
-        peak_nvml_used_bytes=most(ranks, "nvml_used"),
-    )
+    return Numbers(**{name: most(ranks, field) for name, field in PEAKS.items()})
 
 
 def over_repeats(processes: Sequence[Numbers]) -> Numbers:

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from msgspec import Struct, field
 
 from advisor.base.errors import install_hint
 from harness.report.export import bmf, write_tables
-from harness.report.facts import Facts
+from harness.report.facts import Facts, load_facts
 from harness.report.figures import draw_all
 from harness.report.html import html
 from harness.report.junit import junit
@@ -62,6 +63,20 @@ def write_report(facts: Facts, folder: Path, step_summary: Path | None = None) -
     if step_summary is not None:
         append_summary(step_summary, lambda limit: summary(document, limit))
     return written
+
+
+def report_run(run: Path, say: Callable[[str], None]) -> None:
+    """Write the report of a run that has ended into its folder, and say where it is. Whatever goes
+    wrong here, the run stands: it is told in one line."""
+    try:
+        written = write_report(load_facts(run), run / FOLDER, step_summary_file())
+    except Exception as error:
+        again = f"harness report {quote(str(run))}"
+        say(f"no report: {type(error).__name__}: {' '.join(str(error).split())}; again: {again}")
+        return
+    for note in written.notes:
+        say(note)
+    say(f"report in {written.folder}")
 
 
 def step_summary_file() -> Path | None:

@@ -50,9 +50,8 @@ class Study:
         self._space, self._options, self._name = space, options, name
         self._choices = space.choices()
         self._distributions: dict[str, BaseDistribution] = {
-            name: CategoricalDistribution(values) for name, values in space.choices().items()
+            name: CategoricalDistribution(values) for name, values in self._choices.items()
         }
-        self._choices = space.choices()
         self._study = self._open(folder)
 
     def restore(self, outcomes: dict[Point, Outcome]) -> "list[tuple[Point, Trial]]":

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.base.documents import read_json
 from advisor.base.errors import UserError
-from advisor.base.fields import read_fields, read_record, show
+from advisor.base.fields import read_record, show
 from advisor.base.record import as_dict
-from harness.trial.plausible import check_plain, check_result, read_number
+from harness.trial.plausible import check_result, read_number
 from harness.trial.result import SCHEMA_VERSION, TrialResult
 
 T = TypeVar("T", bound=Struct)
-
-_PLAIN = ("trial", "environment")
-_REQUIRED = ("name", "status", "started_at", "wall_seconds", *_PLAIN)
 
 
 def encode(value: Struct) -> str:
@@ -48,19 +46,11 @@ def decode_result(source: Path | str, file: object = "text") -> TrialResult:
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise UserError(f"{file}: schema_version", show(version), f"must be {SCHEMA_VERSION}")
-    for key in _REQUIRED:
-        if key not in values:
-            raise UserError(f"{file}: {key}", "(none)", "is missing")
-    plain = {key: values.pop(key) for key in _PLAIN}
-    for key, value in plain.items():
-        if not isinstance(value, dict):
-            raise UserError(f"{file}: {key}", type(value).__name__, "must be an object")
-    check_plain(plain, file)
     losses = values.pop("loss", ())
     if not isinstance(losses, list | tuple):
         raise UserError(f"{file}: loss", show(losses), "must be a list")
     loss = tuple(float(read_number(one, f"{file}: loss")) for one in losses)
-    result = TrialResult(**read_fields(TrialResult, values, file), **plain, loss=loss)
+    result = replace(read_record(TrialResult, values, file), loss=loss)
     check_result(result, file)
     return result
 

@@ -2,14 +2,13 @@
 
 import errno
 import fcntl
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
-
-from advisor.base.errors import UserError
+from typing import Any, Final
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 RESERVED_BYTES: Final = 256 * 1024
@@ -86,22 +85,19 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def read_text(path: Path) -> str | None:
-    """Content of a file, bad bytes replaced; None where there is none."""
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return None
-
-
-def read_given(path: Path, field: str) -> str:
-    """Content of a file that the user named as `field`; UserError where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(field, str(path), f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(field, str(path), "is not text") from None
+def append_json_line(path: Path, values: Mapping[str, Any]) -> None:
+    """Append one object as a line, which is on disk when this returns. Half a line that a kill left
+    at the end is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write((json.dumps(values, sort_keys=True) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def tail(path: Path, lines: int = 20) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ _TYPED: Final[dict[tuple[str, ...], Any]] = {
 }
 
 
-def check_plain(plain: Mapping[str, Any], file: object) -> None:
+def _check_plain(plain: Mapping[str, Any], file: object) -> None:
     """UserError where `trial` or `environment` of a result holds what nobody can compute with."""
     for path in _MAPPINGS:
         value = _at(plain, path)
@@ -55,7 +55,9 @@ def check_plain(plain: Mapping[str, Any], file: object) -> None:
 
 
 def check_result(result: TrialResult, file: object) -> None:
-    """UserError where a number of a result is none that was measured."""
+    """UserError where a number of a result is none that was measured, or nobody can compute with
+    what it says of its trial and environment."""
+    _check_plain({"trial": result.trial, "environment": result.environment}, file)
     if result.wall_seconds < 0:
         raise UserError(f"{file}: wall_seconds", result.wall_seconds, "must not be negative")
     times, flops, reported = result.times, result.flops, result.reported

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from harness.trial.result import MemoryPeak, StepTimes, TrialResult, TrialStatus
+from harness.trial.result import StepTimes, TrialResult, TrialStatus
 
 _WORST_FIRST: Final = (
     TrialStatus.OOM,
@@ -68,13 +68,3 @@ def _times(times: list[StepTimes]) -> StepTimes | None:
             max(step) for step in zip(*(t.warmup_seconds for t in times), strict=True)
         ),
     )
-
-
-def peak_by_stage(memory: tuple[MemoryPeak, ...]) -> dict[int, MemoryPeak]:
-    """The rank of each pipeline stage that allocated most."""
-    found: dict[int, MemoryPeak] = {}
-    for peak in memory:
-        known = found.get(peak.stage)
-        if known is None or (peak.allocated or 0) > (known.allocated or 0):
-            found[peak.stage] = peak
-    return dict(sorted(found.items()))

@@ -222,13 +222,6 @@ class RunFolder(Struct, frozen=True):
         return target
 
 
-def list_runs(folder: Path) -> tuple[RunFolder, ...]:
-    """Runs below `folder`, the newest first."""
-    plans = list(folder.glob(f"*/{_PLAN}"))
-    plans.sort(key=lambda path: (-path.stat().st_mtime, path.parent.name))
-    return tuple(RunFolder(path.parent) for path in plans)
-
-
 _PLAN: Final = "plan.json"
 _TRIALS: Final = "trials"
 _TRIAL: Final = "trial.json"

@@ -56,7 +56,7 @@ class LinearStep:
 
 def test_all_four_numbers_of_memory() -> None:
     measured = measure(LinearStep(), PLAN, Device.CUDA)
-    memory = measured.memory
+    (memory,) = measured.memory
     assert memory.active is not None
     assert memory.reserved is not None
     assert 8192 * 4096 * 2 * 2 < memory.allocated <= memory.active <= memory.reserved

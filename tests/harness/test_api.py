@@ -66,12 +66,15 @@ def test_a_dry_run_plans_and_writes_nothing(tmp_path: Path) -> None:
 def test_a_run_gives_results_that_obey_the_schema(tmp_path: Path) -> None:
     again = {"runs": str(tmp_path), "recompute": {"settings": ["none"]}, **QUICK}
     outcome = harness.run(**again)
+    assert "# tiny\\_cpu on CPU" in (outcome.folder / "report" / "report.md").read_text()
     ((name, result),) = outcome.results.items()
     assert (outcome.finished, outcome.ok) == (True, True)
     assert result.status in (harness.TrialStatus.OK, harness.TrialStatus.UNSTABLE)
     text = (outcome.folder / "trials" / name / "result.json").read_text()
     jsonschema.validate(json.loads(text), harness.json_schema())
-    assert harness.run(**again).results == outcome.results  # nothing runs twice
+    (outcome.folder / "report" / "report.md").unlink()
+    assert harness.run(**again, report=False).results == outcome.results  # nothing runs twice
+    assert not (outcome.folder / "report" / "report.md").exists()
     without_golden = harness.compare(list(outcome.results.values()), golden=tmp_path / "none")
     of_folder = harness.compare(outcome.folder, golden=[tmp_path / "none"])
     assert without_golden.rows == of_folder.rows

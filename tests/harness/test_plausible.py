@@ -47,7 +47,7 @@ def with_value(values: dict[str, Any], path: str, value: object) -> str:
         ("times.seconds", ["nan"], "must be a number"),
         ("wall_seconds", 10**400, "a number of more than 40 digits"),
         ("wall_seconds", -1, "must not be negative"),
-        ("trial", [], "trial = list: must be an object"),
+        ("trial", [], "trial = []: must be a mapping of keys to values"),
         ("trial.workload", "x", "trial.workload = x: must be an object"),
         ("trial.workload.layout", [1], "must be an object"),
         ("trial.workload.layout.data_parallel_size", 0, "must be at least 1"),

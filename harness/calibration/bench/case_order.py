@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from harness.base.collections import grouped
 from harness.calibration.bench.cases import Case, Kind
 
 ROUND: Final = (
@@ -45,9 +46,7 @@ def ordered(cases: Iterable[Case]) -> Iterator[Case]:
 
 def queued(cases: Iterable[Case]) -> dict[Kind, list[Case]]:
     """Cases by kind, in the order in which they are timed."""
-    by_kind: dict[Kind, list[Case]] = {}
-    for case in cases:
-        by_kind.setdefault(case.kind, []).append(case)
+    by_kind = grouped((case.kind, case) for case in cases)
     return {kind: spread_out(of_kind) for kind, of_kind in by_kind.items()}
 
 

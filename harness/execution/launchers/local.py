@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from advisor.base.errors import UserError
+from harness.base.collections import grouped
 from harness.execution.launchers.launcher import Exit
 from harness.execution.launchers.parent_death import TETHER
 from harness.trial.files import Lock, holders
@@ -144,13 +145,10 @@ def group_leaders(pids: set[int]) -> set[int]:
 
 def descendants(pid: int) -> set[int]:
     """Children of a process, their children, and so on; empty without /proc."""
-    children: dict[int, list[int]] = {}
+    children: dict[int | None, list[int]] = {}
     with suppress(OSError):
-        for entry in os.listdir("/proc"):
-            if entry.isdigit():
-                parent = _parent(entry)
-                if parent is not None:
-                    children.setdefault(parent, []).append(int(entry))
+        processes = (entry for entry in os.listdir("/proc") if entry.isdigit())
+        children = grouped((_parent(entry), int(entry)) for entry in processes)
     found: set[int] = set()
     waiting = list(children.get(pid, ()))
     while waiting:

@@ -49,7 +49,7 @@ def import_golden(request: ImportRequest) -> Golden:
             date=request.date or datetime.now(UTC).date().isoformat(),
             source=request.source or f"{layout} golden {request.path.name}",
         ),
-        identity=Identity(label=_label(fields), gpus=request.gpus, fields=fields),
+        identity=Identity(label=workload_label(fields), gpus=request.gpus, fields=fields),
         processes=(read_layout(values, layout, request.path, request.first_step),),
     )
 
@@ -78,16 +78,3 @@ def _fields(request: ImportRequest) -> dict[str, Scalar]:
             "e.g. --workload model.name=llama3_8b, or --like RESULT",
         )
     return found
-
-
-def _label(fields: dict[str, Scalar]) -> str:
-    """The workload's label from flat fields."""
-    nested: dict[str, object] = {"model": {}, "layout": {}}
-    for key, value in fields.items():
-        group, _, name = key.partition(".")
-        inner = nested.get(group)
-        if name and isinstance(inner, dict):
-            inner[name] = value
-        elif not name:
-            nested[key] = value
-    return workload_label(nested)

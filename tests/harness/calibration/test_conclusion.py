@@ -14,7 +14,7 @@ from advisor.hardware.calibration import Provenance, load_calibration
 from advisor.hardware.catalogue import load_gpu
 from harness.calibration.bench.cases import ATTENTION, COLLECTIVES, Case, Kind, Sample
 from harness.calibration.bench.shapes import BURST, SUSTAINED, preset_cases, with_attention
-from harness.calibration.calibration_file import CalibrationDocument, flattened, hardware_path
+from harness.calibration.calibration_file import CalibrationDocument, hardware_path
 from harness.calibration.conclusion import band, conclude
 from harness.calibration.reference import DeviceFacts, reference
 from harness.trial.result import GpuLoad
@@ -219,7 +219,3 @@ def test_the_record_lies_where_config_dir_looks() -> None:
     inside = Path("x/calibration/mine.yaml")
     assert hardware_path(inside, "CPU-1") == Path("x/hardware/CPU-1.yaml")
     assert hardware_path(Path("x/mine.yaml"), "CPU-1") == Path("x/mine.hardware.yaml")
-
-
-def test_nested_values_are_flattened() -> None:
-    assert flattened({"a": {"b": 1, "c": None}, "d": [{"e": 2}]}) == (("a.b", "1"), ("d.0.e", "2"))

@@ -16,7 +16,7 @@ from harness.planner.device import Machine, find_machine
 from harness.planner.planning import make_plan
 from harness.planner.rehearsal_request import parse_asked
 from harness.planner.run_request import compose
-from harness.rehearsal.trials import plan_rehearsal
+from harness.rehearsal.trials import rehearsal_plan
 from harness.trial.run_plan import RunPlan
 from harness.trial.trial import Backend, Device, Workload
 
@@ -69,7 +69,7 @@ def test_items_name_commands(item: Item) -> None:
 def test_rehearsals_can_be_planned(campaign: str, item: Item, tmp_path: Path) -> None:
     """Each is told the memory of the GPU that it rehearses: an H200 is capped to it."""
     words = [word for word in item.command(tmp_path)[1:] if word != "device=cuda"]
-    settings = plan_rehearsal(parse_asked(words)).settings
+    settings = rehearsal_plan(parse_asked(words)).settings
     assert settings
     assert {setting.trial.memory_bytes for setting in settings} == {load_gpu("H100").memory_bytes}
 

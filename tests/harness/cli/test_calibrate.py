@@ -7,20 +7,22 @@ import pytest
 
 from advisor.base.errors import UserError
 from harness.calibration import measurement as measured
-from harness.cli.calibrate import Options, duration, main, parse
+from harness.cli.calibrate import parse
+from harness.cli.flags import duration
 from harness.cli.main import main as harness
 from harness.execution.signals import Stop
 from harness.trial.trial import Device
 
 
 def test_defaults() -> None:
-    assert parse([]) == Options(budget_seconds=180.0, device=None, out=None)
+    found = parse([])
+    assert (found.budget_seconds, found.device, found.out, found.refit) == (180.0, None, None, None)
 
 
 def test_flags_with_and_without_an_equals_sign() -> None:
-    wanted = Options(budget_seconds=30.0, device=Device.CPU, out=Path("x.yaml"))
-    assert parse(["--budget", "30s", "--device", "cpu", "--out", "x.yaml"]) == wanted
-    assert parse(["--budget=30s", "--device=cpu", "--out=x.yaml"]) == wanted
+    found = parse(["--budget", "30s", "--device", "cpu", "--out", "x.yaml"])
+    assert (found.budget_seconds, found.device, found.out) == (30.0, Device.CPU, Path("x.yaml"))
+    assert parse(["--budget=30s", "--device=cpu", "--out=x.yaml"]) == found
 
 
 @pytest.mark.parametrize(
@@ -41,10 +43,11 @@ def test_what_is_no_duration(text: str) -> None:
     ("argv", "message"),
     [
         (["--buget", "3min"], "--buget = .*is not a flag; did you mean --budget"),
-        (["--budget"], "--budget = .*needs a value"),
+        (["--budget"], "argument --budget: expected one argument"),
         (["--device", "tpu"], "must be one of cuda, cpu"),
         (["--out", "x.json"], "must be a YAML file; write x.yaml"),
         (["now"], "now = .*is not a flag"),
+        (["--refit=x.yaml", "--out", "y.yaml"], "--out = y.yaml: does not go with --refit"),
     ],
 )
 def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:
@@ -53,7 +56,7 @@ def test_wrong_requests_are_one_line(argv: list[str], message: str) -> None:
 
 
 def test_help_needs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
+    assert harness(["calibrate", "--help"]) == 0
     assert "--budget TIME" in capsys.readouterr().out
 
 

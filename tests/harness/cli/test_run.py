@@ -110,11 +110,11 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["experiment=llama3_8b_1xh20"], "experiment = llama3_8b_1xh20: unknown experiment"),
         (["--retry=unsable"], "--retry = unsable: must be one of ok, unstable"),
         (["--retri"], "--retri = (given): is not a flag; did you mean --retry or"),
-        (["--config-dir"], "--config-dir = (none): needs a folder"),
+        (["--config-dir"], "argument --config-dir: expected one argument"),
         (["--config-dir=absent"], "is not a folder"),
         (["name=../x"], "name = ../x: must be the name of one folder"),
         (["device=cuda"], "device = cuda: no GPU is seen"),
-        (["measure.steps=x"], "could not be converted to Integer"),
+        (["measure.steps=x"], "measure.steps = x: is not an integer"),
         (["-m", "measure.steps=1,2"], "-m = (given): is not a flag"),
     ],
 )
@@ -172,9 +172,10 @@ def test_an_unknown_command_gets_the_nearest(capsys: pytest.CaptureFixture[str])
 
 def test_flags_and_overrides_may_stand_anywhere() -> None:
     flags = run.parse(["a=1", "--retry", "--config-dir", "d", "b=2", "--dry-run"])
-    assert flags == run.Flags(
-        overrides=("a=1", "b=2"), dry_run=True, retry=UNMEASURED, config_dir=Path("d")
-    )
+    assert (flags.overrides, flags.config_dir) == (("a=1", "b=2"), Path("d"))
+    assert (flags.dry_run, flags.no_report, flags.retry) == (True, False, UNMEASURED)
+    assert run.parse(["--retry", "name=x"]).overrides == ("name=x",)
+    assert run.parse([]).retry == frozenset()
     assert run.parse(["--retry=unstable,oom"]).retry == {"unstable", "oom"}
     assert run.again_line("run", ["a=1", "--retry=unstable"]) == "harness run a=1"
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from harness.execution.conclude import Attempt, conclude, merged
 from harness.execution.launchers.launcher import Exit
 from harness.trial.codec import encode
-from harness.trial.ranks import merge, peak_by_stage
+from harness.trial.ranks import merge
 from harness.trial.result import (
     Concern,
     Evidence,
@@ -150,8 +150,3 @@ def test_concerns_of_all_ranks_once() -> None:
     two = replace(one, name="b")
     found = merge({0: result(0, concerns=(one,)), 1: result(1, concerns=(one, two))})
     assert found.concerns == (one, two)
-
-
-def test_the_fullest_rank_of_each_stage() -> None:
-    memory = tuple(result(rank).memory[0] for rank in (3, 0, 1, 2))
-    assert {stage: peak.rank for stage, peak in peak_by_stage(memory).items()} == {0: 1, 1: 3}

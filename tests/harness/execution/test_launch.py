@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("hydra")
 
 from advisor.base.errors import UserError
-from harness.execution.launch import machine_of, make_runner
+from harness.execution.launch import make_runner
 from harness.execution.launchers.follow import Follower
 from harness.execution.launchers.slurm.runner import SlurmRunner
 from harness.execution.launchers.torchrun import TorchrunLauncher, command
 from harness.execution.progress import Progress
 from harness.execution.runner import Runner
 from harness.planner.device import Machine
-from harness.planner.planning import make_plan
+from harness.planner.planning import machine_of, make_plan
 from harness.planner.run_request import compose
 from harness.trial.store import RunFolder
 from harness.trial.trial import Device

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from harness.backends.building import factory
 from harness.execution.worker import Tools, Worker, main
-from harness.measure.training_step import Recorder
+from harness.measure.training_step import Measured, Recorder
 from harness.trial.files import Reservation
 from harness.trial.result import (
     Concern,
@@ -34,14 +33,6 @@ from harness.trial.trial import Backend, Device, MeasurementPlan, Trial, Workloa
 ROOT = Path(__file__).parents[3]
 MEMORY = MemoryPeak(rank=0, stage=0, allocated=500)
 FATAL = Concern(name="throttled", seen="yes", limit="no", advice="cool it", fatal=True)
-
-
-class FakeMeasured(Struct, dict=True):
-    times: StepTimes
-    memory: Any = MEMORY
-    timeline: tuple[TimelinePoint, ...] = ()
-    loss: tuple[float, ...] = (1.0,)
-    concerns: tuple[Concern, ...] = ()
 
 
 class FakeStep:
@@ -79,8 +70,10 @@ class Phases:
         self.seen.append(phase)
 
 
-def tools_of(step: Any, memory: Any = MEMORY, concerns: tuple[Concern, ...] = ()) -> Tools:
-    def measure(step: Any, plan: MeasurementPlan, device: Device) -> FakeMeasured:
+def tools_of(
+    step: Any, memory: tuple[MemoryPeak, ...] = (MEMORY,), concerns: tuple[Concern, ...] = ()
+) -> Tools:
+    def measure(step: Any, plan: MeasurementPlan, device: Device) -> Measured:
         assert device is Device.CPU
         recorder = Phases()
         for _ in range(plan.steps):
@@ -88,7 +81,9 @@ def tools_of(step: Any, memory: Any = MEMORY, concerns: tuple[Concern, ...] = ()
         assert recorder.seen[:3] == [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
         times = StepTimes(seconds=(0.1,) * plan.steps, warmup_seconds=(), clock="host")
         point = TimelinePoint(seconds=0.0, allocated=1, phase=Phase.FORWARD)
-        return FakeMeasured(times, memory=memory, concerns=concerns, timeline=(point,))
+        return Measured(
+            times=times, memory=(MEMORY,), concerns=concerns, timeline=(point,), loss=(1.0,)
+        )
 
     def build(workload: Workload, seed: int) -> Any:
         if isinstance(step, Exception):
@@ -129,11 +124,6 @@ def test_a_measured_trial(run: Run, trial: Trial, tmp_path: Path) -> None:
     assert step.closed
     assert TrialFolder(tmp_path).state() == TrialState(phase=Phase.REPORT, step=10)
     assert sorted(os.listdir(tmp_path)) == ["result.json", "state.json", "trial.json"]
-
-
-def test_what_the_measurement_counted_stands(run: Run) -> None:
-    own = (replace(MEMORY, saved_bytes_per_layer=5),)
-    assert run(tools_of(FakeStep(), memory=own))[1].memory == own
 
 
 def test_a_count_that_fails_loses_no_measurement(

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from advisor.base.errors import UserError
 from harness.judge.comparison import Comparison, compare
 from harness.judge.goldens.golden import Golden
+from harness.judge.goldens.golden_json import read_golden
 from harness.judge.metrics import ALLOCATED, LOSS, RESERVED, STEP_TIME, TFLOPS, TOKENS
 from harness.judge.render import render
 from harness.judge.results import load_results
 from harness.judge.rows import Row
 from harness.judge.trial_rows import Options
-from harness.judge.update import golden_of, load_golden
+from harness.judge.update import golden_of
 from harness.judge.verdict import Verdict
 from harness.trial.result import Concern, MemoryPeak, TrialStatus
 
@@ -294,7 +295,7 @@ def test_a_metric_that_vanished(make_repeats: Any, golden: Golden) -> None:
 
 def test_the_recorded_regression_exits_with_one() -> None:
     loaded = load_results([FIXTURES / "recorded_regression"])
-    golden = load_golden(ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json")
+    golden = read_golden(ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json")
     found = compare(loaded.results, [golden])
     assert found.exit_code == 1
     changes = [row.change for row in found.rows if row.verdict is Verdict.REGRESSION]

@@ -1,11 +1,23 @@
 """Metrics as shown, and what the steps of a result become."""
 
+from statistics import median
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from harness.judge.metrics import ALLOCATED, METRICS, STEP_TIME, TFLOPS, find_metric, process_of
+from harness.judge.metrics import (
+    ALLOCATED,
+    ENERGY,
+    METRICS,
+    STEP_TIME,
+    TFLOPS,
+    TOKENS,
+    find_metric,
+    process_of,
+)
+from harness.report.trial_numbers import numbers_of
+from harness.trial.result import GpuLoad
 from harness.trial.trial import Device
 
 
@@ -45,3 +57,21 @@ def test_without_flops_there_is_no_throughput(make_result: Any) -> None:
     result = replace(make_result(), flops=None, times=None)
     assert TFLOPS not in process_of(result).series
     assert process_of(result).series[ALLOCATED].steps == (1,)
+
+
+def test_energy_is_power_over_the_rate_of_tokens(make_result: Any) -> None:
+    """By the watts that were read while the steps ran; without them there is none."""
+    result = replace(make_result(warmup=3), load=GpuLoad(power_watts=600.0))
+    series = process_of(result).series
+    assert series[ENERGY].steps == series[TOKENS].steps == (4, 5, 6, 7)
+    for joules, rate in zip(series[ENERGY].values, series[TOKENS].values, strict=True):
+        assert joules * rate == pytest.approx(600.0, rel=1e-6)
+    assert numbers_of(result, None).joules_per_token == pytest.approx(
+        median(series[ENERGY].values), rel=1e-6
+    )
+    for load in (None, GpuLoad()):
+        assert ENERGY not in process_of(replace(result, load=load)).series
+        assert numbers_of(replace(result, load=load), None).joules_per_token is None
+    metric = find_metric(ENERGY)
+    assert metric is not None
+    assert (metric.timing, metric.show(0.0421)) == (True, "0.0421")

@@ -11,7 +11,7 @@ from advisor.base.errors import UserError
 from harness.judge.goldens.golden import Golden, Provenance
 from harness.judge.goldens.golden_json import golden_text, read_golden
 from harness.judge.metrics import STEP_TIME, TFLOPS
-from harness.judge.update import diff_text, golden_of, load_golden, load_goldens, plan_update, write
+from harness.judge.update import diff_text, golden_of, load_goldens, plan_update, write
 from harness.trial.result import TrialStatus
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +19,7 @@ PUBLISHED = ROOT / "results/golden/llama3_70b_sft_32xh100_fp8_current.json"
 
 
 def test_the_published_golden_is_the_seeds() -> None:
-    golden = load_golden(PUBLISHED)
+    golden = read_golden(PUBLISHED)
     assert golden.meta.provenance is Provenance.PUBLISHED
     assert golden.summary()[TFLOPS].median == 709.93
     assert golden.limits == {TFLOPS: 0.05}

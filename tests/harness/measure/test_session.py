@@ -87,10 +87,10 @@ def test_an_idle_step_holds_what_was_there_before() -> None:
     gc.collect()
     meter.count_existing()
     measured = measure(Step(), PLAN, Device.CPU)
-    assert measured.memory.allocated == meter.live_bytes >= held.nbytes
-    assert measured.memory.stage == 3
-    assert measured.memory.rank == 0
-    assert measured.memory.reserved is None
+    assert measured.memory[0].allocated == meter.live_bytes >= held.nbytes
+    assert measured.memory[0].stage == 3
+    assert measured.memory[0].rank == 0
+    assert measured.memory[0].reserved is None
 
 
 def test_the_peak_of_a_training_step_to_the_byte() -> None:
@@ -102,7 +102,7 @@ def test_the_peak_of_a_training_step_to_the_byte() -> None:
     # In the backward of square: output, the loss and its gradient (scalars), the expanded factors
     # 2 x output that pow's formula makes, and the product. The weight's gradient is smaller.
     output, weight_gradient = 16 * 32 * 4, 32 * 64 * 4
-    peak = measured.memory.allocated - base.live_bytes
+    peak = measured.memory[0].allocated - base.live_bytes
     assert max(3 * output, weight_gradient) <= peak <= 4 * output + weight_gradient
     assert peak == measured_peak(step)
 
@@ -125,7 +125,7 @@ class Silent:
 
 def test_the_rank_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "5")
-    assert measure(Step(), PLAN, Device.CPU).memory.rank == 5
+    assert measure(Step(), PLAN, Device.CPU).memory[0].rank == 5
 
 
 def test_the_timeline_has_phases_in_order_and_the_peak() -> None:
@@ -145,7 +145,7 @@ def test_the_timeline_has_phases_in_order_and_the_peak() -> None:
     assert [phases[0], *(b for a, b in pairwise(phases) if a != b)] == list(PHASES)
     peaks = {p: max(x.allocated for x in measured.timeline if x.phase is p) for p in PHASES}
     assert peaks[Phase.BACKWARD] - peaks[Phase.FORWARD] == 8_000_000
-    assert peaks[Phase.BACKWARD] == measured.memory.allocated
+    assert peaks[Phase.BACKWARD] == measured.memory[0].allocated
     assert measured.timeline[-1].allocated == peaks[Phase.FORWARD] - 4_000_000
     times = [point.seconds for point in measured.timeline]
     assert times == sorted(times)
@@ -155,7 +155,7 @@ def test_no_timeline_where_none_is_wanted() -> None:
     plan = MeasurementPlan(steps=2, min_warmup_steps=1, max_warmup_steps=1, memory_timeline=False)
     measured = measure(Step(), plan, Device.CPU)
     assert measured.timeline == ()
-    assert measured.memory.allocated >= 0
+    assert measured.memory[0].allocated >= 0
 
 
 def test_concerns_come_with_the_measurement() -> None:

@@ -1,8 +1,7 @@
 """From a request to trials: the advisor's best, each with a prediction made before the run."""
 
-import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
+from typing import Final
 
 import pytest
 
@@ -11,7 +10,7 @@ pytest.importorskip("hydra")
 from advisor.base.errors import UserError
 from advisor.request.request import Request
 from advisor.search.advise import advise
-from harness.backends import jobs
+from harness.planner import forecast
 from harness.planner.device import Machine
 from harness.planner.planning import make_plan
 from harness.planner.run_request import compose
@@ -32,10 +31,8 @@ def specs(made: RunPlan) -> list[tuple[int | None, str]]:
     return [(setting.rank, setting.spec) for setting in made.settings]
 
 
-@pytest.fixture(autouse=True)
-def _no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The native backend's own model is set where a test wants one."""
-    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "harness.backends.absent.predict")
+AS_ASKED: Final = ("backend=command", "command=train")
+"""A command runs the job as it is, and nothing is known of its layers."""
 
 
 def native(monkeypatch: pytest.MonkeyPatch, saved: object) -> None:
@@ -44,12 +41,8 @@ def native(monkeypatch: pytest.MonkeyPatch, saved: object) -> None:
             raise saved
         return 1234 if workload.recompute == "none" else 234
 
-    module = SimpleNamespace(
-        predict_saved_bytes_per_layer=predict_saved,
-        predict_replayed_flops_per_layer=lambda _: 99,
-    )
-    monkeypatch.setitem(sys.modules, "a_model", module)
-    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "a_model")
+    monkeypatch.setattr(forecast.native, "predict_saved_bytes_per_layer", predict_saved)
+    monkeypatch.setattr(forecast.native, "predict_replayed_flops_per_layer", lambda _: 99)
 
 
 def test_the_embedded_default_on_a_cpu() -> None:
@@ -68,14 +61,12 @@ def test_the_embedded_default_on_a_cpu() -> None:
         assert prediction.calibration == "none"
 
 
-def test_predictions_are_of_what_the_backend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = plan("experiment=llama3_8b_1xh200", "recompute=none", machine=H200)
-    monkeypatch.setattr(jobs, "_NATIVE_PREDICT", "harness.backends.native.predict")
-    pytest.importorskip("harness.backends.native.predict")
+def test_predictions_are_of_what_the_backend_runs() -> None:
+    asked = plan("experiment=llama3_8b_1xh200", "recompute=none", *AS_ASKED, machine=H200)
     made = plan("experiment=llama3_8b_1xh200", "recompute=none", machine=H200)
     assert "transformer_impl local" in made.assumptions[-1] or "flash" in made.assumptions[-1]
     before, after = asked.settings[0].trial, made.settings[0].trial
-    assert before.workload == after.workload
+    assert before.workload.model == after.workload.model
     assert before.prediction is not None
     assert after.prediction is not None
     assert after.prediction.peak_allocated_bytes != before.prediction.peak_allocated_bytes
@@ -102,7 +93,7 @@ def test_a_backend_s_broken_model_is_no_secret(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_on_a_gpu_the_plan_is_what_advise_says() -> None:
-    made = plan("experiment=llama3_8b_1xh200", machine=H200)
+    made = plan("experiment=llama3_8b_1xh200", *AS_ASKED, machine=H200)
     advice = advise(Request(model="llama3_8b", gpus="1xH200"))
     best = advice.candidates[:3]
     assert specs(made) == [(c.rank, c.evaluation.setting.spec) for c in best]
@@ -152,13 +143,13 @@ def test_a_cpu_gets_one_thread_unless_the_user_has_said(monkeypatch: pytest.Monk
 
 
 def test_predictions_are_for_the_gpu_at_hand() -> None:
-    made = plan("recompute=none", machine=H200)
+    made = plan("recompute=none", *AS_ASKED, machine=H200)
     assert made.device_name == "H200-SXM-141GB"
     assert made.assumptions == (
         "this is H200-SXM-141GB: predictions are for it, not for H100-SXM-80GB",
     )
     unknown = Machine(device=Device.CUDA, gpu_names=("NVIDIA X999",))
-    made = plan("recompute=none", machine=unknown)
+    made = plan("recompute=none", *AS_ASKED, machine=unknown)
     assert made.assumptions == ("NVIDIA X999 is not described: predictions are for H100-SXM-80GB",)
 
 

@@ -90,7 +90,7 @@ def test_everything_else(tmp_path: Path) -> None:
         ([*JOB, "stage"], "is not a known key"),
         ([*JOB, "stage=first"], "neither all nor a number"),
         ([*JOB, "steps=0"], "must be at least 1"),
-        ([*JOB, "steps=x"], "steps"),
+        ([*JOB, "steps=x"], "steps = x: is not an integer"),
         ([*JOB, "recompute=[]"], "is empty"),
         ([*JOB, "recompute=top"], "names no setting"),
     ],

@@ -10,7 +10,7 @@ pytest.importorskip("hydra")
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.request.experiments import experiment_names as presets
-from harness.planner.run_request import RecomputeChoice, compose, experiment_names
+from harness.planner.run_request import RecomputeChoice, compose
 from harness.trial.trial import Backend, MeasurementPlan
 
 
@@ -84,11 +84,14 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["model.num_layer=3"], "model.num_layer = 3: is not a known key; did you mean model.num_"),
         (["num_layers=3"], "num_layers = 3: is not a known key; did you mean model.num_layers?"),
         (["measure.stepz=3"], "did you mean measure.steps"),
-        (["measure.steps=abc"], "measure.steps=abc: Value 'abc' of type 'str' could not be conv"),
+        (["measure.steps=abc"], "measure.steps = abc: is not an integer"),
+        (["measure.steps=1.5"], "measure.steps = 1.5: must be an integer"),
         (["measure.steps=0"], "measure.steps = 0: must be at least 1"),
-        (["measure.memory_timeline=maybe"], "is not a valid bool"),
+        (["measure.memory_timeline=maybe"], "maybe: is neither true nor false"),
+        (["measure=5"], "measure = 5: is not a known key; write measure.KEY=VALUE"),
+        (["+measure.foo=1"], "measure.foo = 1: is not a known key"),
         (["recompute.top=0"], "recompute.top = 0: must be at least 1"),
-        (["recompute.settings=none"], "str is not a ListConfig"),
+        (["recompute.settings=none"], "settings = none: must be a list; write [none]"),
         (["recompute.settings=[]"], "recompute.settings = []: names no setting"),
         (["hydra.run.dir=x"], "hydra.run.dir = x: is Hydra's own: no key of the harness"),
         (["+hydra.verbose=true"], "is Hydra's own"),
@@ -98,7 +101,6 @@ def test_fields_in_the_advisor_s_names() -> None:
         (["+foo=1"], "is not a known key"),
         (["x=[1,"], "override = x=[1,: no viable alternative"),
         (["foo"], "override = foo: Error parsing override 'foo'"),
-        (["name=null"], "is not Optional"),
         (["=3"], "=3: Config group override must be a string or a list"),
     ],
 )
@@ -108,6 +110,25 @@ def test_what_is_wrong_is_one_line(overrides: Sequence[str], says: str) -> None:
     assert says in str(error.value)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_values_mean_what_they_mean_to_advise() -> None:
+    config = compose(
+        [
+            "name=17",
+            "launcher=slurm",
+            "launcher.time=30",
+            "launcher.setup=[1,true]",
+            "measure.steps='5'",
+            "measure.memory_timeline=no",
+            "measure.timeout_seconds=60",
+            "measure.seed=null",
+            "runs=null",
+        ]
+    )
+    assert (config.name, config.runs, config.launcher.time) == ("17", "runs", "30")
+    assert config.launcher.setup == ("1", "True")
+    assert config.measure == MeasurementPlan(steps=5, memory_timeline=False, timeout_seconds=60.0)
 
 
 def test_folders_come_in_the_advisor_s_order(
@@ -131,7 +152,3 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         compose(["experiment=bad"], tmp_path)
     assert "\n" not in str(error.value)
-
-
-def test_names_are_the_presets_and_the_embedded_one() -> None:
-    assert set(experiment_names()) == {*presets(), "tiny_cpu"}

@@ -6,14 +6,14 @@ from advisor.base.units import GIB
 from advisor.hardware.catalogue import load_gpu
 from harness.planner.device import Machine
 from harness.planner.rehearsal_request import parse_asked
-from harness.rehearsal.trials import plan_rehearsal
+from harness.rehearsal.trials import rehearsal_plan
 from harness.trial.trial import Backend, Device
 
 JOB = ("model=llama3_70b", "gpus=32xH100")
 
 
 def test_a_trial_a_setting_with_every_stage_predicted() -> None:
-    plan = plan_rehearsal(parse_asked([*JOB, "recompute=[none,selective:mlp]"]))
+    plan = rehearsal_plan(parse_asked([*JOB, "recompute=[none,selective:mlp]"]))
     assert [setting.spec for setting in plan.settings] == ["none", "selective:mlp"]
     none, mlp = (setting.trial for setting in plan.settings)
     assert none.stages == (0, 1, 2, 3)
@@ -43,7 +43,7 @@ def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.Monk
         "job.expandable_segments=true",
         "job.micro_batch_size=2",
     ]
-    none, full = (setting.trial for setting in plan_rehearsal(parse_asked(asked)).settings)
+    none, full = (setting.trial for setting in rehearsal_plan(parse_asked(asked)).settings)
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in none.variables
     assert none.prediction is not None
     assert full.prediction is not None
@@ -57,7 +57,7 @@ def test_on_a_gpu_the_verdict_is_of_a_rank_without_nccl(monkeypatch: pytest.Monk
 
 
 def test_the_layout_overrules_the_preset() -> None:
-    plan = plan_rehearsal(parse_asked([*JOB, "layout=tp8_pp2", "stage=1"]))
+    plan = rehearsal_plan(parse_asked([*JOB, "layout=tp8_pp2", "stage=1"]))
     (setting,) = plan.settings
     layout = setting.trial.workload.layout
     assert (layout.tensor_model_parallel_size, layout.pipeline_model_parallel_size) == (8, 2)
@@ -69,7 +69,7 @@ def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
     asked = parse_asked(
         ["model=llama3_70b", "gpus=64xH100", "layout=tp4_pp4", "job.precision=fp8_current"]
     )
-    plan = plan_rehearsal(asked)
+    plan = rehearsal_plan(asked)
     assert plan.settings[0].trial.workload.precision is Precision.BF16
     assert any("precision bf16" in text for text in plan.assumptions)
 
@@ -77,7 +77,7 @@ def test_eight_bit_jobs_are_rehearsed_in_bf16() -> None:
 def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
     job = ["model=mixtral_8x7b", "gpus=64xH100", "layout=tp1_pp4_ep8"]
     even, uneven = (
-        plan_rehearsal(parse_asked([*job, f"job.moe_load_imbalance={x}"])) for x in (1, 2)
+        rehearsal_plan(parse_asked([*job, f"job.moe_load_imbalance={x}"])) for x in (1, 2)
     )
     predicted = [plan.settings[0].trial.prediction for plan in (even, uneven)]
     assert predicted[0] == predicted[1]
@@ -99,5 +99,5 @@ def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
 )
 def test_wrong_requests(arguments: list[str], words: str) -> None:
     with pytest.raises(UserError) as caught:
-        plan_rehearsal(parse_asked(arguments))
+        rehearsal_plan(parse_asked(arguments))
     assert words in str(caught.value)

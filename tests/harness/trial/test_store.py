@@ -22,7 +22,7 @@ from harness.trial.result import (
     TrialStatus,
 )
 from harness.trial.run_plan import RunPlan
-from harness.trial.store import RunFolder, StateWriter, TrialFolder, TrialState, list_runs
+from harness.trial.store import RunFolder, StateWriter, TrialFolder, TrialState
 from harness.trial.trial import Trial
 
 RESULT = TrialResult(
@@ -145,8 +145,6 @@ def test_a_run_folder(tmp_path: Path, make_plan: Callable[..., RunPlan]) -> None
     run.trial(names[2]).write_result(RESULT)
     assert sorted(folder.path.name for folder in run.trials()) == sorted(names)
     assert run.results() == {names[2]: RESULT}
-    assert list_runs(tmp_path / "runs") == (run,)
-    assert list_runs(tmp_path / "none") == ()
 
 
 def test_setting_aside_keeps_every_version(tmp_path: Path, trial: Trial) -> None:

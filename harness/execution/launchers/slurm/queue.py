@@ -8,6 +8,7 @@ not answer for a while, which says nothing about its jobs.
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -136,10 +137,9 @@ def array_id(job: str) -> str:
 
 def counts(reports: Sequence[JobReport]) -> str:
     """``3 running, 14 pending (Resources)``."""
-    found: dict[str, int] = {}
-    for report in reports:
-        words = report.state.lower() + (f" ({report.reason})" if report.reason else "")
-        found[words] = found.get(words, 0) + 1
+    found = Counter(
+        one.state.lower() + (f" ({one.reason})" if one.reason else "") for one in reports
+    )
     return ", ".join(f"{number} {words}" for words, number in sorted(found.items()))
 
 

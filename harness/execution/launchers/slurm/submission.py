@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.errors import UserError, missing_package
+from harness.base.collections import grouped
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
 from harness.execution.launchers.torchrun import per_node
@@ -118,9 +119,7 @@ class Submitter(Struct, frozen=True, kw_only=True):
 
     def submit(self, trials: Sequence[Trial]) -> tuple[str, ...]:
         """Ids of the new jobs, one a trial, on disk by then; UserError where sbatch refuses."""
-        shapes: dict[Shape, list[Trial]] = {}
-        for trial in trials:
-            shapes.setdefault(shape_of(trial, self.options), []).append(trial)
+        shapes = grouped((shape_of(trial, self.options), trial) for trial in trials)
         return tuple(job for shape, same in shapes.items() for job in self._submit(shape, same))
 
     def _submit(self, shape: Shape, trials: Sequence[Trial]) -> list[str]:

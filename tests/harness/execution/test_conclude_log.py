@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.execution.command_result import conclude_log
+from harness.execution.conclude import Attempt, conclude_log
 from harness.execution.launchers.launcher import Exit
 from harness.trial.result import TrialResult, TrialStatus
 from harness.trial.store import TrialFolder
@@ -21,6 +21,7 @@ TRIAL = Trial(
     measurement=MeasurementPlan(steps=3),
     command=COMMAND,
 )
+ATTEMPT = Attempt(started_at="2026-01-15T10:20:31+00:00", clock=0.0)
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 CRASH = "Traceback (most recent call last):\nValueError: no\n"
 
@@ -33,7 +34,7 @@ def conclude(tmp_path: Path, log: str, ended: Exit) -> TrialResult | None:
     folder = TrialFolder(tmp_path)
     folder.create(TRIAL)
     folder.log.write_text(log)
-    return conclude_log(folder, TRIAL, COMMAND, "2026-01-15T10:20:31+00:00", 0.0, ended)
+    return conclude_log(folder, TRIAL, COMMAND, ATTEMPT, ended)
 
 
 @pytest.mark.parametrize(
