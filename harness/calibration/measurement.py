@@ -213,7 +213,7 @@ def _kernels(
     return finished
 
 
-class _Timing(Struct, frozen=True, kw_only=True, dict=True):
+class _Timing(Struct, frozen=True, kw_only=True):
     """Cases of a bench into a journal. A signal waits for the end of a case; of every kind and
     variant the first refusal is told."""
 

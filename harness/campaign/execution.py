@@ -67,7 +67,7 @@ def _counted(folder: RunFolder) -> Trials:
     )
 
 
-class Executor(Struct, frozen=True, kw_only=True, dict=True):
+class Executor(Struct, frozen=True, kw_only=True):
     """Runs items in `out`; `environment` tells machines apart, `budget_seconds` bounds the whole.
 
     version: of the program (campaign.version). again: what failed with this version is tried again.
