@@ -40,6 +40,7 @@ class JobKeywords(TypedDict, total=False):
     memory_budget: str | int | None
     overrides: Mapping[str, object] | Sequence[str]
     config_dir: str | Path | None
+    takes_recipe: bool
 
 
 class RequestKeywords(JobKeywords, total=False):
@@ -149,6 +150,7 @@ def _scope(value: object, name: str) -> SearchScope:
 _READERS: Final[dict[str, Any]] = {
     **dict.fromkeys(_INTEGERS, _integer),
     "sequence_parallel": _boolean,
+    "takes_recipe": _boolean,
     "recompute": _settings,
     "search": _scope,
     "memory_budget": _size,

@@ -65,6 +65,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
             values[field] = found.value
         elif field != "data_parallel_size":  # the GPUs decide it
             overrides.append(f"{path}={_text(found.value)}")
+    values["takes_recipe"] = not configuration.whole
     if values.get("tensor_model_parallel_size", 1) == 1:
         values.pop("sequence_parallel", None)
     values |= {name: value for name, value in given.items() if value not in (None, ())}

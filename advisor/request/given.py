@@ -33,7 +33,7 @@ class Given(Struct, frozen=True, kw_only=True):
 
     model: preset, YAML file or config.json. gpus: COUNTxTYPE. model_fields, layout_fields,
     job_fields: fields of ModelSpec, ParallelLayout and JobConfig. recipe: the one to build on;
-    None leaves the choice to `recipe_choice`.
+    None leaves the choice to `recipe_choice`, where takes_recipe is set.
     """
 
     model: ModelSource
@@ -42,6 +42,7 @@ class Given(Struct, frozen=True, kw_only=True):
     layout_fields: Mapping[str, Any] = field(default_factory=dict)
     job_fields: Mapping[str, Any] = field(default_factory=dict)
     recipe: Experiment | None = None
+    takes_recipe: bool = True
     config_dir: Path | None = None
 
     @property
@@ -70,6 +71,7 @@ def read_given(request: Request) -> Given:
         layout_fields=_layout_fields(request, pairs["layout"]),
         job_fields=_job_fields(request, pairs["job"]),
         config_dir=request.config_dir,
+        takes_recipe=request.takes_recipe,
     )
 
 

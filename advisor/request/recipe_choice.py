@@ -62,6 +62,8 @@ def _chosen(
 ) -> RecipeChoice:
     if given.recipe is not None:
         return _of(given.recipe, given, wanted)
+    if not given.takes_recipe:
+        return RecipeChoice()
     layout_fields = dict(given.layout_fields)
     preset = find_experiment(wanted, complete=not layout_fields)
     if preset is not None and runs and _too_short(preset, given) and borrow:

@@ -18,7 +18,11 @@ class SearchScope(StrEnum):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """Raw values of `advise`; None means: not given, take the preset's or choose."""
+    """Raw values of `advise`; None means: not given, take the preset's or choose.
+
+    takes_recipe: whether a published recipe may say what is not given; else it is the framework's
+    default, as for a launch script, and no degree is searched.
+    """
 
     model: "ModelSource"
     gpus: str
@@ -40,3 +44,4 @@ class Request(Struct, frozen=True, kw_only=True):
     memory_budget: str | None = None
     overrides: tuple[str, ...] = ()
     config_dir: Path | None = None
+    takes_recipe: bool = True

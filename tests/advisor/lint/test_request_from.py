@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli import main as cli
 from advisor.lint.request_from import read_job
+from advisor.models.options import CrossEntropyFusion
+from advisor.request.resolve import resolve
 
 CORRECT = Path(__file__).parent / "configurations" / "correct"
 
@@ -76,3 +79,31 @@ def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> Non
     assert "has full:uniform:1, row " in text
     assert "--recompute-granularity in line 44" in text
     assert "row 1 needs none of them: drop them" in text
+
+
+LLAMA = (
+    "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 8192 "
+    "--swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+    "--vocab-size 128256 --micro-batch-size 1 --global-batch-size 128 --bf16 "
+)
+
+
+@pytest.mark.parametrize("words", ["", "--tensor-model-parallel-size 2 "])
+def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
+    tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{LLAMA}{words}--use-distributed-optimizer\n")
+    found = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "8xH100"}).request)
+    assert not any("recipe" in str(origin) for origin in found.origins.values())
+    assert found.config.main_grads_dtype is DType.FP32
+    assert not found.config.expandable_segments
+    assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    assert found.layout is not None
+    assert not found.layout.sequence_parallel
+    assert found.layout.use_distributed_optimizer
+    (tmp_path / "said.sh").write_text(f"{LLAMA}{words}--grad-reduce-in-bf16 --sequence-parallel\n")
+    said = resolve(read_job(str(tmp_path / "said.sh"), {"gpus": "8xH100"}).request)
+    assert said.config.main_grads_dtype is DType.BF16
+    assert said.layout is not None
+    assert said.layout.sequence_parallel == bool(words)

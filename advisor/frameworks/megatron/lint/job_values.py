@@ -84,6 +84,8 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
 def _left_out(read: ReadSettings) -> Iterator[tuple[str, ReadValue]]:
     """What a command of Megatron-LM does not say is off, or 1; a recipe would have a word in it."""
     defaults: dict[str, Any] = dict.fromkeys(_OFF_BY_DEFAULT, False) | dict.fromkeys(_DEGREES, 1)
+    if read.loose.keys() & {"tensor_model_parallel_size"}:
+        defaults["sequence_parallel"] = False
     if "num_experts" in read.loose:
         defaults["expert_model_parallel_size"] = 1
     for name, value in defaults.items():

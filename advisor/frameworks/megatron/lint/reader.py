@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
+from advisor.frameworks.names import Framework
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
 from advisor.reading.shell import Command
@@ -65,4 +66,5 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         recompute_at=recompute_values(read),
         model=read.model,
         settings=read,
+        whole=read.given.framework == Framework.MEGATRON_LM,
     )
