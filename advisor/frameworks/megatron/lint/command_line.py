@@ -12,6 +12,7 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
+from advisor.frameworks.megatron.options.table import known_flags, option_of_flag
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import Option, options, program_at
 from advisor.reading.shell import Command
@@ -29,12 +30,6 @@ _OF_MEGATRON: Final = re.compile(r"(pretrain|train|finetune|post_?train)\w*\.py"
 _FORK: Final = ("--deepspeed", "--deepspeed-activation-checkpointing", "--zero-stage")
 _WITH_HYPHEN: Final = re.compile(r"--[a-z0-9]+-")
 _RECOMPUTE: Final = re.compile(r"--(?:recompute|offload|checkpoint-act)")
-_OTHERS: Final = (
-    "--recompute-modules-list",
-    "--offload-optimizer-states",
-    "--recompute-mtp-num-layers",
-)
-"""Options that begin like those of recompute and are none."""
 
 
 def read_command(command: Command) -> ReadSettings | None:
@@ -133,29 +128,47 @@ def _put_override(read: ReadSettings, override: re.Match[str], word: Word) -> No
 
 
 def _check_spellings(command: Command, read: ReadSettings) -> None:
-    """An option of recompute that argparse does not know: it takes no underscore for a hyphen, and
-    only an unambiguous beginning for the whole."""
-    performance = read.given.framework != Framework.MEGATRON_LM
-    if performance:
+    """Options that argparse does not know: it takes no underscore for a hyphen and no beginning
+    for the whole (allow_abbrev=False). What is like none of Megatron's may be the script's own."""
+    if read.given.framework != Framework.MEGATRON_LM:
         return
-    known = [f"--{name.replace('_', '-')}" for name in KINDS if name.startswith(_OURS)]
-    for option in options(command.words):
-        if not _RECOMPUTE.match(option.name) or option.name in (*known, *_OTHERS):
-            continue
-        if sum(name.startswith(option.name) for name in known) == 1:
-            continue
-        read.faults.append(
-            Fault(
-                "unknown_option",
-                f"{option.name}: Megatron-LM has no such option",
-                nearest_names(option.name.replace("_", "-"), known),
-                "argparse",
-                option.place,
-            )
-        )
+    unknown = [one for one in options(command.words) if option_of_flag(one.name) is None]
+    if not any(_WITH_HYPHEN.match(text) for text in read.given.spellings):
+        # perhaps another program, which shares a name as --bf16
+        unknown = [one for one in unknown if _RECOMPUTE.match(one.name)]
+    for option in [one for one in unknown if one.name not in _OF_FORKS][:_MOST_UNKNOWN]:
+        meant = _meant(option.name)
+        if meant is not None:
+            reason = f"{option.name}: Megatron-LM has no such option"
+            read.faults.append(Fault("unknown_option", reason, meant, "argparse", option.place))
 
 
-_OURS: Final = ("recompute_", "offload_", "checkpoint_activations")
+def _meant(name: str) -> str | None:
+    """What to write for an option that is misspelt; None for one that nobody knows."""
+    hyphened = name.replace("_", "-")
+    if option_of_flag(hyphened) is not None:
+        return f"did you mean {hyphened}?" if _WITH_HYPHEN.match(hyphened) else None
+    begun = [flag for flag in known_flags() if flag.startswith(hyphened)]
+    if begun and _WITH_HYPHEN.match(hyphened):
+        return f"did you mean {' or '.join(sorted(begun, key=len)[:3])}?"
+    from difflib import get_close_matches
+
+    near = get_close_matches(hyphened, known_flags(), 3, _CLOSE)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return nearest_names(hyphened, known_flags()) if _RECOMPUTE.match(name) else None
+
+
+_OF_FORKS: Final = (
+    "--recompute-modules-list",
+    "--offload-optimizer-states",
+    "--recompute-mtp-num-layers",
+)
+"""Options that begin like those of recompute and are none of Megatron's."""
+_MOST_UNKNOWN: Final = 50
+"""Options of a command that are compared with all of Megatron's."""
+_CLOSE: Final = 0.88
+"""Likeness (difflib) from which an option is taken for a misspelt one: a letter or two differ."""
 
 
 def _put_unknown(command: Command, read: ReadSettings) -> None:

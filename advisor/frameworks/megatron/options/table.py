@@ -185,3 +185,10 @@ def option_of_flag(flag: str) -> Option | None:
     if not flag.startswith("--") or "_" in flag:
         return None
     return _off_flags().get(flag) or option_of_field(flag.removeprefix("--").replace("-", "_"))
+
+
+@lru_cache(maxsize=1)
+def known_flags() -> tuple[str, ...]:
+    """Every spelling on a command line that some release has."""
+    own = {row.flag for row in options().values() if row.flag}
+    return tuple(sorted(own.union(_off_flags(), map(dashed, other_names()))))

@@ -372,3 +372,26 @@ def test_a_word_behind_the_shorthand_is_an_unknown_argument() -> None:
     assert "ERROR stray_word" in found(report)
     assert report.exit_code == 1
     assert "ERROR stray_word" not in found(lint_target("--recompute-activations"))
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("--micro-batch 4", "--micro-batch-size"),
+        ("--use-distributed-optimiser", "--use-distributed-optimizer"),
+        ("--sequence-paralel", "--sequence-parallel"),
+        ("--recompute-gran full", "--recompute-granularity"),
+        ("--recompute-module mlp", "--recompute-modules"),
+        ("--global_batch_size 8", "--global-batch-size"),
+    ],
+)
+def test_no_beginning_and_no_likeness_is_taken_for_an_option(written: str, meant: str) -> None:
+    report = lint_target(f"pretrain_gpt.py --num-layers 2 {written}")
+    (finding,) = [one for one in report.findings if one.rule == "unknown_option"]
+    assert finding.reason.startswith(written.split()[0])
+    assert meant in finding.fix
+
+
+def test_an_option_of_the_scripts_own_is_none_of_ours() -> None:
+    report = lint_target("pretrain_gpt.py --num-layers 2 --my-own-corpus wiki")
+    assert not report.findings
