@@ -10,7 +10,7 @@ from msgspec import NODEFAULT, Struct
 
 
 def defaults(cls: type[Struct]) -> dict[str, Any]:
-    """Defaults of the fields that have one."""
+    """Defaults of the fields that have one (msgspec's factory, where it is made anew)."""
     values = cls.__struct_defaults__
     names = cls.__struct_fields__[len(cls.__struct_fields__) - len(values) :]
     return {
@@ -27,7 +27,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return as_dict(value)
     if isinstance(value, list | tuple):
-        return type(value)(_plain(item) for item in value)
+        return tuple(map(_plain, value)) if isinstance(value, tuple) else list(map(_plain, value))
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value

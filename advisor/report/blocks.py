@@ -5,10 +5,11 @@ takes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 _LONGEST_LABEL: Final = 40
 
@@ -200,20 +201,27 @@ class Table(Struct, frozen=True, kw_only=True):
         ]
 
     def _widths(self, width: int) -> list[int]:
+        """Columns that may wrap give way first, the widest of them; then heads, to their cells."""
         widths = self._natural(width)
-        wraps = [index for index, column in enumerate(self.columns) if column.wrap]
-        while (excess := sum(widths) + self._gaps - width) > 0 and wraps:
-            most = max(widths[index] for index in wraps)
-            if most <= 1:
-                break
-            widest = [index for index in wraps if widths[index] == most]
-            others = max((widths[index] for index in wraps if widths[index] < most), default=1)
-            for place, index in enumerate(widest):
-                share = -(-excess // (len(widest) - place))
-                taken = min(share, most - others)
-                widths[index] -= taken
-                excess -= taken
+        wraps = {index: 1 for index, column in enumerate(self.columns) if column.wrap}
+        self._narrow(widths, wraps, width)
+        bare = replace(self, columns=tuple(replace(one, title="") for one in self.columns))
+        heads = {index: max(least, 1) for index, least in enumerate(bare._natural(width))}
+        self._narrow(widths, {i: least for i, least in heads.items() if i not in wraps}, width)
         return widths
+
+    def _narrow(self, widths: list[int], least: Mapping[int, int], width: int) -> None:
+        """Take columns off the widest of those that `least` names, until the table fits."""
+        while (excess := sum(widths) + self._gaps - width) > 0:
+            spare = [index for index in least if widths[index] > least[index]]
+            if not spare:
+                return
+            most = max(widths[index] for index in spare)
+            widest = [index for index in spare if widths[index] == most]
+            next_one = max((widths[index] for index in spare if widths[index] < most), default=0)
+            for index in widest[:excess]:
+                floor = max(least[index], next_one)
+                widths[index] -= max(1, min(excess // len(widest), most - floor))
 
     def _row(self, row: Row, widths: Sequence[int]) -> Iterator[Line]:
         cells = [lines_of(cell, width) for cell, width in zip(row.cells, widths, strict=True)]
@@ -248,7 +256,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
-    line = ""
+    line = text[: len(text) - len(text.lstrip())]
     for piece in _WORDS.findall(text):
         word = piece.rstrip()
         if len(line) + len(word) <= width:
@@ -263,4 +271,4 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
-_WORDS: Final = re.compile(r"\s*\S+\s*")
+_WORDS: Final = re.compile(r"\S+\s*")

@@ -53,6 +53,9 @@ class RawSettings(
             raise TypeError(f"{', '.join(sorted(unknown))}: no option of Megatron")
         self.__dict__.update(given)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name}: settings do not change; make others with changed()")
+
     def __repr__(self) -> str:
         return f"RawSettings({', '.join(f'{k}={v!r}' for k, v in self.given.items())})"
 
@@ -71,7 +74,7 @@ class RawSettings(
     @property
     def given(self) -> dict[str, Any]:
         """What was given, by name."""
-        return self.__dict__
+        return dict(self.__dict__)
 
     @property
     def selective(self) -> bool:

@@ -1,4 +1,4 @@
-"""Consoles, tables and margins: what rich is asked for."""
+"""Consoles, tables and margins: how a page becomes text."""
 
 import io
 
@@ -39,6 +39,9 @@ def test_margins_hang() -> None:
 def test_prose_wraps() -> None:
     assert wrap("plain text here", 10) == ["plain text", "here"]
     assert wrap("", 10) == []
+    assert wrap("  two blanks first, kept", 12) == ["  two blanks", "first, kept"]
+    assert wrap(" " * 100_000 + "x", 10)[-1] == "x"
+    assert wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
 
 
 def test_fitted_lines_are_never_cut() -> None:
