@@ -23,10 +23,11 @@ class OriginKind(StrEnum):
 
 
 class Origin(Struct, frozen=True):
-    """Who decided a value; `detail` is the recipe's name, the framework's release, or the reason.
+    """Who decided a value; `detail` is the recipe's name, the framework's release or the model, or
+    the reason.
 
-    As text: ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY``,
-    ``searched``.
+    As text: ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``default of MODEL``,
+    ``assumed: WHY``, ``searched``.
     """
 
     kind: OriginKind

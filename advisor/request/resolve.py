@@ -261,6 +261,16 @@ def _layout(
     return completed(layout, given, model, as_text=subject.adapter.splits(config).by_text)
 
 
+_NO_FRAMEWORKS: Final = {
+    "memory_budget_bytes": assumed("all of the GPU's memory"),
+    "moe_load_imbalance": assumed("each rank's experts get the same"),
+    "transformer_engine_version": assumed("the newest release that is known"),
+    "expandable_segments": assumed("off, as torch has it"),
+    "mean_packed_length": assumed("sequences are not packed"),
+}
+"""Fields of a job that no framework has a default for."""
+
+
 def _resolution(
     given: Given,
     subject: _Subject,
@@ -274,9 +284,12 @@ def _resolution(
     its_own = choice.as_it_stands
     shipped = its_own.shipped if its_own is not None else ""
     origins = {
-        **model.named("model", GIVEN),
+        **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
         **layout_origins(layout, given.layout_fields, its_own, _default(config.value)),
         **config.named("job", _default(config.value)),
+        **{
+            f"job.{name}": why for name, why in _NO_FRAMEWORKS.items() if name not in config.origins
+        },
     }
     return Resolution(
         model=model.value,
