@@ -40,7 +40,7 @@ def advise(request: Request) -> Answer:
     resolution = resolve(request, borrow=not layouts)
     stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
-    asked = tuple(stack.parse(text) for text in request.recompute)
+    asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
     if layouts:
         advice = _rank_layouts(resolution, stack, calibration)
         return replace(advice, differences=differences(resolution, resolve(request)))
