@@ -22,9 +22,8 @@ def answer_to(
     answer = advise(request)
     if explain and explain > len(answer.candidates):
         count = len(answer.candidates)
-        raise UserError(
-            "--explain", explain, f"there are {count} rows", f"nearest: {count}" if count else ""
-        )
+        there = "there is 1 row" if count == 1 else f"there are {count} rows"
+        raise UserError("--explain", explain, there, f"nearest: {count}" if count else "")
     if verify:
         from advisor.search.verification import verify as verified
 

@@ -4,8 +4,9 @@ from typing import Any, Unpack
 
 from advisor.answer.advice import Advice, Candidate
 from advisor.api.answering import answer_to
-from advisor.api.keywords import JobKeywords, RequestKeywords, request_of
+from advisor.api.keywords import JobKeywords, RequestKeywords, at_least_one, request_of
 from advisor.base.errors import UserError
+from advisor.base.fields import show
 from advisor.base.json_schema import json_schema as schema_of
 from advisor.models.presets import ModelSource
 from advisor.report.plain_advice import plain_advice
@@ -33,7 +34,7 @@ def advise(
         explain: rank of the candidate whose bytes and seconds are explained.
         verify: so many of the best are rehearsed by Megatron Core, which must be installed.
         keywords: those of RequestKeywords, e.g. ``tp=4``, ``seq_length=8192``,
-            ``memory_budget="60GiB"`` (or bytes), ``recompute=["none", "selective:mlp"]``,
+            ``memory_budget="60GiB"``, ``recompute=["none", "selective:mlp"]``,
             ``search="layout"``, ``overrides={"model.num_layers": 12}``.
 
     Sizes in the answer are bytes, times seconds. Raises UserError where the request is wrong; that
@@ -41,8 +42,13 @@ def advise(
     """
     if request is None:
         request = request_of(model, gpus, keywords)
+    elif not isinstance(request, Request):
+        raise UserError("request", show(request), "must be a Request")
     elif model or gpus or keywords:
-        raise UserError("request", "(given)", "says the whole job", "give it alone, or none")
+        raise UserError("request", None, "says the whole job", "give it alone, or none")
+    for name, number in (("top", top), ("explain", explain), ("verify", verify)):
+        if number is not None:
+            at_least_one(number, name)
     answer = answer_to(request, explain=explain, verify=verify)
     return plain_advice(answer, top=top, explained=explain)
 

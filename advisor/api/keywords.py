@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, Final, TypedDict
 
 from advisor.base.errors import UserError
-from advisor.base.fields import convert, show
+from advisor.base.fields import convert, field_types, optional_type, show
 from advisor.base.units import nearest_names
 from advisor.models.presets import ModelSource
+from advisor.request.given import GROUPS
 from advisor.request.request import Request, SearchScope
 
 
 class JobKeywords(TypedDict, total=False):
     """The job: every flag of `advise` that says something of it. One that is left out, or None, is
     the recipe's or chosen. The short names are the flags' (tp is tensor_model_parallel_size);
-    memory_budget is text (``60GiB``) or a number of bytes."""
+    memory_budget is text with its unit (``60GiB``)."""
 
     seq_length: int | None
     micro_batch_size: int | None
@@ -37,7 +38,7 @@ class JobKeywords(TypedDict, total=False):
     precision: str | None
     framework: str | None
     framework_version: str | None
-    memory_budget: str | int | None
+    memory_budget: str | None
     overrides: Mapping[str, object] | Sequence[str]
     config_dir: str | Path | None
     takes_recipe: bool
@@ -97,20 +98,23 @@ def _text(value: object, name: str) -> str:
     return str(text)
 
 
-def _integer(value: object, name: str) -> int:
+def at_least_one(value: object, name: str) -> int:
+    """A whole number of at least 1; UserError where it is none."""
     number: int = convert(value, int, "", name)
     if number < 1:
         raise UserError(name, number, "must be at least 1")
     return number
 
 
+def _size(value: object, name: str) -> str:
+    """A size with its unit; a number could be bytes as well as GiB."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise UserError(name, show(value), "has no unit", f'write e.g. {name}="60GiB"')
+    return _text(value, name)
+
+
 def _boolean(value: object, name: str) -> bool:
     return bool(convert(value, bool, "", name))
-
-
-def _size(value: object, name: str) -> str:
-    """``60GiB``, or a number of bytes."""
-    return f"{value}B" if isinstance(value, int) else _text(value, name)
 
 
 def _settings(value: object, name: str) -> tuple[str, ...]:
@@ -122,9 +126,19 @@ def _settings(value: object, name: str) -> tuple[str, ...]:
 
 def overrides_of(value: object, name: str = "overrides") -> tuple[str, ...]:
     """``KEY=VALUE`` of a mapping with Python values, of one text, or of several."""
-    if isinstance(value, Mapping):
-        return tuple(f"{key}={spelled(item)}" for key, item in value.items())
-    return _settings(value, name)
+    if not isinstance(value, Mapping):
+        return _settings(value, name)
+    for key, item in value.items():
+        if isinstance(item, list | tuple) and _takes_one(str(key)):
+            raise UserError(str(key), show(item), "takes one value, and no list")
+    return tuple(f"{key}={spelled(item)}" for key, item in value.items())
+
+
+def _takes_one(key: str) -> bool:
+    """Whether the field of a KEY is a number or a boolean."""
+    group, _, name = key.partition(".")
+    kind = field_types(GROUPS[group]).get(name) if group in GROUPS else None
+    return (optional_type(kind) or kind) in (int, float, bool)
 
 
 def spelled(value: object) -> str:
@@ -148,7 +162,7 @@ def _scope(value: object, name: str) -> SearchScope:
 
 
 _READERS: Final[dict[str, Any]] = {
-    **dict.fromkeys(_INTEGERS, _integer),
+    **dict.fromkeys(_INTEGERS, at_least_one),
     "sequence_parallel": _boolean,
     "takes_recipe": _boolean,
     "recompute": _settings,

@@ -9,14 +9,15 @@ class UserError(ValueError):
 
     Args:
         field: path of the field or flag, e.g. ``layout.tensor_model_parallel_size``.
-        value: what the user gave.
+        value: what the user gave; None where it is not the value that is wrong.
         relation: the relation that does not hold, in words.
         nearest: legal values near the given one, or what to write instead.
     """
 
     def __init__(self, field: str, value: object, relation: str, nearest: str = "") -> None:
         hint = f"; {nearest}" if nearest else ""
-        super().__init__(f"{field} = {value}: {relation}{hint}")
+        given = "" if value is None else f" = {value}"
+        super().__init__(f"{field}{given}: {relation}{hint}")
         self.field = field
         self.value = value
         self.relation = relation
@@ -33,7 +34,7 @@ def install_hint(extra: str) -> str:
 
 def missing_package(asked: str, package: str, extra: str) -> UserError:
     """What to raise where `asked` needs `package`, which `extra` of this package would install."""
-    return UserError(asked, package, "is not installed", install_hint(extra))
+    return UserError(asked, None, f"needs {package}", install_hint(extra))
 
 
 def require(module: str, asked: str, extra: str) -> Any:

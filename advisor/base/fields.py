@@ -12,7 +12,7 @@ from msgspec.structs import fields, replace
 
 from advisor.base.errors import UserError
 from advisor.base.limits import LARGEST
-from advisor.base.units import nearest_names
+from advisor.base.units import likely_names, nearest_names
 
 T = TypeVar("T", bound=Struct)
 
@@ -124,7 +124,7 @@ def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
     where = _where(file, path)
     if get_origin(annotation) is tuple:
         if not isinstance(value, list | tuple):
-            raise UserError(where, show(value), "must be a list", f"write [{show(value)}]")
+            raise UserError(where, show(value), "must be a list", _as_list(value, annotation))
         return tuple(convert(item, get_args(annotation)[0], file, path) for item in value)
     if not isinstance(value, Mapping):
         raise UserError(where, show(value), "must be a mapping of keys to values")
@@ -134,6 +134,15 @@ def _composite(value: object, annotation: Any, file: object, path: str) -> Any:
             return dict(value)
         return {key: convert(item, kind, file, f"{path}.{key}") for key, item in value.items()}
     return read_record(annotation, value, file, f"{path}.")
+
+
+def _as_list(value: object, annotation: Any) -> str:
+    """What to write where one value stands in a list's place, if it could be in the list."""
+    try:
+        convert(value, get_args(annotation)[0], "", "")
+    except UserError:
+        return ""
+    return f"write [{show(value)}]"
 
 
 def is_record(annotation: Any) -> bool:
@@ -177,12 +186,8 @@ def _member(value: object, enum: type[StrEnum], where: str) -> StrEnum:
         if isinstance(value, str) and value.lower() in (member.value.lower(), member.name.lower()):
             return member
     legal = [member.value for member in enum]
-    raise UserError(where, show(value), f"must be one of {', '.join(legal)}", _likely(value, legal))
-
-
-def _likely(value: object, legal: list[str]) -> str:
-    hint = nearest_names(value, legal) if isinstance(value, str) else ""
-    return hint if hint.startswith("did you mean") else ""
+    likely = likely_names(value, legal) if isinstance(value, str) else ""
+    raise UserError(where, show(value), f"must be one of {', '.join(legal)}", likely)
 
 
 _KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}

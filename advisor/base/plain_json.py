@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from msgspec import Struct
 
 from advisor.base.errors import UserError
-from advisor.base.fields import field_types, is_record, optional_type, read_record
+from advisor.base.fields import field_types, is_record, optional_type, read_record, show
 
 T = TypeVar("T", bound=Struct)
 
@@ -41,10 +41,15 @@ def from_text(cls: type[T], text: str, where: str) -> T:
     Keys that are not known are passed over: a later release may have added them. Raises UserError
     where a key is missing or a value has another type.
     """
+    if not isinstance(text, str | bytes):
+        raise UserError(where, show(text), "must be text")
     try:
         values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(where, "(text)", f"is not valid JSON: {error}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(where, None, f"is not valid JSON: {error}") from None
+    except (ValueError, RecursionError):  # thousands of digits or brackets
+        reason = "is not valid JSON: a number too long, or nested too deep"
+        raise UserError(where, None, reason) from None
     if not isinstance(values, Mapping):
         raise UserError(where, type(values).__name__, "must be one JSON object")
     return read_record(cls, _known(cls, values), where)

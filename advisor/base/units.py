@@ -133,6 +133,12 @@ def nearest_names(name: str, known: Iterable[str], limit: int = 3) -> str:
     return f"the nearest of {len(names)}: {', '.join(far)}"
 
 
+def likely_names(name: str, known: Iterable[str]) -> str:
+    """The same where one is near, and nothing otherwise: for an error that names all of them."""
+    hint = nearest_names(name, known)
+    return hint if hint.startswith("did you mean") else ""
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a positive number, ascending."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]

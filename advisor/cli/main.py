@@ -36,8 +36,10 @@ def _run(arguments: list[str]) -> int:
     from advisor.cli.arguments import UsageError
     from advisor.cli.commands import run
 
-    if sys.stdout is None or sys.stderr is None:
+    if sys.stderr is None:
         return WRONG  # closed by the caller: there is nowhere to say so
+    if sys.stdout is None:
+        return _fail("stdout: is closed: the answer has nowhere to go")
     _never_fail_to_encode()
     try:
         outcome = run(arguments)

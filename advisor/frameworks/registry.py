@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show
-from advisor.base.units import nearest_names
+from advisor.base.units import likely_names
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.models.spec import ModelSpec
@@ -70,13 +70,8 @@ def known_framework(name: str, field: str = "job.framework") -> str:
     """`name`, where it is one; UserError with all of them otherwise."""
     if name.lower() not in _KNOWN:
         names = framework_names()
-        near = nearest_names(name, names)
-        raise UserError(
-            field,
-            show(name),
-            f"must be one of {', '.join(names)}",
-            near if near.startswith("did you mean") else "",
-        )
+        legal = f"must be one of {', '.join(names)}"
+        raise UserError(field, show(name), legal, likely_names(name, names))
     return name.lower()
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
-from advisor.base.fields import read_record, show
+from advisor.base.fields import convert, read_record, show
 from advisor.base.units import GIB, nearest_names
 from advisor.hardware.gpu import Gpu
 
@@ -93,6 +93,7 @@ def gpu_names(config_dir: Path | None = None) -> tuple[str, ...]:
 
 def load_gpu(gpu_type: str, config_dir: Path | None = None) -> Gpu:
     """The GPU type that a name or a part of it means; UserError with the nearest names."""
+    gpu_type = convert(gpu_type, str, "", "gpu_type")
     name = resolve_gpu(gpu_type, config_dir)
     document = load_config(Group.HARDWARE, name, config_dir, _FLAG)
     values = dict(document.values)

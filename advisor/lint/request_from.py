@@ -35,7 +35,10 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     """
     match = _NUMBERED.fullmatch(target)
     name, number = (match[1], int(match[2])) if match else (target, None)
-    jobs = _jobs(read_target(name).configurations)
+    try:
+        jobs = _jobs(read_target(name).configurations)
+    except UserError as error:  # which calls it a file, or what is linted
+        raise UserError(_FLAG, error.value, error.relation, error.nearest) from None
     if number is None and len(jobs) > 1:
         raise UserError(
             _FLAG,
@@ -44,7 +47,9 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
             f"choose one, e.g. {_FLAG} {name}#1",
         )
     if number is not None and not 1 <= number <= len(jobs):
-        raise UserError(_FLAG, target, f"holds {len(jobs)} jobs", f"nearest: {name}#{len(jobs)}")
+        nearest = min(max(number, 1), len(jobs))
+        jobs_held = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        raise UserError(_FLAG, target, f"holds {jobs_held}", f"nearest: {name}#{nearest}")
     configuration = jobs[(number or 1) - 1]
     return ReadJob(request=request_from(configuration, given), configuration=configuration)
 

@@ -66,6 +66,8 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     if isinstance(source, Mapping):
         document = Document(path=Path("model"), values=dict(source))
         return _read_preset(document, config_dir).spec
+    if not isinstance(source, str | os.PathLike):
+        raise UserError("model", show(source), "must be a name, a path, a ModelSpec or a mapping")
     name_or_path = os.fspath(source)
     preset = _preset_name(name_or_path, config_dir)
     if preset is not None:

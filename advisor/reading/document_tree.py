@@ -160,8 +160,11 @@ def _numbers(value: Any) -> Any:
 def _read_toml(content: Word) -> Tree:
     try:
         values = tomllib.loads(content.text)
-    except (ValueError, RecursionError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise UserError("lint", content.place.file, f"is no TOML: {error}") from None
+    except (ValueError, RecursionError):  # thousands of digits or brackets
+        reason = "is no TOML: a number too long, or nested too deep"
+        raise UserError("lint", content.place.file, reason) from None
     places: dict[Path, Place] = {}
     section: Path = ()
     for number, line in enumerate(content.text.split("\n")):

@@ -10,6 +10,7 @@ MAX_WIDTH: Final = 100
 """Columns of a page that goes to a file or into a pipe."""
 _NARROWEST, _WIDEST = 60, 120  # of a page on a terminal
 _USUAL: Final = 80  # of a terminal that does not say
+_MOST_DIGITS: Final = 9  # of a width that is meant
 _UNBOUNDED: Final = 10_000
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "yellow": "33"}
 
@@ -37,7 +38,7 @@ def screen_of(stream: TextIO) -> Screen:
 def _columns(stream: TextIO, said: Mapping[str, str]) -> int:
     told = said.get("COLUMNS", "")
     if told.isdecimal():
-        return int(told)
+        return int(told) if len(told) <= _MOST_DIGITS else _WIDEST
     try:
         return os.get_terminal_size(stream.fileno()).columns or _USUAL
     except (OSError, ValueError):

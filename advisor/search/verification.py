@@ -69,6 +69,6 @@ def _answers(questions: list[dict[str, Any]], config_dir: Path | None) -> list[d
             "--verify", "rehearsal", f"ended with exit code {done.returncode}, and gave no answer"
         ) from None
     if answers is None:
-        raise UserError("--verify", *json.loads(done.stdout)["refused"])
+        raise UserError("--verify", None, *json.loads(done.stdout)["refused"])
     found: list[dict[str, Any]] = answers
     return found

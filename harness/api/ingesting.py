@@ -169,7 +169,7 @@ def _check_workload(given: set[str], asked: AskedLogs) -> None:
         if key.partition(".")[0] in _WORKLOAD:
             raise UserError(
                 key,
-                "(given)",
+                None,
                 f"is part of a workload, and {told}",
                 "experiment=NAME says which workload is meant",
             )

@@ -55,11 +55,11 @@ def require() -> None:
     require_megatron()
 
 
-def lacking() -> tuple[str, str, str] | None:
-    """The packages that are not installed, that they are not, and how to get them; None where all
-    are there."""
+def lacking() -> tuple[str, str] | None:
+    """That packages are needed which are not installed, and how to get them; None where all are
+    there."""
     packages = missing()
-    return (packages, "is not installed", install_hint("megatron")) if packages else None
+    return (f"needs {packages}", install_hint("megatron")) if packages else None
 
 
 def as_installed(job: Job) -> tuple[Job, str]:

@@ -37,9 +37,9 @@ class Parser(ArgumentParser):
         """Flags and other words in any order; UserError with the nearest for an unknown flag."""
         found, unknown = self.parse_known_intermixed_args(list(argv))
         for word in unknown:
-            name, _, value = word.partition("=")
+            name = word.partition("=")[0]
             known = nearest_names(name, self._option_string_actions)
-            raise UserError(show(name), value or "(given)", "is not a flag", known)
+            raise UserError(show(name), None, "not a flag", known)
         return found
 
 

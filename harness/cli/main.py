@@ -100,6 +100,7 @@ def _pipe(stream: TextIO) -> TextIO:
 
 def _dispatch(arguments: list[str]) -> int:
     from advisor.base.errors import UserError
+    from advisor.base.fields import show
     from advisor.base.units import nearest_names
 
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -112,10 +113,7 @@ def _dispatch(arguments: list[str]) -> int:
         print("harness", installed_version())
         return 0
     if name not in MODULES:
-        return fail(
-            f"{name} = {' '.join(rest) or '(nothing)'}: is not a command; "
-            f"{nearest_names(name, MODULES)}"
-        )
+        return fail(f"{show(name)}: not a command; {nearest_names(name, MODULES)}")
     command: Callable[[list[str]], int] = importlib.import_module(MODULES[name]).main
     try:
         return command(rest)

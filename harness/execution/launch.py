@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from advisor.base.errors import require
 from harness.execution.launchers.launcher import Launcher
 from harness.execution.launchers.torchrun import Rendezvous, TorchrunLauncher
 from harness.execution.progress import Progress
@@ -21,9 +22,13 @@ def make_runner(
     progress: Progress,
     retry: frozenset[TrialStatus] = frozenset(),
 ) -> Runner:
-    """A runner of `plan`; what it needs beyond the standard library is imported only now."""
+    """A runner of `plan`; what it needs beyond the standard library is imported only now.
+
+    UserError where that is not installed.
+    """
     given: dict[str, Any] = {"folder": folder, "plan": plan, "progress": progress, "retry": retry}
     if options.kind is LauncherKind.SLURM:
+        require("submitit", "launcher=slurm", "harness,slurm")
         from harness.execution.launchers.slurm.runner import SlurmRunner
 
         return SlurmRunner(options=options, **given)

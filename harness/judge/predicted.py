@@ -134,7 +134,7 @@ def order_lines(groups: Mapping[str, Sequence[Pair]]) -> list[str]:
         try:
             rho, tau = spearman(pairs), kendall(pairs)
         except UserError as error:
-            return [f"No rank correlation: {error.value} {error.relation}; {error.nearest}"]
+            return [f"No rank correlation: {error.relation}; {error.nearest}"]
         if rho is not None and tau is not None:
             lines.append(f"Rank correlation of {words}: Spearman {rho:+.2f}, Kendall {tau:+.2f}.")
     return lines

@@ -5,6 +5,7 @@ from typing import Final
 
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
+from advisor.base.limits import LARGEST
 from advisor.job.job import Job
 from advisor.models.spec import ModelSpec
 from advisor.time.machine import machine
@@ -17,8 +18,11 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
 
     Bytes and FLOPs of a layer come from the backend's own model where it has one. Times and peaks
     are the advisor's for the GPU; it has none for the CPU, nor for a setting it does not know.
+    UserError where a layer is larger than any that can be run.
     """
     saved, replayed = _layer_predictions(workload)
+    _check_size(workload, saved, "keep", "bytes")
+    _check_size(workload, replayed, "replay", "FLOPs")
     if evaluation is None or workload.device is Device.CPU:
         return Prediction(
             step_time_seconds=None,
@@ -39,6 +43,16 @@ def predict(workload: Workload, evaluation: Evaluation | None = None) -> Predict
         peak_stage=evaluation.peak.stage,
         peak_memory_bytes=evaluation.peak.memory_bytes,
     )
+
+
+def _check_size(workload: Workload, size: int | None, does: str, of: str) -> None:
+    if size is not None and size > LARGEST:
+        raise UserError(
+            "job.seq_length",
+            workload.seq_length,
+            f"a layer would {does} {size:.0e} {of} a microbatch of {workload.micro_batch_size}",
+            f"at most {LARGEST:.0e} can be run",
+        )
 
 
 def _other_seconds(workload: Workload, evaluation: Evaluation) -> float:

@@ -31,7 +31,7 @@ from advisor.base.fields import (
     show,
 )
 from advisor.base.limits import MOST_ARGUMENT, MOST_DEPTH
-from advisor.base.units import nearest_names
+from advisor.base.units import likely_names, nearest_names
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -170,8 +170,8 @@ def _check_backend(name: object) -> None:
         raise UserError("backend", name, "runs single ranks, and no job", "harness rehearse")
     jobs = [one.value for one in Backend if one is not Backend.REHEARSAL]
     if name is not None and str(name).lower() not in jobs:
-        hint = nearest_names(str(name), jobs)
-        raise UserError("backend", name, f"must be one of {', '.join(jobs)}", hint)
+        legal = f"must be one of {', '.join(jobs)}"
+        raise UserError("backend", name, legal, likely_names(str(name), jobs))
 
 
 def _with_defaults(overrides: Sequence[str], recipe: Mapping[str, str]) -> list[str]:
@@ -195,9 +195,13 @@ def _taken_out(key: str, overrides: Sequence[str]) -> tuple[dict[str, str], list
 def _check_asked(overrides: Sequence[str]) -> None:
     """UserError for what Hydra takes and nobody here would act on, or takes minutes for."""
     for override in overrides:
+        if override.startswith("~"):
+            raise UserError(
+                "override", show(override), "takes a key away", "leave it out for its default"
+            )
         if len(override) > MOST_ARGUMENT or sum(map(override.count, "[{(")) > MOST_DEPTH:
             raise UserError("override", show(override), "is too long, or nests too deep")
-        key, _, text = override.lstrip("+~").partition("=")
+        key, _, text = override.lstrip("+").partition("=")
         if re.match(r"hydra\b", key):
             raise UserError(
                 key,

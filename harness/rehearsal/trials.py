@@ -135,5 +135,7 @@ def _stages(asked: Asked, job: Job) -> tuple[int, ...]:
     if asked.stage is None:
         return tuple(range(pp))
     if asked.stage >= pp:
-        raise UserError("stage", asked.stage, f"there are {pp} stages", f"write 0 to {pp - 1}")
+        there = "there is 1 stage" if pp == 1 else f"there are {pp} stages"
+        legal = "write 0" if pp == 1 else f"write 0 to {pp - 1}"
+        raise UserError("stage", asked.stage, there, legal)
     return (asked.stage,)

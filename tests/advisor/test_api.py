@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def test_keys_of_later_releases_are_passed_over(advice: advisor.Advice) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "advice = (text): is not valid JSON"),
+        ("{", "advice: is not valid JSON: Expecting property name"),
+        ("[" * 100_000, "advice: is not valid JSON: a number too long, or nested too deep"),
         ("[]", "advice = list: must be one JSON object"),
         ("{}", "advice: fits = (none): is missing"),
         ('{"fits": 1}', "advice: fits = 1: must be true or false"),
@@ -118,7 +120,7 @@ def test_every_field_of_a_request_is_a_keyword() -> None:
             {"seq_length": 2048, "precision": "FP8_CURRENT"},
             "--seq-length 2048 --precision fp8_current",
         ),
-        ({"memory_budget": 40 * 2**30}, "--memory-budget 40GiB"),
+        ({"memory_budget": "40GiB"}, "--memory-budget 40GiB"),
         (
             {"overrides": {"model.num_layers": 16, "job.expandable_segments": True}},
             "model.num_layers=16 job.expandable_segments=true",
@@ -149,18 +151,47 @@ def test_keywords_mean_what_flags_mean(
         ({"tp": 2, "tensor_model_parallel_size": 4}, "tensor_model_parallel_size = 2 is given too"),
         ({"search": "all"}, "search = all: must be one of recompute, layout"),
         ({"recompute": 3}, "recompute = 3: must be a list"),
-        ({"memory_budget": -5}, "is not a quantity of bytes"),
+        ({"recompute": {}}, "recompute = {}: must be a list"),
+        ({"memory_budget": "-5"}, "is not a quantity of bytes"),
+        (
+            {"memory_budget": 60},
+            'memory_budget = 60: has no unit; write e.g. memory_budget="60GiB"',
+        ),
         ({"explain": 9}, "--explain = 9: there are 2 rows"),
+        ({"explain": 0}, "explain = 0: must be at least 1"),
+        ({"verify": 0}, "verify = 0: must be at least 1"),
+        ({"top": 0}, "top = 0: must be at least 1"),
+        ({"top": -1}, "top = -1: must be at least 1"),
+        ({"top": "x"}, "top = x: must be an integer"),
+        ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
+        (
+            {"overrides": {"model.num_layers": [1]}},
+            "model.num_layers = [1]: takes one value, and no list",
+        ),
         ({"gpus": ""}, 'gpus = (none): is missing; write e.g. gpus="32xH100"'),
         (
             {"request": Request(model="llama3_8b", gpus="8xH100")},
-            "request = (given): says the whole",
+            "request: says the whole",
         ),
     ],
 )
 def test_a_wrong_keyword_is_one_line(keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(advisor.UserError, match=re.escape(words)):
         advisor.advise(**{**JOB, **keywords})
+
+
+def test_one_row_is_one() -> None:
+    with pytest.raises(advisor.UserError, match="--explain = 2: there is 1 row; nearest: 1"):
+        advisor.advise(**{**JOB, "recompute": ["none"]}, explain=2)
+
+
+@pytest.mark.parametrize("wrong", [3, None, [1]])
+@pytest.mark.parametrize(
+    "call", [advisor.advise, advisor.load_model, advisor.load_gpu, advisor.Advice.from_json]
+)
+def test_a_wrong_type_is_one_line(call: Callable[[Any], Any], wrong: Any) -> None:
+    with pytest.raises(advisor.UserError):
+        call(wrong)
 
 
 def test_a_model_is_a_name_a_path_its_fields_or_itself(advice: advisor.Advice) -> None:
@@ -202,7 +233,7 @@ def test_without_pandas_it_says_what_to_install(
     advice: advisor.Advice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(advisor.UserError, match="pandas: is not installed; in the checkout run"):
+    with pytest.raises(advisor.UserError, match="to_dataframe: needs pandas; in the checkout run"):
         advice.to_dataframe()
 
 

@@ -13,8 +13,7 @@ def test_a_missing_one_is_named_with_the_extra() -> None:
     with pytest.raises(UserError) as caught:
         require("absent_package.part", "harness compare", "harness")
     assert str(caught.value) == (
-        "harness compare = absent_package: is not installed; "
-        "in the checkout run: pip install -e '.[harness]'"
+        "harness compare: needs absent_package; in the checkout run: pip install -e '.[harness]'"
     )
 
 

@@ -338,8 +338,7 @@ def test_plot_without_matplotlib_is_one_line(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     line = error_line(capsys, *JOB, "--plot", "out.png")
     assert line == (
-        "--plot out.png = matplotlib: is not installed; "
-        "in the checkout run: pip install -e '.[report]'"
+        "--plot out.png: needs matplotlib; in the checkout run: pip install -e '.[report]'"
     )
 
 

@@ -193,7 +193,7 @@ def test_the_command_line() -> None:
         (["absent.log"], "LOG = absent.log: names no file"),
         (["empty"], "is a folder without logs"),
         (["a.log", "framework=megatron"], "must be one of megatron_lm, megatron_bridge, nemo"),
-        (["a.log", "--one-rum"], "is not a flag; did you mean --one-run"),
+        (["a.log", "--one-rum"], "not a flag; did you mean --one-run"),
         (["a.log", "--config-dir"], "argument --config-dir: expected one argument"),
         (["a.log", "gpus=8"], "gpus"),
         (["a.log", "name=../esc"], "name = ../esc: must be the name of one folder"),
@@ -203,7 +203,7 @@ def test_the_command_line() -> None:
         (["a.log", "mesure.steps=3"], "is not a known key"),
         (
             ["a.log", "recompute.settings=[bogus]"],
-            "recompute.settings = (given): is part of a work",
+            "recompute.settings: is part of a work",
         ),
         (["a.log", "like=a.log", "job.seq_length=1"], "and like=RESULT tells its own"),
         (["a.log", *FULL, "recompute.settings=[bogus]"], "bogus"),

@@ -67,7 +67,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ((*TINY, "layout=tp3"), "layout"),
         ((*TINY, "stage=2"), "there are 2 stages"),
         ((*TINY, "name=a/b"), "must be the name of one folder"),
-        ((*TINY, "--dry"), "is not a flag"),
+        ((*TINY, "--dry"), "not a flag"),
     ],
 )
 def test_wrong_requests_are_one_line_and_exit_code_2(

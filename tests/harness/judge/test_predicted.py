@@ -123,8 +123,7 @@ def test_without_scipy_a_page_says_how_to_get_the_order(
     )
     first, second = judgement(found)
     assert first == (
-        "No rank correlation: scipy is not installed; "
-        "in the checkout run: pip install -e '.[harness]'"
+        "No rank correlation: needs scipy; in the checkout run: pip install -e '.[harness]'"
     )
     assert second.startswith("Following the advisor")
 

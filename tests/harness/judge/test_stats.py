@@ -46,8 +46,7 @@ def test_without_scipy_the_command_that_installs_it_is_named(
     with pytest.raises(UserError) as caught:
         relative_shift([[1.0], [1.1]], [[1.0], [1.1]], 0.01)
     assert str(caught.value) == (
-        "harness compare = scipy: is not installed; "
-        "in the checkout run: pip install -e '.[harness]'"
+        "harness compare: needs scipy; in the checkout run: pip install -e '.[harness]'"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from advisor.base.errors import UserError, missing_package
+from advisor.base.errors import UserError
 from harness.base.collections import grouped
 from harness.execution.launchers.slurm.queue import Queue
 from harness.execution.launchers.slurm.task import NOTICE_SECONDS, MakeLauncher, NodeTask
@@ -145,11 +145,9 @@ class Submitter(Struct, frozen=True, kw_only=True):
         )
 
     def _sbatch(self, node_tasks: list[NodeTask], shape: Shape, name: str) -> list[str]:
-        try:
-            from submitit import SlurmExecutor
-            from submitit.core.utils import FailedJobError, FailedSubmissionError
-        except ImportError:
-            raise missing_package("launcher=slurm", "submitit", "harness,slurm") from None
+        from submitit import SlurmExecutor
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         try:
             executor = SlurmExecutor(self.path, python=self.options.python or None)
             executor.update_parameters(**parameters(shape, self.options, name))
