@@ -1,10 +1,11 @@
 """What DeepSpeed refuses or ignores of its JSON configuration.
 
-Source: DeepSpeed 0.19.8 runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py,
-runtime/activation_checkpointing/config.py and checkpointing.py, runtime/pipe/engine.py.
+Source: DeepSpeed 0.19.8 runtime/config.py, runtime/precision_config.py, runtime/zero/config.py,
+runtime/zero/offload_config.py, runtime/activation_checkpointing/config.py and checkpointing.py,
+runtime/pipe/engine.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.deepspeed.options import (
@@ -33,8 +34,18 @@ _CONFIG: Final = "DeepSpeed 0.19.8 runtime/config.py"
 ZERO_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/config.py"
 OFFLOAD_SOURCE: Final = "DeepSpeed 0.19.8 runtime/zero/offload_config.py"
 _AC_SOURCE: Final = "DeepSpeed 0.19.8 runtime/activation_checkpointing"
+_PRECISION: Final = "DeepSpeed 0.19.8 runtime/precision_config.py"
 _TWICE: Final = "DeepSpeed 0.19.8 runtime/config_utils.py dict_raise_error_on_duplicate_keys"
 _READS_JSON: Final = "accelerate 1.15.0 utils/deepspeed.py:143"
+_SECTIONS: Final = {
+    ZERO: ZERO_SOURCE,
+    PARAMETERS: ZERO_SOURCE,
+    OPTIMIZER: ZERO_SOURCE,
+    "fp16": _PRECISION,
+    "bf16": _PRECISION,
+    AC: f"{_AC_SOURCE}/config.py",
+}
+"""Where each section is read."""
 DEVICES: Final = ("none", "cpu", "nvme")
 _STAGES: Final = {PARAMETERS: (3,), OPTIMIZER: (1, 2, 3)}
 
@@ -95,6 +106,9 @@ def _names(keys: Keys) -> Iterator[Finding]:
 
 
 def _types(keys: Keys) -> Iterator[Finding]:
+    for section, source in _SECTIONS.items():
+        reason, fix = "{key} = {value!r} is no section", "write its keys below it"
+        yield from illegal_values(keys, (section,), _is_section, reason, fix, source)
     for kind, section, legal in (
         ("boolean", ZERO, is_boolean_or_auto),
         ("boolean", "fp16", is_boolean_or_auto),
@@ -105,7 +119,12 @@ def _types(keys: Keys) -> Iterator[Finding]:
     ):
         at = keys_of(OPTIONS, section, bool if kind == "boolean" else int)
         reason, fix = f"{{key}} = {{value!r}} is no {kind}", f"write a {kind}"
-        yield from illegal_values(keys, at, legal, reason, fix, ZERO_SOURCE)
+        yield from illegal_values(keys, at, legal, reason, fix, _SECTIONS[section])
+
+
+def _is_section(value: Any) -> bool:
+    """Keys and values; switches are passed over: others' files have some of these names too."""
+    return isinstance(value, Mapping) or is_boolean_or_auto(value)
 
 
 def _is_plain_boolean(value: Any) -> bool:

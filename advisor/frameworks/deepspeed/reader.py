@@ -65,10 +65,10 @@ class DeepSpeedReader(KeyedReader):
 
 
 def _is_own_tree(tree: Tree) -> bool:
-    """JSON that nobody can read is taken for DeepSpeed's, which alone keeps its settings in it."""
+    """JSON that is broken is taken for DeepSpeed's, which alone keeps its settings in it."""
     if tree.format == "toml":
         return False
-    return _is_own(tree.values) or (tree.format == "json" and not tree.values)
+    return _is_own(tree.values) or (tree.format == "json" and not tree.values and bool(tree.faults))
 
 
 def _is_own(values: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ Source: accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin an
 utils/constants.py, commands/config/config_args.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from advisor.frameworks.deepspeed.checks import DEVICES, OFFLOAD_SOURCE, ZERO_SOURCE
@@ -24,6 +24,7 @@ from advisor.reading.read_configuration import Finding, Level
 _PLUGIN: Final = "accelerate 1.15.0 utils/dataclasses.py FullyShardedDataParallelPlugin"
 _CONSTANTS: Final = "accelerate 1.15.0 utils/constants.py"
 _CONFIG: Final = "accelerate 1.15.0 commands/config/config_args.py"
+_LAUNCH: Final = "accelerate 1.15.0 commands/launch.py"
 POLICIES: Final = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 _STRATEGIES: Final = "FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD HYBRID_SHARD_ZERO2 1 2 3 4 5"
 _CHOICES: Final = {
@@ -43,13 +44,14 @@ def findings(keys: Keys) -> Iterator[Finding]:
     """Everything to be said of the file, or of the same options."""
     if keys.about["kind"] == "file":
         yield from _top(keys)
+        yield from _types(keys)
     names, reason = names_in(FILE, FSDP), f"{FSDP} has no such key, and it is passed over"
     yield from unknown_names(
         keys,
         FSDP,
         names,
         reason,
-        "accelerate 1.15.0 commands/launch.py",
+        _LAUNCH,
         level=Level.WARNING,
         cutoff=0.6,
         also=[name.removeprefix("fsdp_") for name in names],
@@ -73,6 +75,21 @@ def _top(keys: Keys) -> Iterator[Finding]:
         yield keys.error(rule, f"{rule} = {kind} is not known", fix, _CONFIG, rule)
     source = "accelerate 1.15.0 utils/dataclasses.py PrecisionType"
     yield from no_choice(keys, "mixed_precision", _PRECISIONS, source, fix="bf16", also=("False",))
+
+
+def _types(keys: Keys) -> Iterator[Finding]:
+    reason, fix = "{key} = {value!r} is no section", "write its keys below it"
+    yield from illegal_values(keys, (FSDP, DEEPSPEED), _is_section, reason, fix, _CONFIG)
+    reason, fix = "num_processes = {value!r} is no whole number", "one a GPU, e.g. 8"
+    yield from illegal_values(keys, ("num_processes",), _is_whole, reason, fix, _LAUNCH)
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_whole(value: Any) -> bool:
+    return whole(value) is not None
 
 
 def _fsdp(keys: Keys) -> Iterator[Finding]:

@@ -4,12 +4,12 @@ Source: torchtitan 0.2.2 config/job_config.py, config/manager.py,
 distributed/activation_checkpoint.py, distributed/parallel_dims.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
 from advisor.frameworks.torch.key_options import names_in
-from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, RESHARD
+from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, RESHARD, SECTIONS
 from advisor.reading.document_keys import Keys, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
 from advisor.reading.read_configuration import Finding, Level
@@ -63,10 +63,19 @@ def _fields(keys: Keys) -> Iterator[Finding]:
             cutoff=0.5,
             otherwise=f"one of {', '.join(names[:4])}, …",
         )
+    reason, fix = "{key} = {value!r} is no section", "write [{}] and its keys below it"
+    for section in SECTIONS:
+        yield from illegal_values(
+            keys, (section,), _is_section, reason, fix.format(section), _MANAGER
+        )
     wrong = near(AC, [name for name in keys.under("") if name != AC])
     if wrong:
         reason, fix = f"[{wrong}] is no section of the configuration", f"write [{AC}]"
         yield keys.error("unknown_section", reason, fix, _MANAGER, wrong)
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _mode(keys: Keys) -> Iterator[Finding]:

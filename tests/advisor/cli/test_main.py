@@ -495,6 +495,14 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert child.wait() == 0
 
 
+def test_a_closed_stdout_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["gpus"]) == 2
+    assert capsys.readouterr().err == "advise: stdout: is closed: the answer has nowhere to go\n"
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     root = Path(__file__).parents[3]

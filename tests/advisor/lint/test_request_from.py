@@ -63,13 +63,32 @@ def test_what_the_command_line_says_wins() -> None:
     [
         ("megatron_sizes_by_if.sh", "holds 3 jobs: 1 in line 34 where"),
         ("megatron_tee_in_loop.sh", "1 in line 4 with job.micro_batch_size 1"),
-        ("megatron_sizes_by_if.sh#9", "holds 3 jobs"),
+        ("megatron_sizes_by_if.sh#9", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#3"),
+        ("megatron_sizes_by_if.sh#0", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#1"),
+        ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
         ("megatron_env_wrapper.sh", "does not tell the model; add --model"),
     ],
 )
 def test_what_is_missing_is_said(name: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         job(name)
+
+
+def test_what_cannot_be_read_names_the_flag(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--from = nofile: is no file and holds no flags"):
+        read_job("nofile", {})
+    path = tmp_path / "bin.bin"
+    path.write_bytes(b"\xff\xfa\xff")
+    with pytest.raises(UserError, match=r"^--from = .*bin\.bin: is not UTF-8 text in line 1"):
+        read_job(str(path), {})
+
+
+@pytest.mark.parametrize("text", [f"a = {'9' * 5000}", f"a = {'[' * 5000}"])
+def test_a_toml_that_python_gives_up_on_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"is no TOML: a number too long, or nested too deep$"):
+        read_job(str(path), {})
 
 
 def test_the_page_says_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from advisor.base.errors import UserError
 from advisor.lint.target import lint_target
 
 Found = list[tuple[str, str]]
@@ -31,6 +32,7 @@ def linted(tmp_path: Path, name: str, text: str) -> Found:
             [("ERROR", "activation_checkpoint.unknown_field")],
         ),
         ("[activation_checkpointing]\nmode = 'full'", [("ERROR", "unknown_section")]),
+        ("[job]\n[compile]\n[[activation_checkpoint]]", [("ERROR", "wrong_type")]),
         ("[activation_checkpoint]\nselective_ac_option = 2", [("ERROR", "selective_ac_option")]),
         ("[activation_checkpoint]\nselective_ac_option = '0'", [("ERROR", "selective_ac_option")]),
         (
@@ -63,6 +65,11 @@ def linted(tmp_path: Path, name: str, text: str) -> Found:
 )
 def test_torchtitan(tmp_path: Path, text: str, found: Found) -> None:
     assert linted(tmp_path, "t.toml", TITAN + text) == found
+
+
+def test_a_section_of_torchtitan_is_a_table(tmp_path: Path) -> None:
+    text = f"activation_checkpoint = 3\n{TITAN}"
+    assert linted(tmp_path, "t.toml", text) == [("ERROR", "wrong_type")]
 
 
 def test_degrees_of_torchtitan_make_up_the_gpus(tmp_path: Path) -> None:
@@ -119,11 +126,41 @@ def test_zero(tmp_path: Path, zero: dict[str, Any], found: Found) -> None:
             },
             [("ERROR", "activation_checkpointing.number_checkpoints")],
         ),
+        ({"bf16": 3}, [("ERROR", "wrong_type")]),
+        ({"zero_optimization": 3}, [("ERROR", "wrong_type")]),
         ({"train_batch_siz": 8}, [("WARNING", "unknown_key")]),
     ],
 )
 def test_deepspeed(tmp_path: Path, given: dict[str, Any], found: Found) -> None:
     assert linted(tmp_path, "d.json", json.dumps(ZERO | given)) == found
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "source"),
+    [
+        ("zero_optimization", "overlap_comm", "runtime/zero/config.py"),
+        ("bf16", "enabled", "runtime/precision_config.py"),
+        ("fp16", "enabled", "runtime/precision_config.py"),
+        ("activation_checkpointing", "profile", "runtime/activation_checkpointing/config.py"),
+    ],
+)
+def test_a_wrong_type_is_refused_where_deepspeed_reads_it(
+    tmp_path: Path, section: str, key: str, source: str
+) -> None:
+    path = tmp_path / "d.json"
+    path.write_text(json.dumps(ZERO | {section: {key: 3}}))
+    (finding,) = lint_target(str(path)).findings
+    assert (finding.rule, finding.source) == ("wrong_type", f"DeepSpeed 0.19.8 {source}")
+
+
+@pytest.mark.parametrize("text", ["[1, 2, 3]", "3", "null", '"x"', "{}"])
+def test_json_without_settings_is_nobodys(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="holds no setting of a framework"):
+        linted(tmp_path, "d.json", text)
+
+
+def test_broken_json_is_deepspeeds(tmp_path: Path) -> None:
+    assert ("WARNING", "json_syntax") in linted(tmp_path, "d.json", "{broken")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +229,11 @@ def test_accelerate(tmp_path: Path, fsdp: dict[str, Any], found: Found) -> None:
         ({"distributed_type": "fsdp2"}, [("ERROR", "distributed_type")]),
         ({"mixed_precision": "fp32"}, [("ERROR", "mixed_precision")]),
         ({"num_proceses": 8}, [("ERROR", "unknown_key")]),
+        ({"num_processes": "x"}, [("ERROR", "wrong_type")]),
+        ({"num_processes": 8}, []),
+        ({"fsdp_config": 3}, [("ERROR", "wrong_type")]),
+        ({"fsdp_config": {}}, []),
+        ({"deepspeed_config": "ds.json"}, [("ERROR", "wrong_type")]),
         ({"deepspeed_config": {"zero_stage": 4}}, [("ERROR", "zero_stage")]),
         (
             {"deepspeed_config": {"deepspeed_config_file": "d.json", "zero_stage": 3}},

@@ -75,7 +75,10 @@ def test_a_file_gets_plain_text_of_100_columns(colourful: pytest.MonkeyPatch) ->
     assert printed(BOLD, console) == "x\n"
 
 
-@pytest.mark.parametrize(("columns", "width"), [("40", 60), ("80", 80), ("110", 110), ("300", 120)])
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [("40", 60), ("80", 80), ("110", 110), ("300", 120), pytest.param("9" * 5000, 120, id="huge")],
+)
 def test_a_terminal_gets_its_own_width_within_reason(
     colourful: pytest.MonkeyPatch, columns: str, width: int
 ) -> None:

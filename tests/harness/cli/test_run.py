@@ -115,6 +115,11 @@ def test_without_the_extra_a_run_says_how_to_get_the_report(tmp_path: Path) -> N
         (["name=../x"], "name = ../x: must be the name of one folder"),
         (["device=cuda"], "device = cuda: no GPU is seen"),
         (["measure.steps=x"], "measure.steps = x: is not an integer"),
+        (
+            ["device=cpu", "job.seq_length=99999999999999"],
+            "job.seq_length = 99999999999999: a layer would ",
+        ),
+        (["~measure"], "override = ~measure: takes a key away"),
         (["-m", "measure.steps=1,2"], "-m: not a flag"),
     ],
 )
@@ -132,6 +137,19 @@ def test_a_wrong_request_is_one_line(
     assert line.startswith("harness run: ")
     assert says in line
     assert printed.out == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_slurm_without_submitit_is_refused_before_anything_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    assert cli.main(["run", "device=cpu", "launcher=slurm"]) == 2
+    assert capsys.readouterr().err == (
+        "harness run: launcher=slurm: needs submitit; "
+        "in the checkout run: pip install -e '.[harness,slurm]'\n"
+    )
     assert not (tmp_path / "runs").exists()
 
 

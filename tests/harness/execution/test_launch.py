@@ -34,6 +34,10 @@ def test_each_kind_has_its_runner(tmp_path: Path) -> None:
     assert type(runner_of(tmp_path, "launcher=torchrun")) is Runner
     assert type(runner_of(tmp_path, *NODES)) is Runner
     assert type(runner_of(tmp_path, *NODES, "launcher.node_rank=1")) is Follower
+
+
+def test_slurm_has_its_runner(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
     slurm = runner_of(tmp_path, "launcher=slurm", "launcher.partition=h100")
     assert isinstance(slurm, SlurmRunner)
     assert slurm.options.partition == "h100"

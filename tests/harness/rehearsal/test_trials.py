@@ -87,7 +87,8 @@ def test_experts_are_rehearsed_and_predicted_with_equal_shares() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*JOB, "stage=4"], "there are 4 stages"),
+        ([*JOB, "stage=4"], "there are 4 stages; write 0 to 3"),
+        ([*JOB, "layout=tp4_pp1", "stage=1"], "there is 1 stage; write 0"),
         (["model=llama3_70b", "gpus=24xH100"], "write e.g. layout="),
         ([*JOB, "layout=tp3_pp4"], "must divide"),
         ([*JOB, "device=tpu"], "must be one of fake, cuda, cpu, auto"),
