@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from advisor.api.answering import answer_to
 from advisor.base.errors import UserError
 from advisor.cli.arguments import COMMANDS, DEFAULT_TOP, Options, OutputFormat, parse
-from advisor.cli.outcome import FITS, NOTHING_FITS, WRONG, Outcome
+from advisor.cli.exit_codes import FITS, NOTHING_FITS, WRONG
+from advisor.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from advisor.answer.answer import Answer, RankedEvaluation

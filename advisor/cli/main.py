@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from advisor.cli.outcome import INTERRUPTED, WRONG
+from advisor.cli.exit_codes import INTERRUPTED, WRONG
 
 
 def command() -> int:

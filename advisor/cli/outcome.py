@@ -1,13 +1,8 @@
 """What a command comes to, before anything is printed."""
 
-from typing import Final
-
 from msgspec import Struct
 
-FITS: Final = 0
-NOTHING_FITS: Final = 1
-WRONG: Final = 2
-INTERRUPTED: Final = 130
+from advisor.cli.exit_codes import FITS
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -471,6 +471,20 @@ def test_interrupt_is_quiet(
     assert capsys.readouterr() == ("", "")
 
 
+def test_an_interrupt_while_the_rest_is_imported_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(name: str) -> object:
+        raise KeyboardInterrupt
+
+    module = ModuleType("advisor.cli.commands")
+    module.__getattr__ = interrupt  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "advisor.cli.commands", module)
+    assert cli.main(JOB) == 130
+    assert capsys.readouterr() == ("", "")
+    assert "msgspec" not in top_level("import sys, advisor.cli.main")
+
+
 def process(*args: str, **options: object) -> subprocess.Popen[str]:
     """A fresh `advise` process from another directory than the repository's."""
     root = Path(__file__).parents[3]
