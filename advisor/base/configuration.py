@@ -59,7 +59,7 @@ def config_folders(config_dir: Path | None = None) -> tuple[Path, ...]:
         return (Path("configs"), packaged_configs())
     if not os.path.isdir(config_dir):
         raise UserError("--config-dir", show_path(config_dir), "is not a folder")
-    return (config_dir, Path("configs"), packaged_configs())
+    return (Path(config_dir), Path("configs"), packaged_configs())
 
 
 def config_names(group: Group, config_dir: Path | None = None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Exit codes of `advise`. They load nothing: an interrupt while the rest is imported has its own."""
+"""Exit codes of `advise`. They load nothing: an interrupted import has its own."""
 
 from typing import Final
 

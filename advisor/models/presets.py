@@ -64,6 +64,9 @@ def load_model(source: ModelSource, config_dir: Path | None = None) -> ModelSpec
     if isinstance(source, ModelSpec):
         return source
     if isinstance(source, Mapping):
+        for key in source:
+            if not isinstance(key, str):
+                raise UserError("model", show(key), "is not a known key")
         document = Document(path=Path("model"), values=dict(source))
         return _read_preset(document, config_dir).spec
     if not isinstance(source, str | os.PathLike):

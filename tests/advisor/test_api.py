@@ -163,6 +163,7 @@ def test_keywords_mean_what_flags_mean(
         ({"top": 0}, "top = 0: must be at least 1"),
         ({"top": -1}, "top = -1: must be at least 1"),
         ({"top": "x"}, "top = x: must be an integer"),
+        ({"model": {3: 3}}, "model = 3: is not a known key"),
         ({"model": 3}, "model = 3: must be a name, a path, a ModelSpec or a mapping"),
         (
             {"overrides": {"model.num_layers": [1]}},
