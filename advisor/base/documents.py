@@ -82,7 +82,14 @@ def compose_yaml(text: str) -> yaml.Node | None:
     beyond the limits."""
     if _may_harm(text):
         _check_events(text)
-    return next(iter(yaml.compose_all(text, yaml.SafeLoader)), None)
+    try:
+        node = next(iter(yaml.compose_all(text, yaml.SafeLoader)), None)
+    except RecursionError:
+        _check_events(text)
+        raise
+    if node is not None:
+        _check_depth(node)
+    return node
 
 
 def read_json(source: Path | str, file: object = "text") -> dict[str, Any]:
@@ -262,6 +269,22 @@ def _check_events(text: str) -> None:
         opened.append((anchor, sum_so_far + size))
         if sum_so_far + size > MOST_EXPANDED:
             raise _marked(f"aliases make more than {MOST_EXPANDED:,} values of it", event)
+
+
+def _check_depth(node: yaml.Node) -> None:
+    """LimitError where composed nodes nest too deep, level by level."""
+    level = [node]
+    for _ in range(MOST_DEPTH + 1):
+        collections = [one for one in level if isinstance(one, yaml.CollectionNode)]
+        if not collections:
+            return
+        level = [
+            child
+            for one in collections
+            for item in one.value
+            for child in (item if isinstance(item, tuple) else (item,))
+        ]
+    raise _marked(_TOO_DEEP, level[0])
 
 
 def _marked(reason: str, event: Any) -> yaml.MarkedYAMLError:

@@ -29,3 +29,11 @@ LARGEST_FLOAT: Final = 1e100
 MOST_ARGUMENT: Final = 10_000
 """Characters of one KEY=VALUE of `harness`, but for a command's: Hydra's grammar takes a second for
 as many."""
+MOST_VALUE: Final = 100_000
+"""Characters of one value in a shell script, with one for each piece that it is put together of:
+`X=$X$X` doubles it. The longest lists of options have some 5,000."""
+MOST_COMMAND: Final = 1_000_000
+"""Characters of all words of one command, counted the same way."""
+MOST_STEPS: Final = 300_000
+"""Of following a shell script on all its ways: a word, 100 characters of a value, 10 variables that
+a command is given or two ways are compared by are one each. They take four seconds."""

@@ -67,8 +67,7 @@ def read_tree(content: Word, suffix: str) -> Tree | None:
 
 
 def _place_at(content: Word, line: int, column: int) -> Place:
-    lines = content.text.split("\n")
-    return content.place_at(sum(len(text) + 1 for text in lines[:line]) + column)
+    return content.place_at(content.offset_of(line, column))
 
 
 def _read_yaml(content: Word, name: str) -> Tree | None:

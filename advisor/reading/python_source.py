@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.base.errors import UserError
+from advisor.base.limits import MOST_DEPTH
 from advisor.reading.words import Place, Word
 
 _MOST_WAYS: Final = 24
@@ -95,6 +96,9 @@ def read_python(content: Word) -> PythonSource:
         raise UserError(
             "lint", file, "is no Python" + (f" in line {line}" if line else "")
         ) from None
+    except (RecursionError, MemoryError):  # Python's parser calls itself
+        raise _too_deep(file) from None
+    _check_depth(module, file)
     reader = _Reader(content)
     return PythonSource(
         file=file,
@@ -102,6 +106,21 @@ def read_python(content: Word) -> PythonSource:
         ways=tuple(reader.ways(module)),
         place=content.place,
     )
+
+
+def _too_deep(file: str, line: int | None = None) -> UserError:
+    at = f" in line {line}" if line else ""
+    return UserError("lint", file, f"nests deeper than {MOST_DEPTH} levels{at}")
+
+
+def _check_depth(module: ast.Module, file: str) -> None:
+    """UserError where a syntax tree nests deeper than whoever walks it may call itself."""
+    level: list[ast.AST] = [module]
+    for _ in range(MOST_DEPTH + 1):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        line = next((node.lineno for node in level if isinstance(node, ast.expr | ast.stmt)), None)
+        raise _too_deep(file, line)
 
 
 def _imports(module: ast.Module) -> Iterator[str]:

@@ -1,10 +1,16 @@
 """Text that knows where it was written: places, and words put together from pieces of a file."""
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+_RUN: Final = re.compile(r"\s+|\S+")
 
 
 class Place(Struct, frozen=True, order=True):
@@ -69,25 +75,46 @@ class Word(Struct, frozen=True, dict=True):
         """Whether it is the same for everybody who runs the script."""
         return all(piece.certain for piece in self.pieces) and not self.unknown
 
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Characters up to the end of each piece."""
+        return list(accumulate(len(piece.text) for piece in self.pieces))
+
+    @cached_property
+    def _newlines(self) -> list[int]:
+        return [match.start() for match in re.finditer("\n", self.text)]
+
+    def offset_of(self, line: int, column: int) -> int:
+        """Characters before a line and column of its text, both counted from 0."""
+        return (self._newlines[min(line, len(self._newlines)) - 1] + 1 if line else 0) + column
+
     def place_at(self, offset: int) -> Place:
         """Where the character at `offset` was written."""
-        for piece in self.pieces:
-            if offset < len(piece.text):
-                return piece.place.after(piece.text[:offset])
-            offset -= len(piece.text)
-        last = self.pieces[-1]
-        return last.place.after(last.text)
+        number = bisect_right(self._ends, offset)
+        if number == len(self.pieces):
+            last = self.pieces[-1]
+            return last.place.after(last.text)
+        piece = self.pieces[number]
+        start = self._ends[number] - len(piece.text)
+        first, behind = bisect_left(self._newlines, start), bisect_left(self._newlines, offset)
+        place = piece.place
+        if first == behind:
+            return Place(place.file, place.line, place.column + offset - start)
+        return Place(place.file, place.line + behind - first, offset - self._newlines[behind - 1])
 
     def part(self, start: int, stop: int | None = None) -> "Word":
         """The characters from `start` to `stop`, with their places."""
         stop = len(self.text) if stop is None else stop
-        found, offset = [], 0
-        for piece in self.pieces:
+        found = []
+        for number in range(bisect_right(self._ends, start), len(self.pieces)):
+            piece = self.pieces[number]
+            offset = self._ends[number] - len(piece.text)
+            if offset >= stop:
+                break
             first, last = max(start - offset, 0), min(stop - offset, len(piece.text))
             if first < last:
-                place = piece.place.after(piece.text[:first])
+                place = self.place_at(offset + first)
                 found.append(replace(piece, text=piece.text[first:last], place=place))
-            offset += len(piece.text)
         return Word(tuple(found) or (Piece(text="", place=self.place_at(start)),))
 
 
@@ -126,15 +153,11 @@ def _parts(piece: Piece) -> Iterator[Piece | None]:
     if not piece.splits:
         yield piece
         return
-    place, start, text = piece.place, 0, piece.text
-    while start < len(text):
-        space = text[start].isspace()
-        stop = start
-        while stop < len(text) and text[stop].isspace() == space:
-            stop += 1
-        part = text[start:stop]
-        if space:
+    place = piece.place
+    for run in _RUN.finditer(piece.text):
+        part = run[0]
+        if part.isspace():
             yield None
         else:
             yield Piece(text=part, place=place, unknown=piece.unknown, certain=piece.certain)
-        place, start = place.after(part), stop
+        place = place.after(part)

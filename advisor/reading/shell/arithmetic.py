@@ -35,7 +35,7 @@ def calculate(text: str, state: State) -> tuple[int, bool] | None:
     numbers = _NAME.sub(value, text).replace("/", "//").replace("////", "//")
     try:
         return _evaluate(ast.parse(numbers.strip(), mode="eval").body), certain
-    except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError):
+    except (SyntaxError, ValueError, ZeroDivisionError, KeyError, RecursionError, MemoryError):
         return None
 
 

@@ -1,8 +1,9 @@
 """Assignments of a shell script, with `export`, `declare` and `unset`."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from advisor.reading.shell.expansion import Expander, Source
+from advisor.reading.shell.expansion import Expander, Source, TooLongError, check_length
 from advisor.reading.shell.script import Command, Script, WrittenFile
 from advisor.reading.shell.state import UNKNOWN, State, Variable, appended, scalar
 from advisor.reading.words import Piece, Word
@@ -36,6 +37,18 @@ class Record(Protocol):
         """A function that is called."""
         ...
 
+    def spend(self, words: Iterable[Word], steps: int = 0) -> None:
+        """Count what was followed; UserError beyond the limit."""
+        ...
+
+    def enter(self) -> bool:
+        """Whether a statement within the others may be followed; if so, `leave` it after."""
+        ...
+
+    def leave(self) -> None:
+        """Behind a statement."""
+        ...
+
     def assigned(self, name: str, variable: Variable) -> None:
         """A variable that is set."""
         ...
@@ -61,9 +74,15 @@ class Assignments:
         if name_node.type == "subscript":
             state.set(name, UNKNOWN)
             return
-        variable = self._value(value, state, node)
-        if any(child.type == "+=" for child in node.children):
-            variable = appended(state.variables.get(name), variable)
+        try:
+            variable = self._value(value, state, node)
+            if any(child.type == "+=" for child in node.children):
+                variable = appended(state.variables.get(name), variable)
+                check_length(variable)
+        except TooLongError as error:
+            self.reading.note(f"{name} {error}", self.source, node)
+            variable = UNKNOWN
+        self.reading.spend(variable.values or ())
         if value is not None:
             self.reading.uses(self.source.text(value))
         state.set(name, variable, export=export or name in state.exported)
@@ -74,7 +93,9 @@ class Assignments:
         if value is None:
             return scalar([Piece(text="", place=self.source.place(node))])
         if value.type == "array":
-            return Variable(values=tuple(expander.words(value.named_children)), array=True)
+            array = Variable(values=tuple(expander.words(value.named_children)), array=True)
+            check_length(array)
+            return array
         return scalar(expander.scalar(value))
 
     def declare(self, node: "Node", state: State) -> None:

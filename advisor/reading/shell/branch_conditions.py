@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from advisor.base.numbers import whole
 from advisor.reading.shell.expansion import Expander
 from advisor.reading.shell.state import UNKNOWN, State, scalar
 from advisor.reading.words import Piece, Word
@@ -115,8 +116,9 @@ def _compare(left: str, sign: str, right: str) -> bool | None:
         return fnmatchcase(left, right)
     if sign == "!=":
         return not fnmatchcase(left, right)
-    if sign in _NUMBERS and left.strip().isdigit() and right.strip().isdigit():
-        return _NUMBERS[sign](int(left), int(right))
+    one, other = whole(left.strip()), whole(right.strip())
+    if sign in _NUMBERS and one is not None and other is not None:
+        return _NUMBERS[sign](one, other)
     return None
 
 

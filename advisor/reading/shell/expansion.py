@@ -1,11 +1,14 @@
 """Words of a shell text: quotes, variables with their defaults, arrays and arithmetic."""
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from advisor.base.limits import MOST_COMMAND, MOST_VALUE
+from advisor.base.numbers import whole
 from advisor.reading.shell.arithmetic import calculate
 from advisor.reading.shell.state import State, Variable, scalar
 from advisor.reading.words import Piece, Place, Word, split_words
@@ -19,6 +22,26 @@ _PARAMETER: Final = re.compile(
 _OPERATOR: Final = re.compile(r":?[-=+?]")
 _ESCAPED_IN_QUOTES: Final = '$`"\\'
 _ALL: Final = ("[@]", "[*]")
+_CONTINUED: Final = re.compile(rb"[\x80-\xbf]")
+"""Bytes of UTF-8 that begin no character."""
+
+
+class TooLongError(ValueError):
+    """A value, or the words of a command, beyond what is followed."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"is longer than {most:,} characters: not followed")
+
+
+def bounded(pieces: Iterable[Piece | None], most: int = MOST_VALUE) -> Iterator[Piece | None]:
+    """The same pieces; TooLongError beyond `most` characters. Where a piece ends counts for one:
+    empty pieces double as well as characters do."""
+    size = 0
+    for piece in pieces:
+        size += 1 + len(piece.text) if piece is not None else 1
+        if size > most:
+            raise TooLongError(most)
+        yield piece
 
 
 class Source:
@@ -27,7 +50,7 @@ class Source:
     def __init__(self, content: Word) -> None:
         self.content = content
         self._bytes = content.text.encode()
-        self._ascii = len(self._bytes) == len(content.text)
+        self._continued = [match.start() for match in _CONTINUED.finditer(self._bytes)]
 
     def text(self, node: "Node") -> str:
         """What stands in the script."""
@@ -43,11 +66,17 @@ class Source:
 
     def offset(self, byte: int) -> int:
         """Characters before a byte."""
-        return byte if self._ascii else len(self._bytes[:byte].decode())
+        return byte - bisect_left(self._continued, byte)
 
     def pieces(self, start: int, stop: int) -> tuple[Piece, ...]:
         """Characters between two bytes, with their places."""
         return self.content.part(self.offset(start), self.offset(stop)).pieces
+
+
+def check_length(variable: Variable) -> None:
+    """TooLongError where a variable holds more than is followed."""
+    for _ in bounded(piece for value in variable.values or () for piece in value.pieces):
+        pass
 
 
 class Expander:
@@ -59,10 +88,12 @@ class Expander:
 
     def words(self, nodes: Sequence["Node"]) -> list[Word]:
         """The words that `nodes` become; none of a variable that is empty, several of an array."""
-        pieces: list[Piece | None] = []
+        return list(split_words(bounded(self._ended(nodes), MOST_COMMAND)))
+
+    def _ended(self, nodes: Sequence["Node"]) -> Iterator[Piece | None]:
         for node in nodes:
-            pieces += [*self.pieces(node), None]
-        return list(split_words(pieces))
+            yield from self.pieces(node)
+            yield None
 
     def scalar(self, node: "Node") -> tuple[Piece, ...]:
         """What a node becomes where nothing splits, as behind `X=`."""
@@ -72,7 +103,7 @@ class Expander:
     def _joined(self, node: "Node") -> Iterator[Piece]:
         """The pieces of a node, a space where one word would end."""
         between = False
-        for piece in self.pieces(node):
+        for piece in bounded(self.pieces(node)):
             if piece is None:
                 between = True
                 continue
@@ -203,7 +234,7 @@ class Expander:
         `:=` makes it the variable's value."""
         pieces = [
             replace(piece, certain=piece.certain and given) if piece is not None else None
-            for piece in self._default(node, len(rest) - len(operator), quoted=quoted)
+            for piece in bounded(self._default(node, len(rest) - len(operator), quoted=quoted))
         ]
         if "=" in operator:
             whole = [piece for piece in pieces if piece is not None]
@@ -290,8 +321,8 @@ def _elements(variable: Variable, index: str) -> Sequence[Word]:
     values = variable.values or ()
     if index in _ALL or not variable.array:
         return values
-    number = index.strip("[]") or "0"
-    return values[int(number) : int(number) + 1] if number.isdigit() else ()
+    number = whole(index.strip("[]") or "0")
+    return values[number : number + 1] if number is not None else ()
 
 
 def _spread(values: Sequence[Word], *, quoted: bool) -> Iterator[Piece | None]:

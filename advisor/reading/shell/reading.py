@@ -1,15 +1,17 @@
 """Reads a shell script into its commands, the files that it writes, and what stays unknown."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from advisor.base.errors import UserError
+from advisor.base.limits import MOST_DEPTH, MOST_STEPS
 from advisor.reading.shell.expansion import Source
 from advisor.reading.shell.script import Command, Note, Script, WrittenFile
 from advisor.reading.shell.state import State, Variable
-from advisor.reading.shell.syntax import assigned_in, first_error, parsed
+from advisor.reading.shell.syntax import TOO_DEEP, assigned_in, first_error, parsed, too_deep
 from advisor.reading.shell.walk import Walk
 from advisor.reading.words import Piece, Place, Word, split_words, word
 
@@ -28,7 +30,7 @@ def read_shell(text: str, file: str) -> Script:
 
 def read(content: Word) -> Script:
     """Every command of a script, each as it is run on each way through it."""
-    reading = Reading()
+    reading = Reading(content.place.file)
     states = reading.text(content, [State()])
     reading.uncalled_functions(states)
     reading.fragments(states)
@@ -38,8 +40,11 @@ def read(content: Word) -> Script:
 class Reading:
     """The commands found so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        self._file = file
         self.script = Script()
+        self._steps = self._depth = 0
+        self._noted: set[Note] = set()
         self._seen: dict[object, int] = {}
         self._called: set[str] = set()
         self._assigned: dict[str, list[Variable]] = {}
@@ -56,7 +61,30 @@ class Reading:
             self._note(
                 "the text is no complete shell here; what follows is read as far as it goes", place
             )
-        return Walk(self, source).statements(tree.root_node.children, states)
+        read = []
+        for node in tree.root_node.children:
+            if too_deep(node):
+                self.note(TOO_DEEP, source, node)
+            else:
+                read.append(node)
+        return Walk(self, source).statements(read, states)
+
+    def spend(self, words: Iterable[Word], steps: int = 0) -> None:
+        """Count the steps of following a script; UserError beyond the limit."""
+        self._steps += steps + sum(len(w.pieces) + len(w.text) // 100 for w in words)
+        if self._steps > MOST_STEPS:
+            reason = f"takes more than {MOST_STEPS:,} steps to follow on all its ways"
+            raise UserError("lint", self._file, reason, "give the command that trains alone")
+
+    def enter(self) -> bool:
+        """Whether a statement within the others may be followed; if so, `leave` it after."""
+        deeper = self._depth < MOST_DEPTH
+        self._depth += deeper
+        return deeper
+
+    def leave(self) -> None:
+        """Behind a statement."""
+        self._depth -= 1
 
     def add(self, command: Command) -> None:
         """Keep a command; found again with the same words, it depends only on what both share."""
@@ -79,7 +107,8 @@ class Reading:
 
     def _note(self, text: str, place: Place) -> None:
         note = Note(text, place)
-        if note not in self.script.notes:
+        if note not in self._noted:
+            self._noted.add(note)
             self.script.notes.append(note)
 
     def note(self, text: str, source: Source, node: "Node") -> None:
@@ -107,13 +136,13 @@ class Reading:
 
     def fragments(self, states: Sequence[State]) -> None:
         """Lists of options that no command of the script uses: another file runs them."""
+        environment = states[0].environment() if states else {}
         for name, variables in self._assigned.items():
             if name in self._used:
                 continue
             for variable in variables:
                 words = _as_words(variable)
                 if any(w.text.startswith("--") for w in words):
-                    environment = states[0].environment() if states else {}
                     self.add(Command(words=words, place=words[0].place, environment=environment))
 
 

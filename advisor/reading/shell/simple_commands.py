@@ -3,8 +3,9 @@
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
+from advisor.base.limits import MOST_COMMAND
 from advisor.reading.shell.assignments import Assignments
-from advisor.reading.shell.expansion import Expander
+from advisor.reading.shell.expansion import Expander, bounded, check_length
 from advisor.reading.shell.script import Command, WrittenFile
 from advisor.reading.shell.state import (
     UNKNOWN,
@@ -63,14 +64,18 @@ class Commands(Assignments):
     def _document(self, node: "Node", body: "Node | None", document: "Node", state: State) -> None:
         """A here-document: a file that is written, a variable that is read, or a script."""
         expander = Expander(self.source, state)
-        content = Word(tuple(expander.heredoc(document)))
+        pieces = bounded(expander.heredoc(document), MOST_COMMAND)
+        content = Word(tuple(piece for piece in pieces if piece is not None))
+        self.reading.spend([content])
         if not content.pieces or not content.text.strip():
             return
         words = expander.words(body.children) if body is not None and body.type == "command" else []
         texts = [w.text for w in words]
         program = texts[0] if texts else ""
         if program == "read" and len(texts) > 1:
-            state.set(texts[-1], scalar(content.pieces))
+            variable = scalar(content.pieces)
+            check_length(variable)
+            state.set(texts[-1], variable)
             self.reading.uses("$" + texts[-1])
             return
         if reads_script(texts):
@@ -108,6 +113,7 @@ class Commands(Assignments):
         ]
         self.reading.uses(self.source.text(node))
         words = expander.words(nodes)
+        self.reading.spend(words, len(own) // 10)
         if not words:
             return [state]
         return self._run(words, own, state, node)
@@ -126,6 +132,7 @@ class Commands(Assignments):
         if program in state.functions and state.depth < _DEEPEST:
             return self._call(words, state)
         if program == "shift":
+            self.reading.spend((), len(positional(state)))
             shift(state, words[1:])
             return [state]
         if program in ("set", "getopts", "read"):

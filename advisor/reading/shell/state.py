@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from advisor.base.numbers import whole
 from advisor.reading.words import Piece, Word
 
 Values = tuple[Word, ...]
@@ -144,7 +145,8 @@ def set_positional(state: State, words: Sequence[Word]) -> None:
 def shift(state: State, words: Sequence[Word]) -> None:
     """`shift 2`; of a script's own parameters nothing is known before or behind it."""
     known = state.variables.get("@")
-    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    given = whole(words[0].text) if words else None
+    count = 1 if given is None else given
     for name in positional(state):
         del state.variables[name]
     if known is not None and known.values is not None:

@@ -4,11 +4,13 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from advisor.base.limits import MOST_DEPTH
 from advisor.reading.shell.expansion import Source
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Tree
 
+TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
@@ -33,25 +35,41 @@ def _without_comments(text: str) -> str:
 
 def first_error(node: "Node") -> "Node":
     """The first node that is no shell."""
-    for child in node.children:
-        if child.type == "ERROR" or child.is_missing:
-            return child
-        if child.has_error:
-            return first_error(child)
-    return node
+    while True:
+        for child in node.children:
+            if child.type == "ERROR" or child.is_missing:
+                return child
+            if child.has_error:
+                node = child
+                break
+        else:
+            return node
+
+
+def too_deep(node: "Node") -> bool:
+    """Whether more levels lie below a node than whoever walks it may call itself."""
+    cursor = node.walk()
+    while cursor.depth <= MOST_DEPTH:
+        if cursor.goto_first_child():
+            continue
+        while not cursor.goto_next_sibling():
+            if not cursor.goto_parent():
+                return False
+    return True
 
 
 def arms(node: "Node") -> list[tuple[list["Node"], list["Node"]]]:
     """Conditions and body of an if, of each elif, and of the else, which has no condition."""
     conditions = node.children_by_field_name("condition")
     conditions = [c for c in conditions if c.is_named]
+    known = {c.id for c in conditions}
     last = conditions[-1].end_byte if conditions else node.start_byte
     body = [
         c
         for c in node.named_children
         if c.start_byte >= last
         and c.type not in ("elif_clause", "else_clause")
-        and c not in conditions
+        and c.id not in known
     ]
     arms = [(conditions, body)]
     for clause in node.named_children:
@@ -71,11 +89,12 @@ def _elif(clause: "Node") -> tuple[list["Node"], list["Node"]]:
 
 def assigned_in(node: "Node", source: Source) -> set[str]:
     """Names of the variables that a node assigns somewhere."""
-    found = set()
-    if node.type == "variable_assignment":
-        name = node.child_by_field_name("name")
-        if name is not None:
-            found.add(source.text(name))
-    for child in node.children:
-        found |= assigned_in(child, source)
+    found, waiting = set(), [node]
+    while waiting:
+        node = waiting.pop()
+        if node.type == "variable_assignment":
+            name = node.child_by_field_name("name")
+            if name is not None:
+                found.add(source.text(name))
+        waiting += node.children
     return found

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from advisor.reading.shell.branch_conditions import Verdict, assume, is_test, judge
-from advisor.reading.shell.expansion import Expander
+from advisor.reading.shell.expansion import Expander, TooLongError
 from advisor.reading.shell.simple_commands import Commands
 from advisor.reading.shell.state import (
     UNKNOWN,
@@ -21,7 +21,7 @@ from advisor.reading.shell.state import (
     joined,
     scalar,
 )
-from advisor.reading.shell.syntax import arms, assigned_in
+from advisor.reading.shell.syntax import TOO_DEEP, arms, assigned_in
 from advisor.reading.words import Piece, split_words, word
 
 if TYPE_CHECKING:
@@ -46,7 +46,25 @@ class Walk(Commands):
         return states
 
     def statement(self, node: "Node", states: list[State]) -> list[State]:
-        """One statement in all states."""
+        """One statement in all states; a note in its place where it is too long or too deep."""
+        known = sum(len(state.variables) + len(state.assumed) for state in states)
+        self.reading.spend((), len(states) + known // 100)
+        if not self.reading.enter():
+            self.reading.note(TOO_DEEP, self.source, node)
+            return states
+        try:
+            return self._follow(node, states)
+        except TooLongError as error:
+            self.reading.note(f"{self._shown(node)} {error}", self.source, node)
+            return states
+        finally:
+            self.reading.leave()
+
+    def _shown(self, node: "Node") -> str:
+        """How a statement begins."""
+        return self.source.text(node).split("\n")[0][:40]
+
+    def _follow(self, node: "Node", states: list[State]) -> list[State]:
         match node.type:
             case "comment":
                 self._directive(node, states[0])
@@ -93,6 +111,9 @@ class Walk(Commands):
     def _bounded(self, states: list[State], before: State) -> list[State]:
         """At most so many ways: beyond that, those that differ are no longer told apart."""
         running = [state for state in states if not state.ended]
+        if len(running) < 2:
+            return running
+        self.reading.spend((), sum(len(w.variables) + len(w.assumed) for w in running) // 10)
         distinct: dict[object, State] = {}
         for state in running:
             values = tuple(sorted((n, fingerprint(v)) for n, v in state.variables.items()))
@@ -150,11 +171,7 @@ class Walk(Commands):
             if known is not None and not any(fnmatchcase(known, text) for text in texts):
                 continue
             way = self._assume_pattern(state, subject, patterns, texts, known is None)
-            body = [
-                c
-                for c in item.named_children
-                if c not in patterns and c.start_byte > patterns[-1].end_byte
-            ]
+            body = [c for c in item.named_children if c.start_byte > patterns[-1].end_byte]
             results += self.statements(body, [way])
             matched = matched or "*" in texts or known is not None
             if known is not None:
