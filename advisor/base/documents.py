@@ -137,9 +137,17 @@ def read_json_lines(path: Path, *, skip_broken: bool = False) -> tuple[dict[str,
 
 def read_toml(source: Path | str, file: object = "text") -> dict[str, Any]:
     """The table in a file, or in a text that is called `file`."""
+    text, file = _text_of(source, file, MOST_CONFIG_BYTES)
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise _not_valid("TOML", file, str(error)) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table in a text; ValueError that says why there is none."""
     import tomllib
 
-    text, file = _text_of(source, file, MOST_CONFIG_BYTES)
     try:
         if max(piece.count(".") for piece in _BETWEEN_KEYS.split(text)) > MOST_DEPTH:
             raise _RefusedError(_TOO_DEEP)  # tomllib takes the square of a dotted key's length
@@ -147,14 +155,13 @@ def read_toml(source: Path | str, file: object = "text") -> dict[str, Any]:
         if _too_deep(values):
             raise _RefusedError(_TOO_DEEP)
     except RecursionError:
-        raise _not_valid("TOML", file, _TOO_DEEP) from None
-    except (tomllib.TOMLDecodeError, _RefusedError) as error:
-        raise _not_valid("TOML", file, str(error)) from None
+        raise _RefusedError(_TOO_DEEP) from None
+    except (tomllib.TOMLDecodeError, _RefusedError):
+        raise
     except (ValueError, ArithmeticError) as error:  # Python's own limit of an integer's digits
-        reason = _TOO_LONG if "digits" in str(error) else str(error)
-        raise _not_valid("TOML", file, reason) from None
+        raise _RefusedError(_TOO_LONG if "digits" in str(error) else str(error)) from None
     if any(isinstance(one, int) and abs(one) >= 10**MOST_DIGITS for one in _scalars(values)):
-        raise _not_valid("TOML", file, _TOO_LONG)
+        raise _RefusedError(_TOO_LONG)
     return values
 
 
@@ -287,8 +294,12 @@ def _check_depth(node: yaml.Node) -> None:
     raise _marked(_TOO_DEEP, level[0])
 
 
-def _marked(reason: str, event: Any) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=reason, problem_mark=event.start_mark)
+class LimitError(yaml.MarkedYAMLError):
+    """A YAML text beyond the limits, or with what is refused here."""
+
+
+def _marked(reason: str, event: Any) -> LimitError:
+    return LimitError(problem=reason, problem_mark=event.start_mark)
 
 
 class ForeignLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

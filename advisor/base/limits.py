@@ -34,6 +34,8 @@ MOST_VALUE: Final = 100_000
 `X=$X$X` doubles it. The longest lists of options have some 5,000."""
 MOST_COMMAND: Final = 1_000_000
 """Characters of all words of one command, counted the same way."""
+MOST_HELD: Final = 10_000
+"""Values in one list or mapping of a Python file: `x = [x, x]` doubles them."""
 MOST_STEPS: Final = 300_000
 """Of following a shell script on all its ways: a word, 100 characters of a value, 10 variables that
 a command is given or two ways are compared by are one each. They take four seconds."""

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
+from advisor.base.fields import show_path
+from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
 from advisor.reading.command_options import num_gpus
 from advisor.reading.document_tree import read_tree
@@ -85,11 +87,12 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     name, documents, script = _documents(target)
     found = list(islice(_asked(documents, script), _MOST))
     if not found:
+        unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
         raise UserError(
             "lint",
             name,
             "holds no setting of a framework that is known here",
-            "give flags, a launch script or a configuration file",
+            "give flags, a launch script or a configuration file" + unread,
         )
     notes = (*script.notes, *(note for _, c in found for note in c.notes))
     unique = tuple(dict.fromkeys(notes))
@@ -112,14 +115,22 @@ def _asked(
 
 
 def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
+    try:
+        return _read_documents(target)
+    except (RecursionError, MemoryError):
+        name = show_path(target) if isinstance(target, str) else COMMAND_LINE
+        raise UserError("lint", name, "is nested deeper than can be followed") from None
+
+
+def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
     words = [target] if isinstance(target, str) else list(target)
     if len(words) != 1:
         return COMMAND_LINE, [_command(words)], Script()
     text = words[0]
     if len(text) < 4096 and "\n" not in text and os.path.exists(text):
-        return text, *_file(Path(text))
+        return show_path(text), *_file(Path(text))
     if "=" not in text and not text.lstrip().startswith("-") and not {" ", "\n"} & set(text):
-        raise UserError("lint", text, "is no file and holds no flags")
+        raise UserError("lint", show_path(text), "is no file and holds no flags")
     return COMMAND_LINE, *_shell(text, COMMAND_LINE)
 
 
@@ -133,14 +144,13 @@ def _command(texts: Sequence[str]) -> Command:
 
 
 def _file(path: Path) -> tuple[list[Document], Script]:
-    text = read_text(path)
     if path.suffix in _TREES or path.suffix == ".py":
-        content = word(text, Place(str(path), 1, 1))
+        content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
         document = _document(content, path.suffix)
         if document is None:
-            raise UserError("lint", path, "holds no mapping of settings")
+            raise UserError("lint", show_path(path), "holds no mapping of settings")
         return [document], Script()
-    documents, script = _shell(text, str(path))
+    documents, script = _shell(read_text(path), show_path(path))
     return [*documents, *_named_files(script, path.parent)], script
 
 
@@ -154,10 +164,10 @@ def _named_files(script: Script, folder: Path) -> Iterator[Document]:
         if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
             continue
         try:
-            content = word(read_text(path), Place(str(path), 1, 1))
+            content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
             document = _document(content, path.suffix)
         except UserError as error:
-            script.notes.append(Note(f"is not read: {error}", Place(str(path), 1, 1)))
+            script.notes.append(Note(f"is not read: {error}", Place(show_path(path), 1, 1)))
             continue
         if document is not None:
             yield document

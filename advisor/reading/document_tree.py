@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,7 +9,7 @@ import yaml
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from advisor.base.documents import ForeignLoader, compose_yaml
+from advisor.base.documents import ForeignLoader, LimitError, compose_yaml, parse_toml
 from advisor.base.errors import UserError
 from advisor.reading.words import Place, Word
 
@@ -77,7 +76,8 @@ def _read_yaml(content: Word, name: str) -> Tree | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         at = f" in line {_place_at(content, mark.line, mark.column).line}" if mark else ""
-        raise UserError("lint", content.place.file, f"is no {name.upper()}{at}") from None
+        reason = f"{error.problem}" if isinstance(error, LimitError) else f"is no {name.upper()}"
+        raise UserError("lint", content.place.file, reason + at) from None
     if not isinstance(node, yaml.MappingNode):
         return None
     places: dict[Path, Place] = {}
@@ -158,12 +158,9 @@ def _numbers(value: Any) -> Any:
 
 def _read_toml(content: Word) -> Tree:
     try:
-        values = tomllib.loads(content.text)
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(content.text)
+    except ValueError as error:
         raise UserError("lint", content.place.file, f"is no TOML: {error}") from None
-    except (ValueError, RecursionError):  # thousands of digits or brackets
-        reason = "is no TOML: a number too long, or nested too deep"
-        raise UserError("lint", content.place.file, reason) from None
     places: dict[Path, Place] = {}
     section: Path = ()
     for number, line in enumerate(content.text.split("\n")):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from advisor.base.errors import UserError
-from advisor.base.limits import MOST_DEPTH
+from advisor.base.limits import LARGEST, MOST_DEPTH, MOST_HELD, MOST_STEPS
 from advisor.reading.words import Place, Word
 
 _MOST_WAYS: Final = 24
@@ -116,10 +116,11 @@ def _too_deep(file: str, line: int | None = None) -> UserError:
 def _check_depth(module: ast.Module, file: str) -> None:
     """UserError where a syntax tree nests deeper than whoever walks it may call itself."""
     level: list[ast.AST] = [module]
+    line = None
     for _ in range(MOST_DEPTH + 1):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
+        line = next((n.lineno for n in level if isinstance(n, ast.expr | ast.stmt)), line)
     if level:
-        line = next((node.lineno for node in level if isinstance(node, ast.expr | ast.stmt)), None)
         raise _too_deep(file, line)
 
 
@@ -140,12 +141,47 @@ def _holds_unknown(value: Any) -> bool:
     return isinstance(value, Unknown)
 
 
+def _size(value: Any) -> int:
+    """Values that a value holds, more than `MOST_HELD` where they nest too deep."""
+    level, size = [value], 0
+    for _ in range(MOST_DEPTH):
+        size += len(level)
+        inner = [v for v in level if isinstance(v, dict | list)]
+        if not inner or size > MOST_HELD:
+            return size
+        level = []
+        for one in inner:
+            level += one.values() if isinstance(one, dict) else one
+            if len(level) > MOST_HELD:
+                break
+    return MOST_HELD + 1
+
+
 class _Reader:
     def __init__(self, content: Word) -> None:
         self.content = content
+        self._steps = 0
+        self._texts: dict[ast.AST, str] = {}
         self._lines = [0]
         for line in content.text.split("\n"):
             self._lines.append(self._lines[-1] + len(line) + 1)
+
+    def _spend(self, steps: int) -> None:
+        """Count the steps of following a module; UserError beyond the limit."""
+        self._steps += steps
+        if self._steps > MOST_STEPS:
+            reason = f"takes more than {MOST_STEPS:,} steps to follow on all its ways"
+            raise UserError("lint", self.content.place.file, reason, "give the configuration alone")
+
+    def _text(self, node: ast.AST) -> str:
+        if node not in self._texts:
+            self._texts[node] = ast.unparse(node)
+            self._spend(len(self._texts[node]) // 10)
+        return self._texts[node]
+
+    def _copied(self, way: Way) -> Way:
+        self._spend((len(way.names) + len(way.assigned) + len(way.calls) + len(way.branch)) // 50)
+        return way.copy()
 
     def place(self, node: ast.AST) -> Place:
         """Where a node begins."""
@@ -160,6 +196,7 @@ class _Reader:
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 way = Way(name=node.name, place=self.place(node), names=dict(names))
+                self._spend(len(names) // 50)
                 self._defaults(node.args, way)
                 yield from self._block(node.body, [way])
 
@@ -185,6 +222,7 @@ class _Reader:
         return ways
 
     def _statement(self, node: ast.stmt, way: Way) -> list[Way]:
+        self._spend(1)
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import():
                 return [way]
@@ -209,20 +247,24 @@ class _Reader:
     def _if(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], way: Way
     ) -> list[Way]:
-        if ast.unparse(test).startswith("__name__"):
+        if self._text(test).startswith("__name__"):
             return self._block(body, [way])
         known = self._value(test, way)
         names = {inner.id for inner in ast.walk(test) if isinstance(inner, ast.Name)}
         if isinstance(known, bool) and not names & way.parameters:
             return self._block(body if known else orelse, [way])
         self._visit(test, way)
-        other = way.copy()
-        text = ast.unparse(test)
+        other = self._copied(way)
+        text = self._text(test)
         way.branch, other.branch = (*way.branch, text), (*other.branch, f"not {text}")
         return self._block(body, [way]) + self._block(orelse, [other])
 
     def _assign(self, target: ast.expr, value: ast.expr, way: Way) -> None:
         found = self._value(value, way)
+        size = _size(found)
+        self._spend(size // 10)
+        if size > MOST_HELD:
+            found = Unknown(self._text(value))
         if isinstance(target, ast.Name):
             way.names[target.id] = found
         name = _dotted(target)
@@ -252,7 +294,7 @@ class _Reader:
             for argument in node.args
         )
         return Call(
-            name=_dotted(node.func) or ast.unparse(node.func),
+            name=_dotted(node.func) or self._text(node.func),
             keywords=keywords,
             place=self.place(node),
             positional=positional,
@@ -278,22 +320,22 @@ class _Reader:
                 return {k.arg: self._value(k.value, way) for k in keywords if k.arg is not None}
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 number = self._value(operand, way)
-                return -number if isinstance(number, int | float) else Unknown(ast.unparse(node))
+                return -number if isinstance(number, int | float) else Unknown(self._text(node))
             case ast.BinOp(left=left, op=op, right=right):
                 return self._calculated(node, self._value(left, way), op, self._value(right, way))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 truth = self._value(operand, way)
-                return not truth if isinstance(truth, bool) else Unknown(ast.unparse(node))
+                return not truth if isinstance(truth, bool) else Unknown(self._text(node))
             case ast.Attribute(value=ast.Name(), attr=attr) if attr in (
                 "bfloat16",
                 "float16",
                 "float32",
             ):
                 return attr
-        return Unknown(ast.unparse(node))
+        return Unknown(self._text(node))
 
     def _calculated(self, node: ast.expr, left: Any, op: ast.operator, right: Any) -> Any:
-        if isinstance(left, int) and isinstance(right, int):
+        if _computable(left) and _computable(right):
             match op:
                 case ast.Mult():
                     return left * right
@@ -303,7 +345,11 @@ class _Reader:
                     return left - right
                 case ast.FloorDiv() if right:
                     return left // right
-        return Unknown(ast.unparse(node))
+        return Unknown(self._text(node))
+
+
+def _computable(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) <= LARGEST
 
 
 def _dotted(node: ast.expr) -> str:

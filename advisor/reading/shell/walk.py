@@ -48,7 +48,7 @@ class Walk(Commands):
     def statement(self, node: "Node", states: list[State]) -> list[State]:
         """One statement in all states; a note in its place where it is too long or too deep."""
         known = sum(len(state.variables) + len(state.assumed) for state in states)
-        self.reading.spend((), len(states) + known // 100)
+        self.reading.spend((), len(states) + known // 1000)
         if not self.reading.enter():
             self.reading.note(TOO_DEEP, self.source, node)
             return states
