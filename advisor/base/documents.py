@@ -13,6 +13,7 @@ import yaml
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
+from advisor.base.files import refuse_endless
 from advisor.base.limits import (
     MOST_CONFIG_BYTES,
     MOST_DEPTH,
@@ -36,6 +37,7 @@ class _RefusedError(ValueError):
 def read_text(path: Path, most: int = MOST_TEXT_BYTES) -> str:
     """The text of a file of at most `most` bytes: UTF-8, or UTF-16 that says so, as PowerShell
     redirects it."""
+    refuse_endless(path, "file")
     try:
         with open(path, "rb") as file:
             data = file.read(most + 1)

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.files import refuse_endless
 
 LINE_CHARACTERS: Final = 1 << 14
 """A longer line is no framework's: progress bars, a dump of tensors, garbage."""
@@ -88,6 +89,7 @@ def opened(source: Path | str) -> Iterator[io.BufferedReader]:
         elif source == STDIN:
             yield _buffered(sys.stdin.buffer)
         else:
+            refuse_endless(source, "LOG")
             with open(source, "rb") as file:
                 yield file
     except OSError as error:

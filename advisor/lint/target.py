@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
-from advisor.base.fields import show_path
+from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
 from advisor.reading.command_options import num_gpus
@@ -118,7 +118,7 @@ def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script
     try:
         return _read_documents(target)
     except (RecursionError, MemoryError):
-        name = show_path(target) if isinstance(target, str) else COMMAND_LINE
+        name = show(target) if isinstance(target, str) else COMMAND_LINE
         raise UserError("lint", name, "is nested deeper than can be followed") from None
 
 
