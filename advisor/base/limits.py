@@ -32,8 +32,9 @@ as many."""
 MOST_VALUE: Final = 100_000
 """Characters of one value in a shell script, with one for each piece that it is put together of:
 `X=$X$X` doubles it. The longest lists of options have some 5,000."""
-MOST_COMMAND: Final = 1_000_000
-"""Characters of all words of one command, counted the same way."""
+MOST_COMMAND: Final = 200_000
+"""Characters of all words of one command, counted the same way. As many unknown options are
+compared with the known ones in two seconds."""
 MOST_HELD: Final = 10_000
 """Values in one list or mapping of a Python file: `x = [x, x]` doubles them."""
 MOST_STEPS: Final = 300_000

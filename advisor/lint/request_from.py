@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
+from advisor.base.fields import show_path
 from advisor.lint.target import read_target
 from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
 from advisor.request.request import Request
@@ -35,6 +36,7 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     """
     match = _NUMBERED.fullmatch(target)
     name, number = (match[1], int(match[2])) if match else (target, None)
+    shown = show_path(name)
     try:
         jobs = _jobs(read_target(name).configurations)
     except UserError as error:  # which calls it a file, or what is linted
@@ -42,14 +44,15 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
     if number is None and len(jobs) > 1:
         raise UserError(
             _FLAG,
-            name,
+            shown,
             f"holds {len(jobs)} jobs: {'; '.join(_described(jobs))}",
-            f"choose one, e.g. {_FLAG} {name}#1",
+            f"choose one, e.g. {_FLAG} {shown}#1",
         )
     if number is not None and not 1 <= number <= len(jobs):
         nearest = min(max(number, 1), len(jobs))
         jobs_held = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        raise UserError(_FLAG, target, f"holds {jobs_held}", f"nearest: {name}#{nearest}")
+        where = f"nearest: {shown}#{nearest}"
+        raise UserError(_FLAG, show_path(target), f"holds {jobs_held}", where)
     configuration = jobs[(number or 1) - 1]
     return ReadJob(request=request_from(configuration, given), configuration=configuration)
 

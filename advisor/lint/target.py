@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from advisor.base.documents import read_text
 from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
-from advisor.base.limits import MOST_CONFIG_BYTES
+from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
 from advisor.reading.command_options import num_gpus
 from advisor.reading.document_tree import read_tree
@@ -125,6 +125,9 @@ def _documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script
 def _read_documents(target: str | Sequence[str]) -> tuple[str, list[Document], Script]:
     words = [target] if isinstance(target, str) else list(target)
     if len(words) != 1:
+        if sum(len(text) + 1 for text in words) > MOST_COMMAND:
+            reason = f"is longer than {MOST_COMMAND:,} characters"
+            raise UserError("lint", COMMAND_LINE, reason, "give the flags that matter")
         return COMMAND_LINE, [_command(words)], Script()
     text = words[0]
     if len(text) < 4096 and "\n" not in text and os.path.exists(text):

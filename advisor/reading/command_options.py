@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from advisor.base.numbers import whole
 from advisor.reading.shell.script import Command
 from advisor.reading.words import Place, Word
 
@@ -78,9 +79,9 @@ def num_gpus(command: Command, directives: Sequence[Word]) -> int | None:
     before = command.words[: program_at(command.words) or len(command.words)]
     found: dict[str, int] = {}
     for option in (*options(directives), *options(before)):
-        text = option.text.rpartition(":")[2]
-        if text.isdigit():
-            found[option.name] = int(text)
+        number = whole(option.text.rpartition(":")[2])
+        if number is not None:
+            found[option.name] = number
     if "--num_processes" in found:
         return found["--num_processes"]
     processes = next((found[name] for name in _PROCESSES if name in found), None)

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final
 
-from advisor.base.limits import MOST_COMMAND
+from advisor.base.limits import MOST_CONFIG_BYTES
 from advisor.reading.shell.assignments import Assignments
 from advisor.reading.shell.expansion import Expander, bounded, check_length
 from advisor.reading.shell.script import Command, WrittenFile
@@ -64,7 +64,7 @@ class Commands(Assignments):
     def _document(self, node: "Node", body: "Node | None", document: "Node", state: State) -> None:
         """A here-document: a file that is written, a variable that is read, or a script."""
         expander = Expander(self.source, state)
-        pieces = bounded(expander.heredoc(document), MOST_COMMAND)
+        pieces = bounded(expander.heredoc(document), MOST_CONFIG_BYTES)
         content = Word(tuple(piece for piece in pieces if piece is not None))
         self.reading.spend([content])
         if not content.pieces or not content.text.strip():
