@@ -37,6 +37,6 @@ MOST_COMMAND: Final = 200_000
 compared with the known ones in two seconds."""
 MOST_HELD: Final = 10_000
 """Values in one list or mapping of a Python file: `x = [x, x]` doubles them."""
-MOST_STEPS: Final = 300_000
+MOST_STEPS: Final = 200_000
 """Of following a shell script on all its ways: a word, 100 characters of a value, 10 variables that
-a command is given or two ways are compared by are one each. They take four seconds."""
+a command is given or two ways are compared by are one each. They take three seconds."""
