@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import yaml
 
+from advisor.base.endless import refuse_endless
 from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
-from advisor.base.files import refuse_endless
 from advisor.base.limits import (
     MOST_CONFIG_BYTES,
     MOST_DEPTH,

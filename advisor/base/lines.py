@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from advisor.base.endless import refuse_endless
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
-from advisor.base.files import refuse_endless
 
 LINE_CHARACTERS: Final = 1 << 14
 """A longer line is no framework's: progress bars, a dump of tensors, garbage."""

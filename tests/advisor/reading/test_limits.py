@@ -41,7 +41,7 @@ FOLLOWED = f"is longer than {MOST_VALUE:,} characters: not followed"
 def test_a_value_that_doubles_is_unknown_beyond_the_limit(
     first: str, again: str, name: str
 ) -> None:
-    script = read("\n".join([first, *[again] * 40, "run --a $X"]))
+    script = read("\n".join([first, *[again] * 25, "run --a $X"]))
     assert f"{name} {FOLLOWED}" in [note.text for note in script.notes]
     assert script.commands[-1].texts[:2] == ("run", "--a")
     assert sum(map(len, script.commands[-1].texts)) <= MOST_VALUE

@@ -1,4 +1,4 @@
-"""Which of the paths that a user names end when they are read."""
+"""Paths that a user names and that never end when they are read."""
 
 import os
 import stat
