@@ -54,7 +54,14 @@ class Source:
 
     def text(self, node: "Node") -> str:
         """What stands in the script."""
-        return self._bytes[node.start_byte : node.end_byte].decode()
+        return self._bytes[self.start(node) : node.end_byte].decode()
+
+    def start(self, node: "Node") -> int:
+        """Where a node begins: the grammar counts the space in `"$A $B"` to the second expansion."""
+        at = node.start_byte
+        if node.type in ("simple_expansion", "expansion"):
+            at = max(at, self._bytes.find(b"$", at, node.end_byte))
+        return at
 
     def between(self, start: int, stop: int) -> str:
         """What stands between two bytes."""
@@ -62,7 +69,7 @@ class Source:
 
     def place(self, node: "Node") -> Place:
         """Where a node begins."""
-        return self.content.place_at(self.offset(node.start_byte))
+        return self.content.place_at(self.offset(self.start(node)))
 
     def offset(self, byte: int) -> int:
         """Characters before a byte."""
@@ -182,7 +189,7 @@ class Expander:
         for child in node.children:
             if child.type in ('"', "string_content") or child.start_byte < at:
                 continue
-            yield from self._unescaped(at, child.start_byte, _ESCAPED_IN_QUOTES)
+            yield from self._unescaped(at, self.source.start(child), _ESCAPED_IN_QUOTES)
             yield from self.pieces(child, quoted=True)
             at = child.end_byte
         yield from self._unescaped(at, stop, _ESCAPED_IN_QUOTES)
@@ -262,7 +269,7 @@ class Expander:
         inside = [child for child in node.children if start <= child.start_byte < stop]
         at = start
         for child in inside:
-            yield from self._splitting(at, child.start_byte, quoted)
+            yield from self._splitting(at, self.source.start(child), quoted)
             keeps = quoted or child.type in ("string", "raw_string")
             for piece in self.pieces(child, quoted=quoted):
                 splits = piece is not None and not keeps and not piece.unknown
@@ -309,7 +316,7 @@ class Expander:
         for child in body.children:
             if child.type == "heredoc_content":
                 continue
-            yield from self._unescaped(at, child.start_byte, "$`\\")
+            yield from self._unescaped(at, self.source.start(child), "$`\\")
             for piece in self.pieces(child, quoted=True):
                 if piece is not None:
                     yield piece
