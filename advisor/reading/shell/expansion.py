@@ -57,7 +57,7 @@ class Source:
         return self._bytes[self.start(node) : node.end_byte].decode()
 
     def start(self, node: "Node") -> int:
-        """Where a node begins: the grammar counts the space in `"$A $B"` to the second expansion."""
+        """Where a node begins: the grammar gives the second of `"$A $B"` the space before it."""
         at = node.start_byte
         if node.type in ("simple_expansion", "expansion"):
             at = max(at, self._bytes.find(b"$", at, node.end_byte))

@@ -90,9 +90,7 @@ def test_what_cannot_be_read_names_the_flag(tmp_path: Path) -> None:
         (f"a = {'[' * 5000}", "nests deeper than 100 levels"),
     ],
 )
-def test_a_toml_that_python_gives_up_on_is_one_line(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+def test_a_toml_that_python_gives_up_on_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text)
     with pytest.raises(UserError, match=f"is no TOML: {reason}$"):
