@@ -62,8 +62,8 @@ def test_without_megatron_nothing_is_rehearsed(
     monkeypatch.setattr(lone_ranks, "missing", lambda: "megatron-core")
     found = told(monkeypatch, capsys, candidate())
     assert found["candidates"] is None
-    assert found["refused"][0] == "megatron-core"
-    assert "pip install -e '.[megatron]'" in found["refused"][2]
+    assert found["refused"][0] == "needs megatron-core"
+    assert "pip install -e '.[megatron]'" in found["refused"][1]
 
 
 def test_jobs_travel_whole() -> None:
