@@ -4,6 +4,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from advisor.base.errors import UserError
 from advisor.base.limits import MOST_DEPTH
 from advisor.reading.shell.expansion import Source
 
@@ -11,11 +12,20 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Tree
 
 TOO_DEEP: Final = f"is nested deeper than {MOST_DEPTH} levels: not read"
+_MOST_BRACKETS: Final = 10_000
+_BRACKETS: Final = re.compile(rf"(?:\([ \t]*){{{_MOST_BRACKETS}}}")
 _QUOTED_COMMENT: Final = re.compile(r"`\s*#[^`\n]*`")
 
 
 def parsed(text: str) -> "Tree":
-    """The syntax tree of a text; what is no shell is an ERROR node in it."""
+    """The syntax tree of a text; what is no shell is an ERROR node in it.
+
+    UserError where brackets are opened that no shell would: the parser needs minutes for them.
+    """
+    opened = _BRACKETS.search(text)
+    if opened is not None:
+        line = text.count("\n", 0, opened.start()) + 1
+        raise UserError(f"line {line}", "((((…", f"opens more than {_MOST_BRACKETS} brackets")
     return _parser().parse(_without_comments(text).encode())
 
 

@@ -1,11 +1,13 @@
 """What a script or a configuration may grow to while it is read, and how deep it may nest."""
 
+from pathlib import Path
 from string import ascii_lowercase
 
 import pytest
 
 from advisor.base.errors import UserError
 from advisor.base.limits import MOST_COMMAND, MOST_DEPTH, MOST_STEPS, MOST_VALUE
+from advisor.lint.target import lint_target
 from advisor.reading.document_tree import read_tree
 from advisor.reading.python_source import PythonSource, read_python
 from advisor.reading.shell import Script, read_shell
@@ -168,3 +170,9 @@ def test_places_within_pieces() -> None:
         part = whole.part(start, start + 3)
         assert (part.text, part.place) == (whole.text[start : start + 3], each[start])
     assert [whole.offset_of(line, 1) for line in range(4)] == [1, 4, 8, 9]
+
+
+def test_brackets_without_end_are_refused_before_the_parser_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("echo\necho " + "( " * 100_000 + "\n")
+    with pytest.raises(UserError, match="line 2 = .*: opens more than 10000 brackets"):
+        lint_target(str(tmp_path / "a.sh"))
