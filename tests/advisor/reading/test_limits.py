@@ -174,5 +174,5 @@ def test_places_within_pieces() -> None:
 
 def test_brackets_without_end_are_refused_before_the_parser_counts_them(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("echo\necho " + "( " * 100_000 + "\n")
-    with pytest.raises(UserError, match="line 2 = .*: opens more than 10000 brackets"):
+    with pytest.raises(UserError, match=r"line 2 = .*: opens more than 10000 brackets"):
         lint_target(str(tmp_path / "a.sh"))
