@@ -26,8 +26,10 @@ def as_dict(record: Struct) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Struct):
         return as_dict(value)
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value)) if isinstance(value, tuple) else list(map(_plain, value))
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return value

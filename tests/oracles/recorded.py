@@ -39,7 +39,7 @@ class Row(Struct, frozen=True, order=True):
 
 
 def measured(what: str, *case: Any, by: Callable[[], Measured]) -> Measured:
-    """Figures of `case` (dataclasses and plain values), recorded or given by `by`."""
+    """Figures of `case` (records, options and plain values), recorded or given by `by`."""
     question = " ".join([what, *map(readable, case)])
     mode = os.environ.get("ORACLES", "")
     if mode == "record":

@@ -17,7 +17,7 @@ ANSWER = (
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
 MOST_MODULES = 180
-"""Of ours, for a dense model: 175 when this was written, of 307 that there are."""
+"""Of ours, for a dense model: 178 when this was written, of 316 that there are."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

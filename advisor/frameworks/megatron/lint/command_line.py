@@ -12,9 +12,10 @@ from advisor.frameworks.megatron.lint.yaml_config import (
     NEMO_KEYS,
     put_mixed_precision,
 )
-from advisor.frameworks.megatron.options.table import known_flags, option_of_flag
+from advisor.frameworks.megatron.options.table import known_spellings, option_of_flag
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import Option, options, program_at
+from advisor.reading.document_keys import near
 from advisor.reading.shell import Command
 from advisor.reading.words import Word
 
@@ -148,15 +149,12 @@ def _meant(name: str) -> str | None:
     hyphened = name.replace("_", "-")
     if option_of_flag(hyphened) is not None:
         return f"did you mean {hyphened}?" if _WITH_HYPHEN.match(hyphened) else None
-    begun = [flag for flag in known_flags() if flag.startswith(hyphened)]
+    begun = [flag for flag in known_spellings() if flag.startswith(hyphened)]
     if begun and _WITH_HYPHEN.match(hyphened):
         return f"did you mean {' or '.join(sorted(begun, key=len)[:3])}?"
-    from difflib import get_close_matches
-
-    near = get_close_matches(hyphened, known_flags(), 3, _CLOSE)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return nearest_names(hyphened, known_flags()) if _RECOMPUTE.match(name) else None
+    if meant := near(hyphened, known_spellings(), _CLOSE):
+        return f"did you mean {meant}?"
+    return nearest_names(hyphened, known_spellings()) if _RECOMPUTE.match(name) else None
 
 
 _OF_FORKS: Final = (

@@ -188,7 +188,7 @@ def option_of_flag(flag: str) -> Option | None:
 
 
 @lru_cache(maxsize=1)
-def known_flags() -> tuple[str, ...]:
+def known_spellings() -> tuple[str, ...]:
     """Every spelling on a command line that some release has."""
     own = {row.flag for row in options().values() if row.flag}
     return tuple(sorted(own.union(_off_flags(), map(dashed, other_names()))))
