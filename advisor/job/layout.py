@@ -34,6 +34,9 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     ``cp_comm_type`` is of all layers; ``hierarchical_context_parallel_sizes`` are the two degrees
     of a2a+p2p: ranks that exchange heads, and such groups in the ring.
 
+    ``overlap_moe_expert_parallel_comm`` runs the experts' exchange of one microbatch beside the
+    kernels of another; ``delay_wgrad_compute`` puts weight gradients beside it too.
+
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 
     Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the
@@ -55,6 +58,8 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     tp_comm_overlap: bool = False
+    overlap_moe_expert_parallel_comm: bool = False
+    delay_wgrad_compute: bool = False
     num_layers_in_first_pipeline_stage: int | None = None
     num_layers_in_last_pipeline_stage: int | None = None
     account_for_embedding_in_pipeline_split: bool = False

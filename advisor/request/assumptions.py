@@ -53,8 +53,6 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield _lent(preset, facts.layout)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as can be, which the preset does not say"
-        if preset.not_modelled:
-            yield f"without the preset's {', '.join(preset.not_modelled)}"
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:

@@ -44,9 +44,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     model: a model preset; model_options: fields of it that this job sets, as pairs.
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: SPEC of the recompute
     setting that it comes with, where it states one. framework: whose recipe it is, where that is
-    known.
-    not_modelled: options that it sets and no job has. splits_as_published: False where its PP and
-    VPP do not divide the layers, no table says how they are split, and the layout does it evenly.
+    known. splits_as_published: False where its PP and VPP do not divide the layers, no table says
+    how they are split, and the layout does it evenly.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Experiment(Struct, frozen=True, kw_only=True):
     notes: str = ""
     shipped: str = ""
     framework: str | None = None
-    not_modelled: tuple[str, ...] = ()
     splits_as_published: bool = True
 
     def configure(self, model: ModelSpec) -> ModelSpec:
@@ -218,7 +216,6 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         notes=recipe.notes,
         shipped=recipe.shipped_recompute,
         framework=framework_of_recipe(recipe.framework),
-        not_modelled=recipe.not_modelled,
     )
 
 

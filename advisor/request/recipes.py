@@ -25,11 +25,6 @@ from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
 
-NOT_MODELLED: Final = frozenset(
-    {"moe_flex_dispatcher_backend", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"}
-)
-"""Columns of options that no job has yet; a recipe that sets them says so."""
-
 ABOUT: Final = frozenset(
     {"name", "framework", "task", "gpus", "shipped_recompute", "source", "notes"}
 )
@@ -97,11 +92,6 @@ class Recipe(Struct, frozen=True, kw_only=True):
         given = ((name, self.values.get(field, "1")) for name, field in _DEGREES.items())
         return " ".join(f"{name}{degree}" for name, degree in given if degree != "1") or "DP"
 
-    @property
-    def not_modelled(self) -> tuple[str, ...]:
-        """Options that the recipe sets and no job has."""
-        return tuple(name for name in self.values if name in NOT_MODELLED)
-
     def fields_of(self, cls: type) -> dict[str, Any]:
         """The cells that are fields of `cls`, converted; a field of two classes is the first's."""
         others = _GROUPS[: _GROUPS.index(cls)]
@@ -151,7 +141,7 @@ def load_recipes(model: str, config_dir: Path | None = None) -> tuple[Recipe, ..
 
 def _read(path: Path) -> tuple[Recipe, ...]:
     columns, rows = read_csv(path)
-    known = ABOUT | NOT_MODELLED | {name for cls in _GROUPS for name in field_types(cls)}
+    known = ABOUT | {name for cls in _GROUPS for name in field_types(cls)}
     for column in columns:
         if column not in known:
             raise UserError(f"{path.name}: {show(column)}", "(column)", "is not a known key")

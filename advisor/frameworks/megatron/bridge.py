@@ -14,6 +14,7 @@ from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.implementation import Loss
@@ -27,7 +28,15 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
 from advisor.job.job import Job
 
-_MODEL_AND_DATA: Final = (Parallelism, Experts, Attention, CudaGraphs, Batch, DataParallel)
+_MODEL_AND_DATA: Final = (
+    Parallelism,
+    Experts,
+    Attention,
+    CudaGraphs,
+    Communication,
+    Batch,
+    DataParallel,
+)
 _RUN: Final = (NumberTypes, Loss)
 TOLD_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
 """What a recipe is told of a job, in order."""

@@ -11,6 +11,7 @@ from typing import Final
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.options.attention import Attention
+from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
 from advisor.frameworks.megatron.options.graphs import CudaGraphs
 from advisor.frameworks.megatron.options.hybrid import Hybrid
@@ -32,6 +33,7 @@ LAYOUT_SECTIONS: Final = (
     Hybrid,
     OptimizerStep,
     DataParallel,
+    Communication,
     Batch,
     Loop,
     NumberTypes,

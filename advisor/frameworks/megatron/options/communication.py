@@ -5,8 +5,10 @@ from typing import Final
 from advisor.frameworks.megatron.options.option import (
     CALLABLE,
     Options,
+    Said,
     checked,
     harmless,
+    option,
     unpriced,
 )
 
@@ -54,16 +56,30 @@ class Communication(Options):
         flag="",
     )
     scatter_gather_tensors_in_pipeline: bool = unpriced(True, _ORDER)
-    overlap_moe_expert_parallel_comm: bool = checked(
-        False, "the experts' exchange is modelled without overlap", since="0.14"
+    overlap_moe_expert_parallel_comm: bool = option(
+        False,
+        "layout",
+        strict=True,
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+        bridge="comm_overlap.overlap_moe_expert_parallel_comm",
+        since="0.14",
     )
     overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
-        False, "the experts' exchange is modelled without overlap", since="0.18"
+        False, "of overlap_moe_expert_parallel_comm", since="0.18"
     )
     ep_overlap_early_attn_memory_release: bool = unpriced(
         False, "of overlap_moe_expert_parallel_comm", since="0.16"
     )
-    delay_wgrad_compute: bool = checked(False, "of overlap_moe_expert_parallel_comm", since="0.13")
+    delay_wgrad_compute: bool = option(
+        False,
+        "layout",
+        strict=True,
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+        bridge="comm_overlap.delay_wgrad_compute",
+        since="0.13",
+    )
     defer_embedding_wgrad_compute: bool = checked(
         False, "the output layer's weight gradient is modelled in its place"
     )

@@ -56,9 +56,7 @@ class Experts(Options):
     moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)
     moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
     moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
-    moe_flex_dispatcher_backend: str = checked(
-        "deepep", "the flex dispatcher is modelled as DeepEP", since="0.16"
-    )
+    moe_flex_dispatcher_backend: str = option("deepep", "model", since="0.16", **_MODEL)
     moe_router_padding_for_fp8: bool = checked(
         False, "tokens of padding are not counted", since="0.13"
     )
