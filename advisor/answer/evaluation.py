@@ -57,7 +57,9 @@ class StageMemory(Struct, frozen=True, kw_only=True):
 
 
 class TimeBreakdown(Struct, frozen=True, kw_only=True):
-    """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step."""
+    """Seconds of one step on the slowest stage, by what they are spent on; they sum to the step.
+
+    host: the GPU waits for the processor that launches its kernels."""
 
     forward: float
     backward: float
@@ -66,6 +68,7 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
     pipeline_bubble: float
     optimizer: float
     offload: float = 0.0
+    host: float = 0.0
 
     @property
     def total(self) -> float:
@@ -78,6 +81,7 @@ class TimeBreakdown(Struct, frozen=True, kw_only=True):
             + self.pipeline_bubble
             + self.optimizer
             + self.offload
+            + self.host
         )
 
 

@@ -8,6 +8,7 @@ from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.layers.operators import Module
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 
@@ -72,6 +73,10 @@ class AdapterDefaults:
     def config_file(self, setting: Setting, job: Job) -> str:
         """It reads none."""
         raise no_file(job.config.framework)
+
+    def graphed_modules(self, job: Job) -> frozenset[Module]:
+        """None."""
+        return frozenset()
 
     def rehearsed_by(self, number: int) -> str:
         """Nothing runs its layers alone."""

@@ -10,6 +10,7 @@ from advisor.base.errors import UserError
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes
 from advisor.memory.static import GRADIENT_COPIES, StaticMemory
@@ -187,6 +188,10 @@ class MemoryModel(Protocol):
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
         """Memory of one stage beside its activations."""
+        ...
+
+    def graphed_modules(self, job: Job) -> frozenset[Module]:
+        """Submodules whose kernels CUDA graphs launch."""
         ...
 
     def rehearsed_by(self, number: int) -> str:

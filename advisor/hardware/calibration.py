@@ -38,6 +38,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.
     step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
+    host_call_seconds, host_module_seconds, host_quantize_seconds, host_answer_seconds: of an x86
+        server's processor, for one operation, for a module of Transformer Engine beyond its
+        kernels, for a tensor that is quantized, and for a result that it waits for.
     step_time_error: relative half-width of the band around a predicted step time.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
     fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
@@ -61,6 +64,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
     optimizer_bandwidth_efficiency: float = 0.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
+    host_call_seconds: float = 7e-6
+    host_module_seconds: float = 25e-6
+    host_quantize_seconds: float = 10e-6
+    host_answer_seconds: float = 20e-6
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
     left_out_error: str = ""
@@ -107,6 +114,10 @@ NON_NEGATIVE = (
     "optimizer_bandwidth_efficiency",
     "attention_half_rate_rows",
     "attention_half_rate_tokens",
+    "host_call_seconds",
+    "host_module_seconds",
+    "host_quantize_seconds",
+    "host_answer_seconds",
 )
 
 

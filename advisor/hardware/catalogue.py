@@ -47,6 +47,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     nvlink_domain_size: int = 1
     internode_gb_per_second: float
     host_link_gb_per_second: float
+    host_slowdown: float = 1.0
     calibration: str | None = None
     notes: str = ""
 
@@ -79,6 +80,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             nvlink_domain_size=self.nvlink_domain_size,
             internode_bytes_per_second=self.internode_gb_per_second * _GIGA,
             host_link_bytes_per_second=self.host_link_gb_per_second * _GIGA,
+            host_slowdown=self.host_slowdown,
             calibration=self.calibration,
         )
 

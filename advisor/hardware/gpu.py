@@ -11,7 +11,8 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
     drivers): context and communicators still come out of it. ``fp8_flops`` and ``fp4_flops`` are
     None where the chip has no 8-bit or 4-bit tensor cores. ``nvlink_domain_size`` is 1 where there
-    is no NVLink.
+    is no NVLink. ``host_slowdown``: how much longer its processor takes for a launch than that of
+    an x86 server.
     """
 
     memory_bytes: int
@@ -27,6 +28,7 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     host_link_bytes_per_second: float
     calibration: str | None = None
     fp4_flops: float | None = None
+    host_slowdown: float = 1.0
 
 
 class Gpu(GpuFields, frozen=True, kw_only=True):

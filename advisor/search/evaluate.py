@@ -41,7 +41,7 @@ class Evaluator:
         self.budget_bytes = job.config.memory_budget_bytes or job.gpu.memory_bytes
         parts = job, self.shape, self.stages, self._pipeline
         self._memory = JobMemory(*parts, self._stack)
-        self._time = JobTime(*parts, calibration)
+        self._time = JobTime(*parts, calibration, self._stack.graphed_modules(job))
         self._model_flops = model_flops(
             job.model,
             job.config.seq_length,
@@ -93,6 +93,11 @@ class Evaluator:
         """The stage that sets the pace."""
         stages = self._time.stages(self._plans(setting))
         return max(range(len(stages)), key=lambda stage: stages[stage].total)
+
+    def exchange_left(self, setting: Setting) -> float:
+        """Part of the experts' exchange on the slowest stage that nothing hides."""
+        stage, stages = self.slowest_stage(setting), self._time.stages(self._plans(setting))
+        return self._time.exchange_left(stage, stages[stage])
 
     @property
     def rates(self) -> tuple[Machine, Network]:

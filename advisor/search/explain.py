@@ -18,6 +18,7 @@ from advisor.layers.transformer import (
 from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
+from advisor.time.launches import EXCHANGES
 from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
 
 
@@ -131,8 +132,9 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     time = evaluation.time_seconds
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
+    left = evaluator.exchange_left(evaluation.setting)
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
-        _add_operator(passes, evaluator, operator, layers, replays)
+        _add_operator(passes, evaluator, operator, layers, replays, left)
     lines = [
         TimeLine(phase=phase, operator=name, seconds=seconds, bound_by=bound)
         for (phase, name, bound), seconds in passes.items()
@@ -148,6 +150,7 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
         _line("pipeline bubble", "idle", time.pipeline_bubble, "schedule"),
         _line("optimizer", "Adam step", time.optimizer, "memory bandwidth"),
         _line("offload", "host transfers", time.offload, "host link"),
+        _line("waiting", "launches of kernels", time.host, "host processor"),
     ]
     return tuple(line for line in lines if line.seconds)
 
@@ -183,6 +186,7 @@ def _add_operator(
     operator: Operator,
     layers: int,
     replays: int,
+    exchange_left: float,
 ) -> None:
     machine, network = evaluator.rates
     forward = forward_seconds(operator, machine, network)
@@ -194,4 +198,5 @@ def _add_operator(
     again = (forward.compute + forward.exposed) * replays * microbatches
     passes["recompute", operator.name, bound] += again
     exposed = (forward.exposed + backward.exposed) * runs
+    exposed *= exchange_left if operator.module in EXCHANGES else 1.0
     passes["exposed communication", operator.name, "network"] += exposed

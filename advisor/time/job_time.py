@@ -1,16 +1,21 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
+from msgspec.structs import replace
+
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job, Optimizer
+from advisor.job.job import CudaGraphImpl, Job, Optimizer
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
+from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
 from advisor.plan.recompute_plan import RecomputePlan
+from advisor.plan.schedule import num_warmup_passes
 from advisor.time.groups import network, parameter_groups
+from advisor.time.launches import Host
 from advisor.time.machine import link, machine
 from advisor.time.step_time import (
     DataParallelWork,
@@ -26,10 +31,25 @@ from advisor.time.step_time import (
 )
 
 
+def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
+    """The processor beside the job's GPU."""
+    slower = job.gpu.host_slowdown
+    return Host(
+        call_seconds=slower * calibration.host_call_seconds,
+        module_seconds=slower * calibration.host_module_seconds,
+        quantize_seconds=slower * calibration.host_quantize_seconds,
+        answer_seconds=slower * calibration.host_answer_seconds,
+        graphed=graphed,
+        whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
+        beside=job.layout.overlap_moe_expert_parallel_comm,
+    )
+
+
 class JobTime:
     """Seconds of a step under any recompute; what does not depend on it is computed once.
 
-    Plans are those of each group of layers of `pipeline`. machine, network: rates, for reports.
+    Plans are those of each group of layers of `pipeline`; `graphed` submodules are in CUDA graphs.
+    machine, network: rates, for reports.
     """
 
     def __init__(
@@ -39,6 +59,7 @@ class JobTime:
         stages: Stages,
         pipeline: Pipeline,
         calibration: Calibration,
+        graphed: frozenset[Module],
     ) -> None:
         self._job, self._shape, self._pipeline = job, shape, pipeline
         self._stages, self._calibration = stages, calibration
@@ -46,7 +67,8 @@ class JobTime:
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
-        self.machine = machine(job.gpu, calibration, job.config.precision)
+        rates = machine(job.gpu, calibration, job.config.precision)
+        self.machine = replace(rates, host=_host(job, calibration, graphed))
         experts = job.model.num_moe_experts is not None
         self.network = network(layout, job.gpu, calibration, experts=experts)
         each = pipeline.of_each_stage
@@ -74,10 +96,13 @@ class JobTime:
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=work.exposed + self._data_parallel_seconds(slowest, pace),
+            exposed_communication=work.exposed
+            + work.exchange * self.exchange_left(slowest, pace)
+            + self._data_parallel_seconds(slowest, pace),
             pipeline_bubble=bubble,
             optimizer=self._optimizer_seconds,
             offload=work.offload + self._accumulation_seconds(slowest, pace),
+            host=work.host,
         )
 
     def at_least(self, none: list[RecomputePlan]) -> float:
@@ -88,7 +113,11 @@ class JobTime:
         slowest = max(stage.total for stage in stages)
         bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
         reduced = min(self._data_parallel_seconds(k, pace) for k, pace in enumerate(stages))
-        return self._microbatches * slowest + bubble + reduced + self._optimizer_seconds
+        hidden = max(
+            pace.exchange * (1 - self.exchange_left(k, pace)) for k, pace in enumerate(stages)
+        )
+        passes = self._microbatches * (slowest - hidden)
+        return passes + bubble + reduced + self._optimizer_seconds
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
@@ -100,6 +129,19 @@ class JobTime:
                 total += passes[group].times(count)
             stages.append(total)
         return stages
+
+    def exchange_left(self, stage: int, pace: PassTimes) -> float:
+        """Part of the experts' exchange that nothing hides: all of it, unless the kernels of
+        another microbatch run beside it. What fills the pipeline has no other microbatch.
+
+        Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
+        """
+        if not self._job.layout.overlap_moe_expert_parallel_comm or not pace.exchange:
+            return 1.0
+        passes = self._microbatches * self._vpp
+        alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
+        hidden = self.machine.hidden_fraction * min(1.0, pace.kernels / pace.exchange)
+        return 1 - hidden * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in

@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
 from advisor.models.options import CpCommType
+from advisor.time.launches import Host
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
     attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
     linear_flops: float
@@ -40,6 +42,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     attention_half_rate_tokens: float = 0.0
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
+    host: Host | None = None
 
 
 _HOST_LINK_EFFICIENCY = 0.85

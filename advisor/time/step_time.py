@@ -4,12 +4,13 @@ Seconds of one rank. The pipeline's arithmetic is that of arXiv 2104.04473 (Nara
 what runs beside what is read in the frameworks' sources, which each function names.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
 
 from advisor.base.dtypes import DType
-from advisor.layers.operators import CollectiveKind, Operator
+from advisor.layers.operators import CollectiveKind, Module, Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import (
     LAYER_INPUT,
@@ -27,6 +28,7 @@ from advisor.plan.recompute_plan import (
     replayed_operators,
     tallied,
 )
+from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, work
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import (
     Network,
@@ -44,13 +46,17 @@ _GRADIENT_PASSES = 3  # zeroing the buffer; scaling it before the reduction read
 
 class PassTimes(Struct, frozen=True):
     """Seconds of one microbatch through some operators: kernels forward, backward and replayed
-    (replayed communication included), and communication and host transfers that nothing hides."""
+    (replayed communication included), and communication and host transfers that nothing hides.
+
+    exchange: of the tokens of experts, part of no other field; host: the GPU waits for launches."""
 
     forward: float = 0.0
     backward: float = 0.0
     recompute: float = 0.0
     exposed: float = 0.0
     offload: float = 0.0
+    exchange: float = 0.0
+    host: float = 0.0
 
     def __add__(self, other: "PassTimes") -> "PassTimes":
         return PassTimes(
@@ -59,6 +65,8 @@ class PassTimes(Struct, frozen=True):
             self.recompute + other.recompute,
             self.exposed + other.exposed,
             self.offload + other.offload,
+            self.exchange + other.exchange,
+            self.host + other.host,
         )
 
     def times(self, factor: float) -> "PassTimes":
@@ -69,22 +77,54 @@ class PassTimes(Struct, frozen=True):
             self.recompute * factor,
             self.exposed * factor,
             self.offload * factor,
+            self.exchange * factor,
+            self.host * factor,
         )
 
     @property
+    def kernels(self) -> float:
+        """Seconds that the GPU computes."""
+        return self.forward + self.backward + self.recompute
+
+    @property
     def total(self) -> float:
-        """Sum of the five."""
-        return self.forward + self.backward + self.recompute + self.exposed + self.offload
+        """Sum of all."""
+        return self.kernels + self.exposed + self.offload + self.exchange + self.host
+
+
+_SHARED = (Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2)
 
 
 def _operators_times(
     operators: tuple[Operator, ...], machine: Machine, network: Network
 ) -> PassTimes:
-    forward = backward = Seconds(0.0, 0.0)
+    forward = backward = exposed = exchange = 0.0
     for operator in operators:
-        forward += forward_seconds(operator, machine, network)
-        backward += backward_seconds(operator, machine, network)
-    return PassTimes(forward.compute, backward.compute, 0.0, forward.exposed + backward.exposed)
+        there = forward_seconds(operator, machine, network)
+        back = backward_seconds(operator, machine, network)
+        forward += there.compute
+        backward += back.compute
+        if operator.module in EXCHANGES:
+            exchange += there.exposed + back.exposed
+        else:
+            exposed += there.exposed + back.exposed
+    return PassTimes(forward, backward, 0.0, exposed, 0.0, exchange)
+
+
+def _hidden_by_shared_experts(
+    shape: RankShape,
+    operators: tuple[Operator, ...],
+    machine: Machine,
+    network: Network,
+    exchange: float,
+) -> float:
+    """Seconds of the exchange that the shared experts of the same microbatch hide."""
+    if not shape.model.moe_shared_expert_overlap:
+        return 0.0
+    shared = _operators_times(
+        tuple(operator for operator in operators if operator.module in _SHARED), machine, network
+    )
+    return machine.hidden_fraction * min(exchange, shared.kernels)
 
 
 @lru_cache(maxsize=8192)
@@ -93,7 +133,10 @@ def layer_times(
 ) -> PassTimes:
     """Seconds of one microbatch through one transformer layer on one rank, nothing replayed: the
     sum over its operators, which run one after another on the computing stream."""
-    return _operators_times(transformer_layer(shape, kind), machine, network)
+    operators = transformer_layer(shape, kind)
+    times = _operators_times(operators, machine, network)
+    hidden = _hidden_by_shared_experts(shape, operators, machine, network, times.exchange)
+    return times + PassTimes(exchange=-hidden)
 
 
 @lru_cache(maxsize=8192)
@@ -124,6 +167,44 @@ def replay_seconds(
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
     times = [forward_seconds(operator, machine, network) for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
+
+
+@lru_cache(maxsize=8192)
+def waiting_seconds(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind, replay: LayerReplay
+) -> float:
+    """Seconds of one layer and one microbatch, forward, replay and backward, in which the GPU waits
+    for its processor (advisor.time.launches)."""
+    host = machine.host
+    if host is None:
+        return 0.0
+    operators = transformer_layer(shape, kind)
+    replayed = replayed_operators(operators, replay)
+    there = _passes(operators, shape, machine, network, host, forward_seconds, backward=False)
+    again = _passes(replayed, shape, machine, network, host, forward_seconds, backward=False)
+    back = _passes(operators[::-1], shape, machine, network, host, backward_seconds, backward=True)
+    if host.beside or not any(one.asks for one in there):
+        return idle_seconds((*there, *again, *back), host, in_order=False)
+    if any(one.asks for one in again):
+        waits = idle_seconds(again, host) + idle_seconds(back, host)
+    else:
+        waits = idle_seconds((*again, *back), host)
+    return idle_seconds(there, host) + waits
+
+
+def _passes(
+    operators: tuple[Operator, ...],
+    shape: RankShape,
+    machine: Machine,
+    network: Network,
+    host: Host,
+    seconds: Callable[[Operator, Machine, Network], Seconds],
+    *,
+    backward: bool,
+) -> tuple[Work, ...]:
+    timed = ((operator, seconds(operator, machine, network)) for operator in operators)
+    lasting = ((operator, time.compute + time.exposed) for operator, time in timed)
+    return tuple(work(lasting, shape, host, backward=backward))
 
 
 def _gather_seconds(shape: RankShape, network: Network) -> float:
@@ -171,14 +252,15 @@ def chunk_times(
     total = PassTimes()
     replay = 0.0
     for segment in tallied(plan):
-        work = PassTimes()
+        passes = PassTimes()
         for kind, count in segment.kinds():
             layer = layer_times(shape, machine, network, kind)
             away = _offload_seconds(shape, machine, kind, segment, layer)
-            work += (layer + PassTimes(offload=away)).times(count)
+            waits = waiting_seconds(shape, machine, network, kind, segment.replay)
+            passes += (layer + PassTimes(offload=away, host=waits)).times(count)
             replay += count * replay_seconds(shape, machine, network, kind, segment.replay)
-        inputs = _input_seconds(shape, machine, segment, work.times(1 / segment.copies))
-        total += work + PassTimes(offload=segment.copies * inputs)
+        inputs = _input_seconds(shape, machine, segment, passes.times(1 / segment.copies))
+        total += passes + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:
             replay += segment.copies * _gather_seconds(shape, network)
     return total + PassTimes(recompute=replay)

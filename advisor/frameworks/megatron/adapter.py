@@ -42,9 +42,10 @@ from advisor.frameworks.megatron.setting import (
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import HOST_OPTIMIZER, MUON, refuse_options
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.memory.static import (
     StaticMemory,
@@ -265,6 +266,14 @@ class Megatron(Struct, frozen=True):
         return FixedMemory(
             static=static, words=STATIC_LABELS, buffers=buffers, optimizer_step=beside
         )
+
+    def graphed_modules(self, job: Job) -> frozenset[Module]:
+        """Those that the job's graphs capture."""
+        if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
+            return frozenset()
+        from advisor.frameworks.megatron.graphed import graphed_modules
+
+        return graphed_modules(job)
 
     def rehearsed_by(self, number: int) -> str:
         """The same layers under all three."""

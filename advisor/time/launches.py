@@ -1,0 +1,147 @@
+"""Time of the processor that launches kernels, and how long the GPU waits for it.
+
+A process launches its kernels from one thread, ahead of the GPU as long as nothing asks for a
+result: then a layer takes the longer of both. A dispatcher that must know how many tokens it will
+receive waits for the GPU, and launches the kernels behind that point while the GPU is idle. What a
+CUDA graph holds is launched in one call.
+
+Sources of what is counted: megatron-core 0.16.1 transformer/moe/token_dispatcher.py and router.py,
+fused_a2a.py; Transformer Engine 2.20.2 pytorch/module. Of what one call takes: Calibration.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from msgspec import Struct
+
+from advisor.layers.operators import ComputeUnit, Module, Operator
+from advisor.layers.shape import RankShape
+from advisor.models.options import TransformerImpl
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    """Seconds of the processor for one call.
+
+    call_seconds: one operation of the framework: its dispatch, autograd, the kernel's launch.
+    module_seconds: what a module of Transformer Engine adds to its kernels, each way.
+    quantize_seconds: one tensor brought to 8 or 4 bits.
+    answer_seconds: from the end of a kernel until its result is known and the next one launched.
+    graphed: submodules whose kernels CUDA graphs hold, but for exchanges of tokens; whole: those
+    too. beside: another microbatch's kernels run while it waits for a result.
+    """
+
+    call_seconds: float
+    module_seconds: float
+    quantize_seconds: float
+    answer_seconds: float
+    graphed: frozenset[Module] = frozenset()
+    whole: bool = False
+    beside: bool = False
+
+
+class Launches(Struct, frozen=True):
+    """What the processor does for one pass of an operator: operations, calls of modules, tensors
+    that are quantized; asks: first it waits for a result."""
+
+    calls: int
+    modules: int = 0
+    quantized: int = 0
+    asks: bool = False
+
+    def seconds(self, host: Host) -> float:
+        """Seconds of the processor."""
+        return (
+            self.calls * host.call_seconds
+            + self.modules * host.module_seconds
+            + self.quantized * host.quantize_seconds
+        )
+
+
+EXCHANGES = (Module.DISPATCH, Module.COMBINE)
+"""Submodules that bring tokens to experts and back."""
+_CALLS = {"permute": 8, "unpermute": 4, "sort_by_expert": 3, "unsort_by_expert": 3}
+_FUSED_CALLS = {"permute": 3, "unpermute": 2, "sort_by_expert": 2, "unsort_by_expert": 2}
+"""Operations of one forward, of the unfused and of the fused permutation (moe_utils.py)."""
+_ROUTING_CALLS, _FUSED_ROUTING_CALLS = 40, 12
+"""Top-k, scores, losses and counts: DeepSeek-V3's router is 72 kernels with its dispatcher's
+preprocessing, 31 where they are fused (Megatron-LM, notes on DeepSeek-V3 on GB200)."""
+_EXCHANGE_CALLS = 10
+_ASKING = frozenset({"dispatch_all_to_all", "gather_tokens", "flex_dispatch"})
+"""Exchanges whose sizes depend on the routing: the processor reads them first."""
+_UNFUSED_ATTENTION_CALLS = 6
+_ATTENTION_MODULES = 2
+
+
+def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launches:
+    """What the processor does for one pass of `operator`."""
+    modules = shape.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    if operator.gemm is not None:
+        groups = operator.weights[0].copies if operator.weights else 1
+        quantized = groups if operator.gemm.quantized else 0
+        return Launches((2 if backward else 1) * groups, int(modules), quantized)
+    if operator.unit is ComputeUnit.ATTENTION:
+        if operator.name == "core_attention":
+            return Launches(2 if backward else 1, _ATTENTION_MODULES * modules)
+        return Launches(_UNFUSED_ATTENTION_CALLS)
+    asks = operator.name in _ASKING and not backward
+    return Launches(_calls(operator, shape), asks=asks)
+
+
+def _calls(operator: Operator, shape: RankShape) -> int:
+    if operator.module is Module.ROUTER:
+        return _FUSED_ROUTING_CALLS if shape.model.moe_router_fusion else _ROUTING_CALLS
+    if operator.forward_collectives:
+        return _EXCHANGE_CALLS
+    table = _FUSED_CALLS if shape.model.moe_permute_fusion else _CALLS
+    return table.get(operator.name, 1)
+
+
+class Work(Struct, frozen=True):
+    """One pass of an operator: seconds of the processor and of the GPU, and whether the processor
+    waits for the GPU first."""
+
+    host: float
+    device: float
+    asks: bool = False
+
+
+def work(
+    operators: Iterable[tuple[Operator, float]], shape: RankShape, host: Host, *, backward: bool
+) -> Iterator[Work]:
+    """Passes of `operators`, each with its seconds on the GPU; those that a graph holds follow one
+    launch."""
+    held = groupby(operators, lambda each: _is_held(each[0], host))
+    for in_graph, run in held:
+        for position, (operator, device) in enumerate(run):
+            if in_graph:
+                yield Work(0.0 if position else host.call_seconds, device)
+                continue
+            found = launches(operator, shape, backward=backward)
+            yield Work(found.seconds(host), device, found.asks)
+
+
+def _is_held(operator: Operator, host: Host) -> bool:
+    exchanges = operator.module in EXCHANGES and bool(operator.forward_collectives)
+    return operator.module in host.graphed and (host.whole or not exchanges)
+
+
+_STEADY = 3
+"""Layers after which the next one waits as long as the one before."""
+
+
+def idle_seconds(passes: tuple[Work, ...], host: Host, *, in_order: bool = True) -> float:
+    """Seconds that the GPU waits for the processor in one of many equal layers, one behind the
+    other; not `in_order`: passes of several microbatches take turns, so that the processor has
+    always something to launch."""
+    device_seconds = sum(one.device for one in passes)
+    if not in_order or not any(one.asks for one in passes):
+        return max(0.0, sum(one.host for one in passes) - device_seconds)
+    clock = done = before = 0.0
+    for _ in range(_STEADY):
+        before = done
+        for one in passes:
+            if one.asks:
+                clock = max(clock, done) + host.answer_seconds
+            clock += one.host
+            done = max(done, clock) + one.device
+    return max(0.0, done - before - device_seconds)
