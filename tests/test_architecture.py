@@ -237,7 +237,7 @@ COMMON = {"mlp", "moe"}
 SPELT = re.compile(rf"(?:selective:|offload=|modules[ =])((?:(?:{'|'.join(LABELS)})\b[, ]?)+)")
 # Where the frameworks' names are at home.
 THEIR_FOLDERS = ("advisor.frameworks", "advisor.models.config_json", "harness.backends")
-THEIR_FOLDERS += ("harness.logs",)
+THEIR_FOLDERS += ("harness.logs", "harness.calibration.rows")
 FAMILIES = tuple(
     f"advisor.layers.{path.parent.name}"
     for path in (ROOT / "advisor" / "layers").glob("*/__init__.py")

@@ -16,7 +16,10 @@ from msgspec.structs import replace
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import Calibration
 from harness.calibration.fit import PRIORS, Fit, fit, left_out, rounded
-from harness.calibration.tables import PUBLISHED, a100_targets, b200_targets, h100_targets
+from harness.calibration.rows.dgxc import dgxc_targets
+from harness.calibration.rows.korthikanti import korthikanti_targets
+from harness.calibration.rows.row import PUBLISHED
+from harness.calibration.rows.simumax import simumax_targets
 from harness.calibration.targets import Target, relative_error
 
 _LEAST_BAND = 0.10
@@ -34,10 +37,15 @@ class Subject(Struct, frozen=True):
     left_out: str
 
 
+def _dense_h100_targets(folder: Path) -> tuple[Target, ...]:
+    """Rows without experts."""
+    return tuple(one for one in dgxc_targets(folder) if one.job.model.num_moe_experts is None)
+
+
 SUBJECTS = (
-    Subject("a100", a100_targets, "one table"),
-    Subject("h100", h100_targets, "one model"),
-    Subject("b200", b200_targets, "one layout"),
+    Subject("a100", korthikanti_targets, "one table"),
+    Subject("h100", _dense_h100_targets, "one model"),
+    Subject("b200", simumax_targets, "one layout"),
 )
 
 

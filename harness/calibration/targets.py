@@ -14,9 +14,11 @@ from advisor.time.step_time import layer_times, replay_seconds
 
 
 class Quantity(StrEnum):
-    """What was timed: a whole step, or one layer's forward, or its forward, backward and replay."""
+    """What was timed: a whole step, or a step over that of another job, or one layer's forward, or
+    its forward, backward and replay."""
 
     STEP = "step"
+    RATIO = "ratio"
     LAYER = "layer"
     LAYER_FORWARD = "layer_forward"
 
@@ -24,11 +26,15 @@ class Quantity(StrEnum):
 class Target(Struct, frozen=True, kw_only=True):
     """A measured time.
 
-    family: rows that repeat one measurement at another scale; together they weigh as one.
-    group: rows that a left-out check leaves out together. source: file and table or line.
+    table: file of results/published. family: rows that repeat one measurement at another scale or
+    in another release; together they weigh as one. group: rows that a left-out check leaves out
+    together. source: file and table or line. seconds: of a ratio, its value. baseline: the job that
+    a ratio is over. options: what the run had and no field of a job says, by the framework's names.
+    judged_only: why nothing is fitted on it; empty where it may be.
     """
 
     name: str
+    table: str
     family: str
     group: str
     source: str
@@ -36,13 +42,20 @@ class Target(Struct, frozen=True, kw_only=True):
     setting: Setting
     seconds: float
     quantity: Quantity = Quantity.STEP
+    baseline: Job | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    judged_only: str = ""
 
 
 def predict(target: Target, calibration: Calibration) -> float:
-    """Seconds that the advisor predicts for `target`."""
+    """Seconds that the advisor predicts for `target`, or the ratio of two steps."""
     evaluator = Evaluator(target.job, calibration)
     if target.quantity is Quantity.STEP:
-        return evaluator.evaluate(target.setting).step_time_seconds
+        return evaluator.seconds(target.setting)
+    if target.quantity is Quantity.RATIO:
+        assert target.baseline is not None
+        baseline = Evaluator(target.baseline, calibration).seconds(target.setting)
+        return evaluator.seconds(target.setting) / baseline
     machine, network = evaluator.rates
     shape = evaluator.shape
     if target.quantity is Quantity.LAYER_FORWARD:

@@ -56,6 +56,7 @@ _COLUMNS = {
     "num_gpus_text": "num_gpus",
     "mfu_text": "mfu",
     "tokens_check_relative_difference": "check_tokens_rel_diff",
+    "attention_share_percent": "attn_share_pct",
 }
 
 
@@ -176,6 +177,37 @@ class ReadmeScalingRow(PublishedRow, frozen=True, kw_only=True):
     mfu_text: str
 
 
+class BridgeSummaryRow(PublishedRow, frozen=True, kw_only=True):
+    """Megatron Bridge's summary: the container says the release, `recipe_extras` the workload
+    configuration; releases of `rounded_tokens` print tokens a second in coarse steps."""
+
+    container: str
+    task: str
+    recipe: str
+    recipe_match: str
+    recipe_extras: str | None
+    derived_gflop_per_token: float
+
+    @property
+    def rounded_tokens(self) -> bool:
+        """Whether tokens a second are rounded, so that TFLOP/s say more."""
+        return self.container in ("26.04.01", "26.06.01")
+
+
+class BridgeSkillsRow(PublishedRow, frozen=True, kw_only=True):
+    """Megatron Bridge's notes on performance: one change at a time on 16 H100."""
+
+
+class FmsFsdpRow(PublishedRow, frozen=True, kw_only=True):
+    """IBM's FSDP throughput; the last two rows are from older texts."""
+
+
+class MlEngineeringRow(PublishedRow, frozen=True, kw_only=True):
+    """One node of H200: TFLOP/s of the model, attention halved; six rows are versions of torch."""
+
+    attention_share_percent: float | None
+
+
 Row = TypeVar("Row", bound=PublishedRow)
 
 
@@ -195,7 +227,7 @@ def megatron_lm_ci_golden() -> tuple[MegatronGoldenRow, ...]:
 
 
 def dgxc_benchmarking() -> tuple[DgxcRow, ...]:
-    """Weak scaling of Llama 8B and Nemotron 15B on H100."""
+    """Weak scaling of Llama 8B, Nemotron 15B and Grok-1 on H100."""
     return _rows(DgxcRow, "dgxc_benchmarking")
 
 
@@ -212,6 +244,26 @@ def torchtitan() -> tuple[TorchtitanRow, ...]:
 def megatron_lm_readme_scaling() -> tuple[ReadmeScalingRow, ...]:
     """GPT from 1.7B to 462B on H100."""
     return _rows(ReadmeScalingRow, "megatron_lm_readme_scaling")
+
+
+def mbridge_perf_summary() -> tuple[BridgeSummaryRow, ...]:
+    """Tuned recipes of Megatron Bridge, H100 to GB300."""
+    return _rows(BridgeSummaryRow, "mbridge_perf_summary")
+
+
+def mbridge_skills() -> tuple[BridgeSkillsRow, ...]:
+    """Qwen3-30B-A3B on 16 H100: graphs, overlap, dispatchers."""
+    return _rows(BridgeSkillsRow, "mbridge_skills")
+
+
+def ibm_fms_fsdp() -> tuple[FmsFsdpRow, ...]:
+    """Llama 2 from 7B to 70B under FSDP on A100."""
+    return _rows(FmsFsdpRow, "ibm_fms_fsdp")
+
+
+def stas_h200_b200() -> tuple[MlEngineeringRow, ...]:
+    """Llama 3.1 8B with 8K to 256K tokens on one node of H200."""
+    return _rows(MlEngineeringRow, "stas_h200_b200")
 
 
 @lru_cache(maxsize=16)

@@ -13,10 +13,14 @@ TABLES: dict[str, tuple[Callable[[], Sequence[PublishedRow]], int]] = {
     "korthikanti2022": (published.korthikanti2022, 13),
     "simumax_b200": (published.simumax_b200, 12),
     "megatron_lm_ci_golden": (published.megatron_lm_ci_golden, 4),
-    "dgxc_benchmarking": (published.dgxc_benchmarking, 40),
+    "dgxc_benchmarking": (published.dgxc_benchmarking, 60),
     "llm_foundry": (published.llm_foundry, 216),
     "torchtitan": (published.torchtitan, 26),
     "megatron_lm_readme_scaling": (published.megatron_lm_readme_scaling, 10),
+    "mbridge_perf_summary": (published.mbridge_perf_summary, 90),
+    "mbridge_skills": (published.mbridge_skills, 10),
+    "ibm_fms_fsdp": (published.ibm_fms_fsdp, 6),
+    "stas_h200_b200": (published.stas_h200_b200, 12),
 }
 
 
@@ -167,6 +171,41 @@ def test_megatron_readme_throughput_agrees_with_its_aggregate() -> None:
         total = row.tflops_per_gpu * row.num_gpus / 1000
         rounding = 0.05 * (1 + row.num_gpus / 1000)  # both figures are printed to one decimal
         assert total == pytest.approx(row.aggregate_pflops, abs=rounding)
+
+
+def test_bridge_tflops_are_tokens_a_second_times_flops_a_token() -> None:
+    """But for releases that round tokens a second; TFLOP/s are printed to 1."""
+    for row in published.mbridge_perf_summary():
+        assert row.tflops_per_gpu
+        assert row.tokens_per_second_per_gpu
+        made = row.tokens_per_second_per_gpu * row.derived_gflop_per_token / 1000
+        assert made == pytest.approx(row.tflops_per_gpu, rel=0.005)
+        if row.rounded_tokens:
+            assert row.tokens_per_second_per_gpu % 16 == 0
+
+
+def test_bridge_skills_without_a_batch_are_a_pair() -> None:
+    pair = [row for row in published.mbridge_skills() if row.global_batch_size is None]
+    without, graphs = (row.step_time_seconds for row in pair)
+    assert without is not None
+    assert graphs is not None
+    assert graphs / without == pytest.approx(0.777, abs=0.001)
+
+
+def test_fms_rows_that_checkpoint_do_more_than_the_model_needs() -> None:
+    table = [row for row in published.ibm_fms_fsdp() if row.global_batch_size]
+    assert len(table) == 4
+    for row in table:
+        assert row.mfu_percent
+        assert row.hfu_percent
+        assert (row.hfu_percent > row.mfu_percent) == (row.recompute != "No AC")
+
+
+def test_ml_engineering_memory_grows_with_the_sequence() -> None:
+    rows = [row for row in published.stas_h200_b200() if row.peak_memory_gib]
+    peaks = {row.seq_length: row.peak_memory_gib for row in rows}
+    assert len(peaks) == 6
+    assert list(peaks.values()) == sorted(peaks.values())
 
 
 def test_a_range_is_text_and_no_number() -> None:

@@ -10,7 +10,9 @@ pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 from advisor.hardware.calibration import EFFICIENCIES, Calibration
 from harness.calibration.fit import PRIORS, calibration_at, fit, left_out, rounded
 from harness.calibration.published import SUBJECTS, Report, report, yaml_text
-from harness.calibration.tables import a100_targets, b200_targets, h100_targets
+from harness.calibration.rows.dgxc import dgxc_targets
+from harness.calibration.rows.korthikanti import korthikanti_targets
+from harness.calibration.rows.simumax import simumax_targets
 from harness.calibration.targets import Quantity, Target, predict, relative_error
 
 TYPICAL = calibration_at("typical", [0.0] * len(PRIORS))
@@ -52,7 +54,7 @@ def test_rounding_keeps_three_digits() -> None:
 
 
 def test_times_that_the_priors_explain_move_nothing() -> None:
-    targets = _pretend(b200_targets(), TYPICAL)
+    targets = _pretend(simumax_targets(), TYPICAL)
     fitted = fit("b200", targets).calibration
     for field in PRIORS:
         assert getattr(fitted, field) == pytest.approx(getattr(TYPICAL, field))
@@ -60,7 +62,7 @@ def test_times_that_the_priors_explain_move_nothing() -> None:
 
 def test_times_that_speak_of_gemms_move_gemms() -> None:
     truth = _at(gemm_efficiency=-1.5)
-    done = fit("b200", _pretend(b200_targets(), truth))
+    done = fit("b200", _pretend(simumax_targets(), truth))
     assert done.calibration.gemm_efficiency == pytest.approx(truth.gemm_efficiency, rel=0.05)
     assert done.widths["gemm_efficiency"] < 0.3
     assert done.widths["internode_efficiency"] == pytest.approx(1.0, abs=0.01)
@@ -68,7 +70,7 @@ def test_times_that_speak_of_gemms_move_gemms() -> None:
 
 
 def test_a_family_weighs_as_one_row() -> None:
-    targets = h100_targets()
+    targets = [one for one in dgxc_targets() if one.job.model.num_moe_experts is None]
     once = tuple({target.family: target for target in targets}.values())
     thrice = tuple(replace(target) for target in once for _ in range(3))
     one, three = fit("h100", once).calibration, fit("h100", thrice).calibration
@@ -76,7 +78,7 @@ def test_a_family_weighs_as_one_row() -> None:
 
 
 def test_left_out_errors_are_those_of_a_fit_without_the_group() -> None:
-    targets = a100_targets()
+    targets = korthikanti_targets()
     errors = dict(left_out(targets))
     assert set(errors) == set(targets)
     seen = [target for target in targets if target.group != "Table 4"]
@@ -88,7 +90,7 @@ def test_left_out_errors_are_those_of_a_fit_without_the_group() -> None:
 
 def test_the_layer_is_part_of_the_step() -> None:
     layer, step = (
-        next(t for t in a100_targets() if t.quantity is quantity and "full" in t.name)
+        next(t for t in korthikanti_targets() if t.quantity is quantity and "full" in t.name)
         for quantity in (Quantity.LAYER, Quantity.STEP)
     )
     assert 48 * predict(layer, TYPICAL) < predict(step, TYPICAL) < 54 * predict(layer, TYPICAL)
