@@ -41,6 +41,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_call_seconds, host_module_seconds, host_quantize_seconds, host_answer_seconds: of an x86
         server's processor, for one operation, for a module of Transformer Engine beyond its
         kernels, for a tensor that is quantized, and for a result that it waits for.
+    grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
     step_time_error: relative half-width of the band around a predicted step time.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
     fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
@@ -68,6 +69,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_module_seconds: float = 25e-6
     host_quantize_seconds: float = 10e-6
     host_answer_seconds: float = 20e-6
+    grace_slowdown: float = 1.3
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
     left_out_error: str = ""
@@ -118,6 +120,7 @@ NON_NEGATIVE = (
     "host_module_seconds",
     "host_quantize_seconds",
     "host_answer_seconds",
+    "grace_slowdown",
 )
 
 

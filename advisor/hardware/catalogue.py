@@ -18,7 +18,7 @@ from advisor.base.configuration import Group, config_names, load_config
 from advisor.base.errors import UserError
 from advisor.base.fields import convert, read_record, show
 from advisor.base.units import GIB, nearest_names
-from advisor.hardware.gpu import Gpu
+from advisor.hardware.gpu import Gpu, HostProcessor
 
 _FLAG: Final = "--gpus"
 _GIGA: Final = 10**9
@@ -47,7 +47,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
     nvlink_domain_size: int = 1
     internode_gb_per_second: float
     host_link_gb_per_second: float
-    host_slowdown: float = 1.0
+    host_processor: HostProcessor = HostProcessor.X86
     calibration: str | None = None
     notes: str = ""
 
@@ -80,7 +80,7 @@ class Datasheet(Struct, frozen=True, kw_only=True):
             nvlink_domain_size=self.nvlink_domain_size,
             internode_bytes_per_second=self.internode_gb_per_second * _GIGA,
             host_link_bytes_per_second=self.host_link_gb_per_second * _GIGA,
-            host_slowdown=self.host_slowdown,
+            host_processor=self.host_processor,
             calibration=self.calibration,
         )
 

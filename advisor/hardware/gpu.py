@@ -1,8 +1,17 @@
 """Datasheet facts of one GPU type, read from configs/hardware."""
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from advisor.base.dtypes import Precision
+
+
+class HostProcessor(StrEnum):
+    """Processor of the server or superchip that a GPU is in."""
+
+    X86 = "x86"
+    GRACE = "grace"
 
 
 class GpuFields(Struct, frozen=True, kw_only=True):
@@ -11,8 +20,7 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     ``memory_bytes`` is what torch sees (get_device_properties().total_memory, the low end over
     drivers): context and communicators still come out of it. ``fp8_flops`` and ``fp4_flops`` are
     None where the chip has no 8-bit or 4-bit tensor cores. ``nvlink_domain_size`` is 1 where there
-    is no NVLink. ``host_slowdown``: how much longer its processor takes for a launch than that of
-    an x86 server.
+    is no NVLink. ``host_processor``: what launches its kernels.
     """
 
     memory_bytes: int
@@ -28,7 +36,7 @@ class GpuFields(Struct, frozen=True, kw_only=True):
     host_link_bytes_per_second: float
     calibration: str | None = None
     fp4_flops: float | None = None
-    host_slowdown: float = 1.0
+    host_processor: HostProcessor = HostProcessor.X86
 
 
 class Gpu(GpuFields, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
+from advisor.hardware.gpu import HostProcessor
 from advisor.job.job import CudaGraphImpl, Job, Optimizer
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
@@ -33,7 +34,8 @@ from advisor.time.step_time import (
 
 def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
     """The processor beside the job's GPU."""
-    slower = job.gpu.host_slowdown
+    grace = job.gpu.host_processor is HostProcessor.GRACE
+    slower = calibration.grace_slowdown if grace else 1.0
     return Host(
         call_seconds=slower * calibration.host_call_seconds,
         module_seconds=slower * calibration.host_module_seconds,
