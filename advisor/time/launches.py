@@ -59,29 +59,39 @@ class Launches(Struct, frozen=True):
 
 EXCHANGES = (Module.DISPATCH, Module.COMBINE)
 """Submodules that bring tokens to experts and back."""
-_CALLS = {"permute": 8, "unpermute": 4, "sort_by_expert": 3, "unsort_by_expert": 3}
-_FUSED_CALLS = {"permute": 3, "unpermute": 2, "sort_by_expert": 2, "unsort_by_expert": 2}
+_CALLS = {"permute": 12, "unpermute": 8, "sort_by_expert": 6, "unsort_by_expert": 6}
+_FUSED_CALLS = {"permute": 6, "unpermute": 4, "sort_by_expert": 4, "unsort_by_expert": 4}
 """Operations of one forward, of the unfused and of the fused permutation (moe_utils.py)."""
-_ROUTING_CALLS, _FUSED_ROUTING_CALLS = 40, 12
+_ROUTING_CALLS, _FUSED_ROUTING_CALLS = 50, 15
 """Top-k, scores, losses and counts: DeepSeek-V3's router is 72 kernels with its dispatcher's
 preprocessing, 31 where they are fused (Megatron-LM, notes on DeepSeek-V3 on GB200)."""
-_EXCHANGE_CALLS = 10
+_EXCHANGE_CALLS = 15
 _ASKING = frozenset({"dispatch_all_to_all", "gather_tokens", "flex_dispatch"})
 """Exchanges whose sizes depend on the routing: the processor reads them first."""
-_UNFUSED_ATTENTION_CALLS = 6
-_ATTENTION_MODULES = 2
+_UNFUSED_ATTENTION_CALLS = 8
+_ATTENTION_MODULES = 3
+_FUSED_OPERATOR_CALLS = 3
+"""Of a fused operation of Megatron: its Python function, its autograd function, its kernel."""
+_FORWARD_GEMM_CALLS, _BACKWARD_GEMM_CALLS = 2, 4
+"""Of each weight: a slice of the input and a product; back two products, the gradient's hook and
+the input's slice."""
+_EXPERT_BIAS_CALLS = 4
+"""Of each expert: two slices, a product, a sum (experts.py _apply_bias)."""
 
 
 def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launches:
     """What the processor does for one pass of `operator`."""
-    modules = shape.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    engine = shape.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     if operator.gemm is not None:
         groups = operator.weights[0].copies if operator.weights else 1
         quantized = groups if operator.gemm.quantized else 0
-        return Launches((2 if backward else 1) * groups, int(modules), quantized)
+        calls = (_BACKWARD_GEMM_CALLS if backward else _FORWARD_GEMM_CALLS) * groups
+        if operator.module is Module.EXPERT_FC2 and len(operator.weights) > 1:
+            calls += _EXPERT_BIAS_CALLS * groups
+        return Launches(calls, int(engine), quantized)
     if operator.unit is ComputeUnit.ATTENTION:
         if operator.name == "core_attention":
-            return Launches(2 if backward else 1, _ATTENTION_MODULES * modules)
+            return Launches(2 if backward else 1, _ATTENTION_MODULES * engine)
         return Launches(_UNFUSED_ATTENTION_CALLS)
     asks = operator.name in _ASKING and not backward
     return Launches(_calls(operator, shape), asks=asks)
@@ -93,7 +103,8 @@ def _calls(operator: Operator, shape: RankShape) -> int:
     if operator.forward_collectives:
         return _EXCHANGE_CALLS
     table = _FUSED_CALLS if shape.model.moe_permute_fusion else _CALLS
-    return table.get(operator.name, 1)
+    usual = 1 if shape.model.transformer_impl.is_eager else _FUSED_OPERATOR_CALLS
+    return table.get(operator.name, usual)
 
 
 class Work(Struct, frozen=True):

@@ -1,117 +1,186 @@
-"""Efficiencies that explain measured times, held near what is typical where the times are silent.
+"""Constants that explain measured steps, of all GPUs at once.
 
-Least squares on the logarithm of the times. Every constant is also drawn to a prior: a value that
-datasheets and public benchmarks make likely, with a relative width. Few rows then move only what
-they can tell, and the rest stays typical.
+Least squares on the logarithm of the times. Every constant is also drawn to a prior: what its
+source or a fit on kernels alone makes likely, with a relative width. Rows then move only what they
+can tell, and the rest stays typical. What is physics of the software or of the processor is one
+constant for all GPUs; what is a chip's own is one for each generation. A row that nothing explains
+pulls no harder than one that is `_OUTLIER` widths off.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.errors import require
 from advisor.base.units import significant
-from advisor.hardware.calibration import Calibration, Provenance
-from harness.calibration.targets import Target, predict, relative_error
+from advisor.hardware.calibration import Calibration
+from harness.calibration.constants import CONSTANTS, GENERATIONS, Constant, prior_calibration
+from harness.calibration.targets import Target, predict
 
-TIME_SIGMA = 0.04
+TIME_SIGMA: Final = 0.04
 """Relative scatter of a published time beside a right model: repeats within a source are good to
 5 % (results/published/README.md)."""
+_OUTLIER: Final = 3.0
+_STEP: Final = 0.05
+_ROUNDS: Final = 12
+_SETTLED: Final = 0.01
+
+Calibrations = Mapping[str, Calibration]
+"""By generation: a100, h100, b200."""
 
 
-class Prior(Struct, frozen=True):
-    """A typical value, the relative width around it, and why."""
+class Knob(Struct, frozen=True):
+    """One number that the fit moves: a constant of every generation, or of one."""
 
-    value: float
-    sigma: float
-    reason: str
+    constant: Constant
+    generation: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a table calls it."""
+        return f"{self.constant.field} {self.generation}".strip()
+
+    def moves(self, target: Target) -> bool:
+        """Whether it may change what is predicted for `target`."""
+        return not self.generation or self.generation == target.job.gpu.calibration
 
 
-PRIORS = {
-    "gemm_efficiency": Prior(
-        0.65, 0.2, "best GEMMs reach 0.78 to 0.87 (ml-engineering), training shapes less"
-    ),
-    "fp8_gemm_efficiency": Prior(
-        0.9, 0.1, "relative to gemm_efficiency: best GEMMs, H100 0.88, H200 0.91, B200 0.98"
-    ),
-    "attention_forward_efficiency": Prior(
-        0.55, 0.15, "causal, head dimension 128, 4k to 8k (arXiv 2307.08691, 2407.08608)"
-    ),
-    "attention_backward_efficiency": Prior(0.45, 0.15, "same sources; backward is slower"),
-    "bandwidth_efficiency": Prior(0.8, 0.1, "streaming kernels"),
-    "nvlink_efficiency": Prior(0.75, 0.15, "bus bandwidth of nccl-tests, 50 to 200 MB"),
-    "internode_efficiency": Prior(0.8, 0.15, "bus bandwidth of nccl-tests on InfiniBand"),
-    "hidden_fraction": Prior(0.6, 0.4, "between useless and perfect overlap"),
-    "kernel_seconds": Prior(4e-6, 0.3, "launch latency and tail of one kernel"),
-    "collective_seconds": Prior(2e-5, 0.4, "latency of a NCCL collective within a node"),
-    "step_seconds": Prior(1e-2, 0.7, "launches of the optimizer, loss reduction, data"),
-}
+def knobs(targets: Iterable[Target]) -> tuple[Knob, ...]:
+    """All numbers that `targets` may move."""
+    seen = {target.job.gpu.calibration for target in targets}
+    return tuple(
+        knob
+        for constant in CONSTANTS
+        for knob in (
+            (Knob(constant),)
+            if constant.shared
+            else tuple(Knob(constant, name) for name in GENERATIONS if name in seen)
+        )
+        if not knob.generation or knob.generation in constant.generations
+    )
 
 
 class Fit(Struct, frozen=True):
-    """A fitted calibration; `widths` tells how much of each prior's width is left (1: the rows
-    say nothing about that constant)."""
+    """Fitted calibrations. shifts: of every knob, in widths of its prior; widths: how much of each
+    prior's width is left (1: the rows say nothing about it). left_out: of every target the
+    logarithmic error under a fit that has not seen its group."""
 
-    calibration: Calibration
+    calibrations: Calibrations
+    shifts: dict[str, float]
     widths: dict[str, float]
+    left_out: tuple[float, ...]
 
 
-def fit(name: str, targets: Sequence[Target]) -> Fit:
-    """The calibration `name` that explains `targets` best; UserError without scipy."""
-    optimize = require("scipy.optimize", "harness.calibration.published", "fit")
-    import numpy as np
+def fit(
+    targets: Sequence[Target], group: Callable[[Target], Hashable] = lambda target: target.group
+) -> Fit:
+    """The calibrations that explain `targets` best; UserError without numpy."""
+    np = require("numpy", "harness.calibration.published", "fit")
+    moved = knobs(targets)
+    weights = np.array(_weights(targets)) / TIME_SIGMA
 
-    weights = _weights(targets)
+    def misses(shifts: Any) -> Any:
+        made = calibrations_at(moved, [float(shift) for shift in shifts])
+        return np.array([_miss(target, made) for target in targets])
 
-    def residuals(shifts: Sequence[float]) -> list[float]:
-        calibration = calibration_at(name, list(map(float, shifts)))
-        misses = [
-            weight * math.log(predict(target, calibration) / target.seconds) / TIME_SIGMA
-            for target, weight in zip(targets, weights, strict=True)
-        ]
-        return [*misses, *shifts]
+    def jacobian(shifts: Any, here: Any) -> Any:
+        columns = []
+        for position, knob in enumerate(moved):
+            there = np.array(shifts)
+            there[position] += _STEP
+            made = calibrations_at(moved, [float(shift) for shift in there])
+            column = [
+                (_miss(target, made) - miss) / _STEP if knob.moves(target) else 0.0
+                for target, miss in zip(targets, here, strict=True)
+            ]
+            columns.append(column)
+        return np.array(columns).T
 
-    solution = optimize.least_squares(residuals, [0.0] * len(PRIORS))
-    covariance = np.linalg.inv(solution.jac.T @ solution.jac)
-    widths = {field: math.sqrt(covariance[i, i]) for i, field in enumerate(PRIORS)}
-    return Fit(calibration_at(name, solution.x.tolist()), widths)
+    def weighed(here: Any) -> Any:
+        return weights / np.sqrt(1 + (here * weights / _OUTLIER) ** 2) ** 0.5
+
+    def objective(shifts: Any, here: Any) -> float:
+        sizes = (here * weights / _OUTLIER) ** 2
+        return float(2 * _OUTLIER**2 * np.sum(np.sqrt(1 + sizes) - 1) + np.sum(shifts**2))
+
+    shifts = np.zeros(len(moved))
+    here = misses(shifts)
+    for _ in range(_ROUNDS):
+        slopes = jacobian(shifts, here)
+        pull = weighed(here)[:, None] * slopes
+        normal = pull.T @ pull + np.eye(len(moved))
+        move = -np.linalg.solve(normal, pull.T @ (weighed(here) * here) + shifts)
+        before, length = objective(shifts, here), 1.0
+        while length > _SETTLED:
+            after = misses(shifts + length * move)
+            if objective(shifts + length * move, after) < before:
+                break
+            length /= 2
+        else:
+            break
+        shifts, here = shifts + length * move, after
+        if np.max(np.abs(length * move)) < _SETTLED:
+            break
+    slopes = jacobian(shifts, here)
+    pull = weighed(here)[:, None] * slopes
+    inverse = np.linalg.inv(pull.T @ pull + np.eye(len(moved)))
+    unseen = np.array(here)
+    for name in dict.fromkeys(group(target) for target in targets):
+        out = np.array([group(target) == name for target in targets])
+        kept = pull[~out]
+        residual = (weighed(here) * here)[~out]
+        normal = kept.T @ kept + np.eye(len(moved))
+        unseen[out] = here[out] - slopes[out] @ np.linalg.solve(normal, kept.T @ residual + shifts)
+    return Fit(
+        {name: rounded(one) for name, one in calibrations_at(moved, shifts.tolist()).items()},
+        {knob.name: float(shift) for knob, shift in zip(moved, shifts, strict=True)},
+        {knob.name: math.sqrt(inverse[i, i]) for i, knob in enumerate(moved)},
+        tuple(float(miss) for miss in unseen),
+    )
 
 
-def calibration_at(name: str, shifts: Sequence[float]) -> Calibration:
-    """The calibration that lies so many widths off its priors, as factors exp(width x shift)."""
-    values: dict[str, Any] = {
-        field: prior.value * math.exp(prior.sigma * shift)
-        for (field, prior), shift in zip(PRIORS.items(), shifts, strict=True)
-    }
-    values["fp8_gemm_efficiency"] *= values["gemm_efficiency"]
-    for field in values:
-        if not field.endswith("_seconds"):
-            values[field] = min(1.0, values[field])
-    return Calibration(name=name, provenance=Provenance.PUBLISHED, step_time_error=0.0, **values)
+def calibrations_at(moved: Sequence[Knob], shifts: Sequence[float]) -> dict[str, Calibration]:
+    """The calibrations that lie so many widths off their priors, as factors exp(width x shift)."""
+    made = {}
+    for generation in GENERATIONS:
+        prior = prior_calibration(generation)
+        values: dict[str, Any] = {}
+        for knob, shift in zip(moved, shifts, strict=True):
+            if knob.generation in ("", generation):
+                field, factor = knob.constant.field, math.exp(knob.constant.sigma * shift)
+                for name in (field, *knob.constant.with_it):
+                    value = values.get(name, getattr(prior, name)) * factor
+                    values[name] = min(1.0, value) if name.endswith(_FRACTIONS) else value
+        made[generation] = replace(prior, **values)
+    return made
+
+
+_FRACTIONS: Final = ("_efficiency", "_fraction")
 
 
 def rounded(calibration: Calibration) -> Calibration:
     """Three digits of every fitted constant: what a file holds."""
     digits: dict[str, Any] = {
-        field: significant(getattr(calibration, field), 3) for field in PRIORS
+        name: significant(getattr(calibration, name), 3)
+        for constant in CONSTANTS
+        for name in (constant.field, *constant.with_it)
     }
     return replace(calibration, **digits)
 
 
-def left_out(
-    targets: Sequence[Target], group: Callable[[Target], str] = lambda target: target.group
-) -> Iterator[tuple[Target, float]]:
-    """Every target with its relative error under a fit that has not seen its group."""
-    for name in dict.fromkeys(group(target) for target in targets):
-        seen = [target for target in targets if group(target) != name]
-        calibration = fit("left out", seen).calibration
-        for target in targets:
-            if group(target) == name:
-                yield target, relative_error(target, calibration)
+def errors(targets: Iterable[Target], calibrations: Calibrations) -> Iterator[float]:
+    """Predicted over measured, less one, of every target."""
+    for target in targets:
+        yield math.exp(_miss(target, calibrations)) - 1
+
+
+def _miss(target: Target, calibrations: Calibrations) -> float:
+    calibration = calibrations[target.job.gpu.calibration or ""]
+    return math.log(predict(target, calibration) / target.seconds)
 
 
 def _weights(targets: Sequence[Target]) -> list[float]:

@@ -1,0 +1,167 @@
+"""Constants of the time model that are fitted on whole steps: prior, width, and why.
+
+A prior is what a source says or what a fit on kernels alone gives (harness.calibration.kernels);
+its width is how far training may lie from that.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+from msgspec import Struct
+
+from advisor.hardware.calibration import Calibration, Provenance
+
+GENERATIONS: Final = ("a100", "h100", "b200")
+"""Names of the calibrations: Ampere, Hopper, Blackwell."""
+
+
+class Constant(Struct, frozen=True, kw_only=True):
+    """A field of Calibration that steps may move.
+
+    value: typical; sigma: relative width around it; unit, reason: for the page of constants.
+    shared: one for all GPUs; else one a generation, of `generations`. with_it: fields that the same
+    factor moves.
+    """
+
+    field: str
+    value: float
+    sigma: float
+    unit: str
+    reason: str
+    shared: bool = False
+    generations: tuple[str, ...] = GENERATIONS
+    with_it: tuple[str, ...] = ()
+
+
+CONSTANTS: Final = (
+    Constant(
+        field="gemm_efficiency",
+        value=0.65,
+        sigma=0.2,
+        unit="of the dense peak",
+        reason="best GEMMs reach 0.78 to 0.87 (ml-engineering), training shapes less",
+    ),
+    Constant(
+        field="fp8_gemm_efficiency",
+        value=0.58,
+        sigma=0.2,
+        unit="of the dense peak",
+        reason="best GEMMs in 8 bits over 16: H100 0.88, H200 0.91, B200 0.98",
+    ),
+    Constant(
+        field="attention_forward_efficiency",
+        value=0.55,
+        sigma=0.15,
+        unit="of the 16-bit peak",
+        reason="causal, head dimension 128, 4k to 8k (arXiv 2307.08691, 2407.08608)",
+        with_it=("attention_backward_efficiency",),
+    ),
+    Constant(
+        field="nvlink_efficiency",
+        value=0.75,
+        sigma=0.15,
+        unit="of the link",
+        reason="bus bandwidth of nccl-tests, 50 to 200 MB",
+    ),
+    Constant(
+        field="bandwidth_efficiency",
+        value=0.8,
+        sigma=0.1,
+        unit="of the memory's rate",
+        reason="streaming kernels",
+        shared=True,
+    ),
+    Constant(
+        field="internode_efficiency",
+        value=0.8,
+        sigma=0.15,
+        unit="of the adapter's rate",
+        reason="bus bandwidth of nccl-tests on InfiniBand",
+        shared=True,
+    ),
+    Constant(
+        field="hidden_fraction",
+        value=0.6,
+        sigma=0.4,
+        unit="of the hidden time",
+        reason="between useless and perfect overlap",
+        shared=True,
+    ),
+    Constant(
+        field="kernel_seconds",
+        value=4e-6,
+        sigma=0.3,
+        unit="s",
+        reason="launch latency and tail of one kernel",
+        shared=True,
+    ),
+    Constant(
+        field="collective_seconds",
+        value=2e-5,
+        sigma=0.4,
+        unit="s",
+        reason="latency of a NCCL collective within a node",
+        shared=True,
+    ),
+    Constant(
+        field="step_seconds",
+        value=1e-2,
+        sigma=0.7,
+        unit="s",
+        reason="launches of the optimizer, loss reduction, data",
+        shared=True,
+    ),
+    Constant(
+        field="host_call_seconds",
+        value=10e-6,
+        sigma=0.5,
+        unit="s",
+        reason="one torch operation with autograd takes 7 us (pytorch issue 41383)",
+        shared=True,
+    ),
+    Constant(
+        field="host_module_seconds",
+        value=60e-6,
+        sigma=0.7,
+        unit="s",
+        reason="TE's Linear over torch's: 60 us on Grace (TransformerEngine issue 2053)",
+        shared=True,
+    ),
+    Constant(
+        field="host_quantize_seconds",
+        value=30e-6,
+        sigma=0.7,
+        unit="s",
+        reason="a tensor's quantizer and cast in Python (TransformerEngine PR 2897)",
+        shared=True,
+    ),
+    Constant(
+        field="host_answer_seconds",
+        value=40e-6,
+        sigma=0.7,
+        unit="s",
+        reason="a copy to the host and a stream's synchronization",
+        shared=True,
+    ),
+    Constant(
+        field="grace_slowdown",
+        value=1.5,
+        sigma=0.4,
+        unit="",
+        reason="torch's Linear on Grace and on a Xeon: 2.5 (TransformerEngine issue 2053)",
+        shared=True,
+    ),
+)
+
+
+@lru_cache(maxsize=8)
+def prior_calibration(generation: str) -> Calibration:
+    """Every constant at its prior."""
+    values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}
+    return Calibration(
+        name=generation,
+        provenance=Provenance.PUBLISHED,
+        step_time_error=0.0,
+        attention_backward_efficiency=0.45,
+        **values,
+    )
