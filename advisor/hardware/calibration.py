@@ -22,7 +22,13 @@ class Provenance(StrEnum):
 class Calibration(Struct, frozen=True, kw_only=True):
     """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
 
-    gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
+    gemm_efficiency, fp8_gemm_efficiency, fp4_gemm_efficiency: of the dense peak, GEMMs at full
+        clock within a tile of their result; in 4 bits of twice the 8-bit peak, 0: as in 8 bits.
+    gemm_sustained_share: of that, what the power limit leaves the clock under lasting load.
+    gemm_training_share: of that, what whole training steps reach.
+    grouped_gemm_share: of a dense GEMM's rate, what the kernels of several experts reach.
+    gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
+    gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
     attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
         causal half, the backward's replayed scores included; of endlessly many rows.
     attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
@@ -62,6 +68,12 @@ class Calibration(Struct, frozen=True, kw_only=True):
     collective_seconds: float
     step_seconds: float
     step_time_error: float
+    fp4_gemm_efficiency: float = 0.0
+    gemm_sustained_share: float = 1.0
+    gemm_training_share: float = 1.0
+    grouped_gemm_share: float = 1.0
+    gemm_tile_seconds: float = 1.8e-6
+    gemm_bandwidth_efficiency: float = 0.7
     optimizer_bandwidth_efficiency: float = 0.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
@@ -79,12 +91,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
-        if self.optimizer_bandwidth_efficiency > 1.0:
-            raise UserError(
-                "calibration.optimizer_bandwidth_efficiency",
-                self.optimizer_bandwidth_efficiency,
-                "must be at most 1",
-            )
+        for field in AT_MOST_ONE:
+            if getattr(self, field) > 1.0:
+                raise UserError(f"calibration.{field}", getattr(self, field), "must be at most 1")
         for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(
@@ -107,13 +116,20 @@ EFFICIENCIES = (
     "nvlink_efficiency",
     "internode_efficiency",
     "hidden_fraction",
+    "gemm_sustained_share",
+    "gemm_training_share",
+    "grouped_gemm_share",
+    "gemm_bandwidth_efficiency",
 )
+AT_MOST_ONE = ("optimizer_bandwidth_efficiency", "fp4_gemm_efficiency")
 NON_NEGATIVE = (
     "kernel_seconds",
     "collective_seconds",
     "step_seconds",
     "step_time_error",
     "optimizer_bandwidth_efficiency",
+    "fp4_gemm_efficiency",
+    "gemm_tile_seconds",
     "attention_half_rate_rows",
     "attention_half_rate_tokens",
     "host_call_seconds",

@@ -156,12 +156,18 @@ class Gemm(Struct, frozen=True):
     """[m, k] x [k, n]: forward work of one linear layer on this rank, 2 m n k FLOPs.
 
     quantized: in the job's 8 or 4 bits, if it has such a precision.
+    groups: of routed experts, that share the m rows and have a weight each; `kernels` of them are
+        launched for one pass.
+    accumulates: the weight's gradient is added to its fp32 main_grad by the GEMM itself.
     """
 
     m: int
     n: int
     k: int
     quantized: bool = False
+    groups: int = 1
+    kernels: int = 1
+    accumulates: bool = False
 
     @property
     def flops(self) -> int:

@@ -111,9 +111,12 @@ class RankShape(Struct, frozen=True, kw_only=True):
         """Whether the linear layers of this shape compute in 8 or 4 bits (Transformer Engine)."""
         return self.precision.is_quantized and not self.is_local
 
-    def gemm(self, m: int, n: int, k: int) -> Gemm:
-        """The GEMM of a linear layer inside a transformer layer."""
-        return Gemm(m, n, k, self.quantizes)
+    def gemm(self, m: int, n: int, k: int, experts: int = 1) -> Gemm:
+        """The GEMM of a linear layer inside a transformer layer, of `experts` one kernel each (TE
+        2.20.2 pytorch/module/grouped_linear.py, and grouped_gemm of the older GroupedMLP)."""
+        return Gemm(
+            m, n, k, self.quantizes, experts, experts, self.model.gradient_accumulation_fusion
+        )
 
     def weight_gradient_bytes(self, elements: int) -> int:
         """A weight gradient's own tensor: none where the GEMM adds to main_grad itself."""

@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
 from advisor.models.options import CpCommType
+from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 
 
@@ -23,14 +24,15 @@ class Link(Struct, frozen=True, kw_only=True):
 class Machine(Struct, frozen=True, kw_only=True):
     """Reached rates of one GPU at one precision, FLOP/s and byte/s.
 
-    linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not
-    zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
+    linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
+    has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
+    layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
     attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
-    linear_flops: float
+    linear: GemmRates
     bf16_flops: float
     attention_forward_flops: float
     attention_backward_flops: float
@@ -40,6 +42,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     hidden_fraction: float
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
+    quantized: GemmRates | None = None
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
     host: Host | None = None
@@ -53,29 +56,31 @@ _QUANTIZE_BYTES = {
     Precision.FP8_CURRENT: 6,
     Precision.FP8_BLOCKWISE: 4,
     Precision.MXFP8: 4,
-    Precision.NVFP4: 3,
+    Precision.NVFP4: 7,
 }
 """Read 16 bit, write row- and column-wise copies of 8 or 4 bit; current scaling reads once more,
-for the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). Scales of blocks
-(1/128 or 1/32 of the elements) are left out."""
+for the largest value, before it casts (TE common/cast, recipe/current_scaling.cu). NVFP4 does too,
+and makes the columns' copy of a Hadamard transform, by a kernel of its own (TE common/hadamard).
+Scales of blocks (1/128 or 1/32 of the elements) are left out. Transformer Engine's own table of
+B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 and 7 bytes."""
 
 
 @lru_cache(maxsize=64)
 def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
-    """Datasheet rates times efficiencies; in 4 bits that of 8, of which published runs exist.
+    """Datasheet rates times efficiencies.
 
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
-    Sources: configs/hardware, and configs/calibration with what each was fitted on. Clocks that a
-    power limit lowers are in the efficiencies alone.
+    Sources: configs/hardware, and configs/calibration with what each was fitted on.
     """
     sixteen_bit = gpu.fp16_flops if precision is Precision.FP16 else gpu.bf16_flops
+    linear = gemm_rates(
+        gpu, calibration, Precision.FP16 if precision is Precision.FP16 else Precision.BF16
+    )
     narrow = gpu.quantized_flops(precision)
-    linear = sixteen_bit * calibration.gemm_efficiency
-    if narrow is not None:
-        linear = narrow * calibration.fp8_gemm_efficiency
     return Machine(
-        linear_flops=linear,
-        bf16_flops=sixteen_bit * calibration.gemm_efficiency,
+        linear=linear,
+        quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
+        bf16_flops=linear.sustained_flops,
         attention_forward_flops=sixteen_bit * calibration.attention_forward_efficiency,
         attention_backward_flops=sixteen_bit * calibration.attention_backward_efficiency,
         memory_bytes_per_second=(
@@ -90,6 +95,37 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
     )
+
+
+@lru_cache(maxsize=64)
+def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> GemmRates:
+    """Rates of GEMMs whose operands have `precision`, which the GPU must have."""
+    peak, efficiency, operand_bytes = gpu.bf16_flops, calibration.gemm_efficiency, 2.0
+    if precision is Precision.FP16:
+        peak = gpu.fp16_flops
+    elif precision.is_quantized and gpu.fp8_flops is not None:
+        peak, efficiency, operand_bytes = gpu.fp8_flops, calibration.fp8_gemm_efficiency, 1.0
+        if precision is Precision.NVFP4:
+            efficiency = calibration.fp4_gemm_efficiency or efficiency
+            peak, operand_bytes = _FP4_OVER_FP8 * peak, _NVFP4_BYTES
+    flops = peak * efficiency * calibration.gemm_training_share
+    return GemmRates(
+        flops=flops,
+        sustained_flops=flops * calibration.gemm_sustained_share,
+        multiprocessors=gpu.sm_count,
+        bytes_per_second=gpu.memory_bandwidth_bytes_per_second
+        * calibration.gemm_bandwidth_efficiency,
+        kernel_seconds=calibration.kernel_seconds,
+        operand_bytes=operand_bytes,
+        tile_seconds=calibration.gemm_tile_seconds,
+        grouped_share=calibration.grouped_gemm_share,
+    )
+
+
+_FP4_OVER_FP8 = 2
+"""B200's FP4 peak over its FP8 peak. That of B300 and GB300 is three times theirs, of which no
+published GEMM reaches more than two (results/published/kernels)."""
+_NVFP4_BYTES = 0.5625  # and one scale byte to 16 elements
 
 
 def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1) -> Link:

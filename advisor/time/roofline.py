@@ -2,7 +2,8 @@
 
 A roofline (Williams, Waterman and Patterson 2009, CACM 52(4)) with reached rates in place of peaks:
 an operator takes its FLOPs or its bytes over the rate of the unit that bounds it, and a kernel's
-fixed time. Left out: tile and wave quantization, caches, and kernels that run beside each other.
+fixed time; GEMMs by their shape (advisor.time.gemm). Left out: caches, and kernels that run beside
+each other.
 """
 
 from msgspec import Struct
@@ -15,12 +16,16 @@ from advisor.layers.operators import (
     Group,
     Operator,
 )
+from advisor.time.gemm import (
+    forward_gemm_seconds,
+    input_gradient_seconds,
+    weight_gradient_seconds,
+)
 from advisor.time.machine import Link, Machine
 
 _ATTENTION_BACKWARD_MATMULS = 2.5  # five matmuls against two, scores replayed (arXiv 2307.08691)
 _UNFUSED_BACKWARD_MATMULS = 2.0
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
-_GEMM_BACKWARD_PASSES = 2
 
 
 class Seconds(Struct, frozen=True):
@@ -115,12 +120,13 @@ def bound_by(operator: Operator) -> str:
 
 def _in_8_bit(operator: Operator, machine: Machine) -> bool:
     """Whether a linear layer computes in 8 bits: the output layer stays at 16 (Megatron)."""
-    return machine.quantize_bytes > 0 and operator.gemm is not None and operator.gemm.quantized
+    gemm = operator.gemm
+    return machine.quantized is not None and gemm is not None and gemm.quantized
 
 
 def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     if operator.gemm is not None:
-        return _linear_seconds(operator, operator.gemm, machine, backward)
+        return linear_seconds(operator.gemm, machine, backward=backward)
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)
@@ -131,22 +137,35 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     return seconds + machine.kernel_seconds
 
 
-def _linear_seconds(operator: Operator, gemm: Gemm, machine: Machine, backward: bool) -> float:
+def linear_seconds(gemm: Gemm, machine: Machine, *, backward: bool) -> float:
     """GEMMs of a linear layer: one forward, and back those of the input's and weight's gradients.
 
-    In 8 bits the cast of the input comes first, or of the output's gradient. Small n or k cost no
-    more than a kernel's fixed time: tile and wave quantization did not fit the published rows
-    better. The weight's cast, once a step, is left out.
+    In 8 or 4 bits the cast of the input comes first, or of the output's gradient.
     """
-    passes = _GEMM_BACKWARD_PASSES if backward else 1
-    narrow = _in_8_bit(operator, machine)
-    rate = machine.linear_flops if narrow else machine.bf16_flops
-    seconds = passes * (gemm.flops / rate + machine.kernel_seconds)
-    if narrow:
+    rates = machine.linear
+    cast = 0.0
+    if gemm.quantized and machine.quantized is not None:
+        rates = machine.quantized
         elements = gemm.m * (gemm.n if backward else gemm.k)
-        traffic = elements * machine.quantize_bytes
-        seconds += traffic / machine.memory_bytes_per_second + machine.kernel_seconds
-    return seconds
+        cast = cast_seconds(elements, gemm.kernels, machine)
+    if backward:
+        return input_gradient_seconds(gemm, rates) + weight_gradient_seconds(gemm, rates) + cast
+    return forward_gemm_seconds(gemm, rates) + cast
+
+
+def cast_seconds(elements: int, kernels: int, machine: Machine) -> float:
+    """Bringing `elements` of 16 bits into the job's 8 or 4: a kernel an expert (TE 2.20.2
+    pytorch/csrc/extensions/cast.cpp, split_quantize)."""
+    traffic = elements * machine.quantize_bytes
+    return traffic / machine.memory_bytes_per_second + kernels * machine.kernel_seconds
+
+
+def weight_cast_seconds(gemm: Gemm, machine: Machine) -> float:
+    """The weight's own cast, which Transformer Engine does in a step's first microbatch; none where
+    parameters are kept in 8 bits."""
+    if not (gemm.quantized and machine.quantized is not None):
+        return 0.0
+    return cast_seconds(gemm.n * gemm.k * gemm.groups, gemm.kernels, machine)
 
 
 def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:

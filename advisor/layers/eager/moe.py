@@ -110,7 +110,7 @@ def grouped_linear(
         outputs=(output,),
         saved=(source, Tensor("expert_ends", (experts,), DType.INT32)),
         weights=(weight,),
-        gemm=Gemm(rows, width, depth),
+        gemm=Gemm(rows, width, depth, groups=experts),
     )
     return with_weight_gradients(operator)
 

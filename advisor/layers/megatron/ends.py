@@ -188,7 +188,12 @@ def _output_layer(shape: RankShape, source: Tensor, depth: int = 0) -> Operator:
         outputs=(logits,),
         saved=(source,),
         weights=(weight,),
-        gemm=Gemm(shape.tokens, rows, shape.model.hidden_size),
+        gemm=Gemm(
+            shape.tokens,
+            rows,
+            shape.model.hidden_size,
+            accumulates=shape.model.gradient_accumulation_fusion,
+        ),
         forward_collectives=shape.column_parallel_forward(),
         backward_collectives=shape.column_parallel_backward(),
         backward_workspace=workspace,

@@ -47,7 +47,9 @@ CALIBRATION = Calibration(
 
 def test_rates_are_datasheet_times_efficiency() -> None:
     rates = machine(GPU, CALIBRATION, Precision.BF16)
-    assert rates.linear_flops == rates.bf16_flops == 200.0
+    assert rates.linear.flops == rates.bf16_flops == 200.0
+    assert rates.quantized is None
+    assert (rates.linear.multiprocessors, rates.linear.operand_bytes) == (4, 2.0)
     assert rates.attention_forward_flops == 80.0
     assert rates.attention_backward_flops == 40.0
     assert rates.memory_bytes_per_second == 800.0
@@ -56,7 +58,7 @@ def test_rates_are_datasheet_times_efficiency() -> None:
 
 
 def test_half_precision_has_its_own_peak() -> None:
-    assert machine(GPU, CALIBRATION, Precision.FP16).linear_flops == 100.0
+    assert machine(GPU, CALIBRATION, Precision.FP16).linear.flops == 100.0
 
 
 @pytest.mark.parametrize(
@@ -70,18 +72,32 @@ def test_half_precision_has_its_own_peak() -> None:
 )
 def test_eight_bits_have_a_rate_and_a_cast(precision: Precision, quantize_bytes: int) -> None:
     rates = machine(GPU, CALIBRATION, precision)
-    assert (rates.linear_flops, rates.bf16_flops) == (200.0, 200.0)
+    assert rates.quantized is not None
+    assert (rates.quantized.flops, rates.bf16_flops) == (200.0, 200.0)
+    assert rates.quantized.operand_bytes == 1.0
     assert rates.quantize_bytes == quantize_bytes
 
 
 def test_four_bits_have_a_rate_of_their_own() -> None:
     rates = machine(replace(GPU, fp4_flops=1600.0), CALIBRATION, Precision.NVFP4)
-    assert (rates.linear_flops, rates.quantize_bytes) == (400.0, 3)
+    assert rates.quantized is not None
+    assert (rates.quantized.flops, rates.quantize_bytes) == (400.0, 7)
+    better = replace(CALIBRATION, fp4_gemm_efficiency=0.5)
+    own = machine(replace(GPU, fp4_flops=1600.0), better, Precision.NVFP4).quantized
+    assert own is not None
+    assert own.flops == 800.0  # of twice the 8-bit peak
+
+
+def test_power_and_training_lower_the_rate() -> None:
+    calibration = replace(CALIBRATION, gemm_sustained_share=0.5, gemm_training_share=0.8)
+    rates = machine(GPU, calibration, Precision.BF16)
+    assert (rates.linear.flops, rates.linear.sustained_flops) == (160.0, 80.0)
+    assert rates.bf16_flops == 80.0
 
 
 def test_without_8_bit_tensor_cores_fp8_is_16_bit() -> None:
     rates = machine(replace(GPU, fp8_flops=None), CALIBRATION, Precision.FP8_CURRENT)
-    assert rates.linear_flops == rates.bf16_flops
+    assert rates.quantized is None
     assert rates.quantize_bytes == 0
 
 

@@ -14,11 +14,26 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
 )
+from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
-from advisor.time.roofline import Network, Seconds, backward_seconds, bound_by, forward_seconds
+from advisor.time.roofline import (
+    Network,
+    Seconds,
+    backward_seconds,
+    bound_by,
+    forward_seconds,
+    weight_cast_seconds,
+)
 
+RATES = GemmRates(
+    flops=1e9,
+    sustained_flops=100.0,
+    multiprocessors=1,
+    bytes_per_second=1e9,
+    kernel_seconds=0.0,
+)
 MACHINE = Machine(
-    linear_flops=100.0,
+    linear=RATES,
     bf16_flops=100.0,
     attention_forward_flops=50.0,
     attention_backward_flops=25.0,
@@ -27,7 +42,7 @@ MACHINE = Machine(
     kernel_seconds=0.0,
     hidden_fraction=0.5,
 )
-EIGHT_BIT = replace(MACHINE, linear_flops=200.0, quantize_bytes=4)
+EIGHT_BIT = replace(MACHINE, quantized=replace(RATES, sustained_flops=200.0), quantize_bytes=4)
 LINK = Link(bytes_per_second=100.0, latency_seconds=0.0)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=2, context_ranks=2)
 SOURCE, TARGET = Tensor("x", (10, 5), DType.BF16), Tensor("y", (10, 20), DType.BF16)
@@ -79,7 +94,7 @@ def test_a_gemm_runs_at_its_rate_and_twice_as_long_backward() -> None:
 
 
 def test_every_kernel_has_its_fixed_cost() -> None:
-    slow = replace(MACHINE, kernel_seconds=1.0)
+    slow = replace(MACHINE, kernel_seconds=1.0, linear=replace(RATES, kernel_seconds=1.0))
     assert forward_seconds(LINEAR, slow, NETWORK).compute == 21.0
     assert backward_seconds(LINEAR, slow, NETWORK).compute == 42.0
     assert forward_seconds(NORM, slow, NETWORK).compute == 24.0 + 1.0
@@ -161,8 +176,28 @@ def test_what_bounds_an_operator(operator: Operator, bound: str) -> None:
     assert bound_by(operator) == bound
 
 
+def test_faster_gemms_take_less_time() -> None:
+    faster = replace(EIGHT_BIT, quantized=replace(RATES, sustained_flops=400.0))
+    assert forward_seconds(LINEAR, faster, NETWORK).compute == pytest.approx(5.0 + 20.0)
+
+
+def test_each_expert_has_a_cast_of_its_own() -> None:
+    each = replace(EIGHT_BIT, kernel_seconds=1.0)
+    experts = replace(LINEAR, gemm=Gemm(10, 20, 5, quantized=True, groups=2, kernels=2))
+    one, two = (forward_seconds(o, each, NETWORK).compute for o in (LINEAR, experts))
+    assert two - one == pytest.approx(1.0)
+
+
+def test_the_weight_is_cast_apart() -> None:
+    """20 x 5 elements of two experts, 4 bytes each at 10 a second."""
+    gemm = Gemm(10, 20, 5, quantized=True, groups=2, kernels=2)
+    assert weight_cast_seconds(gemm, EIGHT_BIT) == pytest.approx(80.0)
+    assert weight_cast_seconds(replace(gemm, quantized=False), EIGHT_BIT) == 0.0
+    assert weight_cast_seconds(gemm, MACHINE) == 0.0
+
+
 @pytest.mark.parametrize(
-    "field", ["linear_flops", "bf16_flops", "attention_forward_flops", "memory_bytes_per_second"]
+    "field", ["bf16_flops", "attention_forward_flops", "memory_bytes_per_second"]
 )
 def test_a_faster_machine_is_never_slower(field: str) -> None:
     faster = replace(EIGHT_BIT, **{field: getattr(EIGHT_BIT, field) * 2})

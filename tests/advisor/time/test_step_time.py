@@ -17,6 +17,7 @@ from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
+from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import Network, backward_seconds, collective_seconds, forward_seconds
 from advisor.time.step_time import (
@@ -33,7 +34,13 @@ from advisor.time.step_time import (
 )
 
 MACHINE = Machine(
-    linear_flops=6e14,
+    linear=GemmRates(
+        flops=6e14,
+        sustained_flops=6e14,
+        multiprocessors=132,
+        bytes_per_second=2.5e12,
+        kernel_seconds=4e-6,
+    ),
     bf16_flops=6e14,
     attention_forward_flops=5e14,
     attention_backward_flops=4e14,

@@ -142,7 +142,7 @@ def _linear(
         outputs=(output,),
         saved=saved_input(shape, source),
         weights=tuple(weights),
-        gemm=shape.gemm(part.count, width, depth),
+        gemm=shape.gemm(part.count, width, depth, part.experts),
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(weights[0].num_elements),
     )

@@ -13,6 +13,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.plan.recompute_plan import offloaded_bytes
+from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import Network
 from advisor.time.step_time import chunk_times
@@ -89,7 +90,13 @@ def test_a_chunk_holds_less_and_has_one_layer_in_transit() -> None:
 
 LINK = Link(bytes_per_second=1e9, latency_seconds=0.0)
 MACHINE = Machine(
-    linear_flops=1e12,
+    linear=GemmRates(
+        flops=1e12,
+        sustained_flops=1e12,
+        multiprocessors=132,
+        bytes_per_second=1e12,
+        kernel_seconds=0.0,
+    ),
     bf16_flops=1e12,
     attention_forward_flops=1e12,
     attention_backward_flops=1e12,
