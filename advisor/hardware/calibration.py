@@ -24,7 +24,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
 
     gemm_efficiency, fp8_gemm_efficiency: of the dense peak, GEMMs of the linear layers.
     attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
-        causal half, the backward's replayed scores included; of endlessly many rows.
+        causal half, the backward's replayed scores included; of endlessly many rows at head size
+        128, by FlashAttention-2 (advisor.time.attention for the rest).
+    fused_attention_forward_efficiency, fused_attention_backward_efficiency: the same of kernels
+        written for the GPU's architecture (cuDNN's, FlashAttention-3); 0: as FlashAttention-2.
     attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
         reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
         longest of them is still at work when the others have ended. 0: the same at any number.
@@ -59,6 +62,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     step_seconds: float
     step_time_error: float
     optimizer_bandwidth_efficiency: float = 0.0
+    fused_attention_forward_efficiency: float = 0.0
+    fused_attention_backward_efficiency: float = 0.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     fitted_on: tuple[str, ...] = ()
@@ -70,12 +75,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
-        if self.optimizer_bandwidth_efficiency > 1.0:
-            raise UserError(
-                "calibration.optimizer_bandwidth_efficiency",
-                self.optimizer_bandwidth_efficiency,
-                "must be at most 1",
-            )
+        for field in AT_MOST_ONE:
+            if getattr(self, field) > 1.0:
+                raise UserError(f"calibration.{field}", getattr(self, field), "must be at most 1")
         for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(
@@ -99,12 +101,17 @@ EFFICIENCIES = (
     "internode_efficiency",
     "hidden_fraction",
 )
+AT_MOST_ONE = (
+    "optimizer_bandwidth_efficiency",
+    "fused_attention_forward_efficiency",
+    "fused_attention_backward_efficiency",
+)
 NON_NEGATIVE = (
     "kernel_seconds",
     "collective_seconds",
     "step_seconds",
     "step_time_error",
-    "optimizer_bandwidth_efficiency",
+    *AT_MOST_ONE,
     "attention_half_rate_rows",
     "attention_half_rate_tokens",
 )

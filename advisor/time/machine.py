@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
 from advisor.models.options import CpCommType
+from advisor.time.attention import AttentionRates, Reached, softmax_flops
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -24,20 +25,16 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     linear_flops is the rate of the linear layers' GEMMs, in 8 bits where `quantize_bytes` is not
     zero: the memory traffic of bringing one 16-bit element into 8 bits, both layouts.
-    attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     """
 
     linear_flops: float
     bf16_flops: float
-    attention_forward_flops: float
-    attention_backward_flops: float
+    attention: AttentionRates
     memory_bytes_per_second: float
     optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
-    attention_half_rate_rows: float = 0.0
-    attention_half_rate_tokens: float = 0.0
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
 
@@ -73,19 +70,33 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
     return Machine(
         linear_flops=linear,
         bf16_flops=sixteen_bit * calibration.gemm_efficiency,
-        attention_forward_flops=sixteen_bit * calibration.attention_forward_efficiency,
-        attention_backward_flops=sixteen_bit * calibration.attention_backward_efficiency,
+        attention=_attention_rates(gpu, calibration, sixteen_bit),
         memory_bytes_per_second=(
             gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
         ),
         optimizer_bytes_per_second=gpu.memory_bandwidth_bytes_per_second
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
-        attention_half_rate_rows=calibration.attention_half_rate_rows,
-        attention_half_rate_tokens=calibration.attention_half_rate_tokens,
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
+    )
+
+
+def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> AttentionRates:
+    forward = calibration.attention_forward_efficiency
+    backward = calibration.attention_backward_efficiency
+    return AttentionRates(
+        peak_flops=peak_flops,
+        flash=Reached(forward, backward),
+        fused=Reached(
+            calibration.fused_attention_forward_efficiency or forward,
+            calibration.fused_attention_backward_efficiency or backward,
+        ),
+        softmax_flops=softmax_flops(gpu.compute_capability),
+        narrow_speedup=gpu.fp8_flops / gpu.bf16_flops if gpu.fp8_flops else 1.0,
+        half_rate_rows=calibration.attention_half_rate_rows,
+        half_rate_tokens=calibration.attention_half_rate_tokens,
     )
 
 

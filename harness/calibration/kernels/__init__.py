@@ -1,0 +1,1 @@
+"""Constants of single kernels, fitted on published benchmarks of kernels and our own samples."""
