@@ -30,7 +30,10 @@ class Calibration(Struct, frozen=True, kw_only=True):
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
     attention_forward_efficiency, attention_backward_efficiency: of the 16-bit peak, FLOPs of the
-        causal half, the backward's replayed scores included; of endlessly many rows.
+        causal half, the backward's replayed scores included; of endlessly many rows at head size
+        128, by FlashAttention-2 (advisor.time.attention for the rest).
+    fused_attention_forward_efficiency, fused_attention_backward_efficiency: the same of kernels
+        written for the GPU's architecture (cuDNN's, FlashAttention-3); 0: as FlashAttention-2.
     attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
         reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
         longest of them is still at work when the others have ended. 0: the same at any number.
@@ -75,6 +78,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     gemm_tile_seconds: float = 1.8e-6
     gemm_bandwidth_efficiency: float = 0.7
     optimizer_bandwidth_efficiency: float = 0.0
+    fused_attention_forward_efficiency: float = 0.0
+    fused_attention_backward_efficiency: float = 0.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     host_call_seconds: float = 7e-6
@@ -121,14 +126,18 @@ EFFICIENCIES = (
     "grouped_gemm_share",
     "gemm_bandwidth_efficiency",
 )
-AT_MOST_ONE = ("optimizer_bandwidth_efficiency", "fp4_gemm_efficiency")
+AT_MOST_ONE = (
+    "optimizer_bandwidth_efficiency",
+    "fp4_gemm_efficiency",
+    "fused_attention_forward_efficiency",
+    "fused_attention_backward_efficiency",
+)
 NON_NEGATIVE = (
     "kernel_seconds",
     "collective_seconds",
     "step_seconds",
     "step_time_error",
-    "optimizer_bandwidth_efficiency",
-    "fp4_gemm_efficiency",
+    *AT_MOST_ONE,
     "gemm_tile_seconds",
     "attention_half_rate_rows",
     "attention_half_rate_tokens",

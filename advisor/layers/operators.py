@@ -175,6 +175,25 @@ class Gemm(Struct, frozen=True):
         return 2 * self.m * self.n * self.k
 
 
+class AttentionShape(Struct, frozen=True, kw_only=True):
+    """A fused attention kernel on this rank.
+
+    rows: of queries, sequences x heads x tokens; longest: most keys that a query sees; qk_channels,
+    v_channels: of a head. windowed: keys are masked before the query's window as well as behind the
+    query. fused: a kernel written for the GPU's architecture (cuDNN's), else FlashAttention-2.
+    narrow: in 8 bits. steps: kernels that a row of queries goes through, over a ring of ranks.
+    """
+
+    rows: int
+    longest: int
+    qk_channels: int
+    v_channels: int
+    windowed: bool = False
+    fused: bool = False
+    narrow: bool = False
+    steps: float = 1.0
+
+
 class Collective(Struct, frozen=True):
     """One communication; `num_bytes` is the full (gathered) tensor, or what a rank sends in an
     all-to-all, its own share included.
@@ -196,8 +215,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     saved: storages kept for the backward beyond the module's weights.
     attention_flops: forward FLOPs of the two attention matmuls over the causal half, or of the
         chunked scan of linear attention.
-    attention_rows, attention_tokens: of one flash attention kernel, the rows of queries over
-        sequences and heads, and the length of a sequence.
+    attention: the kernel that does both of them without writing scores, where one does.
     gradient_passed_to: names of inputs to which the backward hands the output's gradient on as it
         is (the two sides of an addition): they share its storage.
     gathers_gradient: the output's gradient is dropped once its gathered copy is there, which is
@@ -221,8 +239,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     weights: tuple[Weight, ...] = ()
     gemm: Gemm | None = None
     attention_flops: int = 0
-    attention_rows: int = 0
-    attention_tokens: int = 0
+    attention: AttentionShape | None = None
     forward_collectives: tuple[Collective, ...] = ()
     backward_collectives: tuple[Collective, ...] = ()
     gradient_passed_to: frozenset[str] = frozenset()

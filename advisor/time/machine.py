@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Group
 from advisor.models.options import CpCommType
+from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 
@@ -27,21 +28,17 @@ class Machine(Struct, frozen=True, kw_only=True):
     linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
     layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
-    attention_half_rate_rows, attention_half_rate_tokens: of a Calibration.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
     linear: GemmRates
     bf16_flops: float
-    attention_forward_flops: float
-    attention_backward_flops: float
+    attention: AttentionRates
     memory_bytes_per_second: float
     optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
-    attention_half_rate_rows: float = 0.0
-    attention_half_rate_tokens: float = 0.0
     quantized: GemmRates | None = None
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
@@ -81,15 +78,12 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         linear=linear,
         quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
         bf16_flops=linear.sustained_flops,
-        attention_forward_flops=sixteen_bit * calibration.attention_forward_efficiency,
-        attention_backward_flops=sixteen_bit * calibration.attention_backward_efficiency,
+        attention=_attention_rates(gpu, calibration, sixteen_bit),
         memory_bytes_per_second=(
             gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
         ),
         optimizer_bytes_per_second=gpu.memory_bandwidth_bytes_per_second
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
-        attention_half_rate_rows=calibration.attention_half_rate_rows,
-        attention_half_rate_tokens=calibration.attention_half_rate_tokens,
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
@@ -126,6 +120,23 @@ _FP4_OVER_FP8 = 2
 """B200's FP4 peak over its FP8 peak. That of B300 and GB300 is three times theirs, of which no
 published GEMM reaches more than two (results/published/kernels)."""
 _NVFP4_BYTES = 0.5625  # and one scale byte to 16 elements
+
+
+def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> AttentionRates:
+    forward = calibration.attention_forward_efficiency
+    backward = calibration.attention_backward_efficiency
+    return AttentionRates(
+        peak_flops=peak_flops,
+        flash=Reached(forward, backward),
+        fused=Reached(
+            calibration.fused_attention_forward_efficiency or forward,
+            calibration.fused_attention_backward_efficiency or backward,
+        ),
+        softmax_flops=softmax_flops(gpu.compute_capability),
+        narrow_speedup=gpu.fp8_flops / gpu.bf16_flops if gpu.fp8_flops else 1.0,
+        half_rate_rows=calibration.attention_half_rate_rows,
+        half_rate_tokens=calibration.attention_half_rate_tokens,
+    )
 
 
 def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1) -> Link:

@@ -16,6 +16,7 @@ from advisor.layers.operators import (
     Group,
     Operator,
 )
+from advisor.time.attention import attention_seconds
 from advisor.time.gemm import (
     forward_gemm_seconds,
     input_gradient_seconds,
@@ -23,7 +24,6 @@ from advisor.time.gemm import (
 )
 from advisor.time.machine import Link, Machine
 
-_ATTENTION_BACKWARD_MATMULS = 2.5  # five matmuls against two, scores replayed (arXiv 2307.08691)
 _UNFUSED_BACKWARD_MATMULS = 2.0
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
 
@@ -103,7 +103,7 @@ def forward_seconds(operator: Operator, machine: Machine, network: Network) -> S
 
 def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """Seconds of one backward pass of `operator`, its replay not included: two GEMMs for each of
-    the forward's, 2.5 times flash attention's products (arXiv 2307.08691)."""
+    the forward's, of flash attention five products for two (arXiv 2307.08691)."""
     compute = _compute(operator, machine, backward=True)
     return _with_communication(compute, operator, operator.backward_collectives, machine, network)
 
@@ -169,27 +169,20 @@ def weight_cast_seconds(gemm: Gemm, machine: Machine) -> float:
 
 
 def _attention_seconds(operator: Operator, machine: Machine, backward: bool, traffic: int) -> float:
-    """Flash attention is bound by its matmuls, beside which context parallelism copies and adds;
-    unfused matmuls by them or by their traffic."""
-    flash = operator.name == "core_attention"
-    factor = 1.0
-    if backward:
-        factor = _ATTENTION_BACKWARD_MATMULS if flash else _UNFUSED_BACKWARD_MATMULS
-    if flash:
-        rate = machine.attention_backward_flops if backward else machine.attention_forward_flops
-        copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
-        beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
-        return factor * operator.attention_flops / rate * _ramp(operator, machine) + beside
-    matmul = factor * operator.attention_flops / machine.bf16_flops
-    return max(matmul, traffic / machine.memory_bytes_per_second) + factor * machine.kernel_seconds
-
-
-def _ramp(operator: Operator, machine: Machine) -> float:
-    """How much longer flash attention takes than at the rate of endlessly many rows and tokens."""
-    if not operator.attention_rows:
-        return 1.0
-    rows = machine.attention_half_rate_rows / operator.attention_rows
-    return 1.0 + rows + machine.attention_half_rate_tokens / operator.attention_tokens
+    """Fused kernels (advisor.time.attention) with what context parallelism copies and adds beside
+    them; unfused matmuls are bound by their products or by their traffic."""
+    kernel = operator.attention
+    if kernel is None:
+        factor = _UNFUSED_BACKWARD_MATMULS if backward else 1.0
+        matmul = factor * operator.attention_flops / machine.bf16_flops
+        moved = traffic / machine.memory_bytes_per_second
+        return max(matmul, moved) + factor * machine.kernel_seconds
+    flops = operator.attention_flops
+    seconds = attention_seconds(kernel, flops, machine.attention, backward=backward)
+    copied = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+    moved = (traffic - copied) / machine.memory_bytes_per_second
+    beside = copied / machine.memory_bytes_per_second + machine.kernel_seconds
+    return max(seconds, moved) + beside
 
 
 def _with_communication(

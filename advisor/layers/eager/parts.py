@@ -8,10 +8,18 @@ reduce-scatter of the whole layer).
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
-from advisor.layers.operators import ComputeUnit, Gemm, Module, Operator, Tensor, Weight
+from advisor.layers.operators import (
+    AttentionShape,
+    ComputeUnit,
+    Gemm,
+    Module,
+    Operator,
+    Tensor,
+    Weight,
+)
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import norm_weights
-from advisor.models.options import Activation, Normalization
+from advisor.models.options import Activation, AttentionBackend, Normalization
 
 
 def activation(shape: RankShape, name: str, *width: int) -> Tensor:
@@ -161,8 +169,21 @@ def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Op
         outputs=(output,),
         saved=(query, key, value, output, lse),
         attention_flops=shape.tokens * shape.seq_length * both,
-        attention_rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
-        attention_tokens=shape.seq_length,
+        attention=attention_shape(shape),
+    )
+
+
+def attention_shape(shape: RankShape) -> AttentionShape:
+    """The kernel that SDPA takes: the flash kernel takes no values narrower than keys, which leaves
+    cuDNN's."""
+    model = shape.model
+    return AttentionShape(
+        rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
+        longest=shape.seq_length,
+        qk_channels=model.qk_channels,
+        v_channels=model.v_channels,
+        fused=model.attention_backend is AttentionBackend.FUSED
+        or model.qk_channels != model.v_channels,
     )
 
 

@@ -128,6 +128,16 @@ def _kind(shape: RankShape) -> CpCommType:
     return CpCommType.A2A if whole else CpCommType.A2A_P2P
 
 
+def ring_steps(shape: RankShape) -> float:
+    """Kernels that a row of queries goes through: over a ring its own keys first, then those of
+    each other rank, which half of the rows skip in half of the steps (the second chunk alone sees
+    them; else both see the first chunk's keys)."""
+    if _kind(shape) not in (CpCommType.P2P, CpCommType.A2A_P2P):
+        return 1.0
+    others = shape.context_parallel_size // shape.cp_all_to_all_size - 1
+    return 1.0 + 0.75 * others
+
+
 def _sizes(shape: RankShape, alone: Operator) -> _Sizes:
     query, key, value = (tensor.num_bytes for tensor in alone.inputs)
     _, sent_key, sent_value, _, statistics = (tensor.num_bytes for tensor in alone.saved)

@@ -3,8 +3,9 @@
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.layers.megatron.context_parallel import over_context_ranks
+from advisor.layers.megatron.context_parallel import over_context_ranks, ring_steps
 from advisor.layers.operators import (
+    AttentionShape,
     ComputeUnit,
     Module,
     Operator,
@@ -115,8 +116,7 @@ def _flash_attention(
             shape, model.qk_channels + model.v_channels, attended_keys(shape, mixer)
         )
         // 2,
-        attention_rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
-        attention_tokens=shape.attended_length,
+        attention=_attention_shape(shape, mixer),
         backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
     if shape.context_parallel_size > 1:
@@ -127,6 +127,24 @@ def _flash_attention(
     transposed = _output(shape, "core_attn_out_transposed")
     return operator, copy_operator(
         "transpose_output", Module.CORE_ATTENTION, (output,), (transposed,)
+    )
+
+
+def _attention_shape(shape: RankShape, mixer: Mixer) -> AttentionShape:
+    """The kernel: cuDNN's, or FlashAttention-2 (the third has to be installed by hand, TE
+    attention/dot_product_attention/utils.py), which takes no values narrower than keys."""
+    model, window = shape.model, shape.model.window_size
+    windowed = attended_keys(shape, mixer) < shape.attended_length
+    return AttentionShape(
+        rows=shape.micro_batch_size * shape.local_heads * shape.local_seq,
+        longest=window if windowed and window is not None else shape.attended_length,
+        qk_channels=model.qk_channels,
+        v_channels=model.v_channels,
+        windowed=windowed,
+        fused=model.attention_backend is AttentionBackend.FUSED
+        or model.qk_channels != model.v_channels,
+        narrow=shape.quantizes and model.fp8_dot_product_attention,
+        steps=ring_steps(shape),
     )
 
 

@@ -1,1 +1,1 @@
-"""Constants of single kernels, fitted on published and measured times of these kernels alone."""
+"""Constants of single kernels, fitted on published benchmarks of kernels and our own samples."""

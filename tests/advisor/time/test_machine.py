@@ -10,6 +10,7 @@ from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Collective, CollectiveKind, Group
 from advisor.models.options import CpCommType
+from advisor.time.attention import Reached
 from advisor.time.groups import network
 from advisor.time.machine import data_parallel_link, group_span, link, machine
 
@@ -50,8 +51,8 @@ def test_rates_are_datasheet_times_efficiency() -> None:
     assert rates.linear.flops == rates.bf16_flops == 200.0
     assert rates.quantized is None
     assert (rates.linear.multiprocessors, rates.linear.operand_bytes) == (4, 2.0)
-    assert rates.attention_forward_flops == 80.0
-    assert rates.attention_backward_flops == 40.0
+    assert rates.attention.peak_flops == 400.0
+    assert rates.attention.flash == rates.attention.fused == Reached(0.2, 0.1)
     assert rates.memory_bytes_per_second == 800.0
     assert (rates.kernel_seconds, rates.hidden_fraction) == (0.001, 0.75)
     assert rates.quantize_bytes == 0

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.layers.operators import (
+    AttentionShape,
     Collective,
     CollectiveKind,
     ComputeUnit,
@@ -14,6 +15,7 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
 )
+from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import (
@@ -32,11 +34,11 @@ RATES = GemmRates(
     bytes_per_second=1e9,
     kernel_seconds=0.0,
 )
+REACHED = Reached(0.5, 0.25)
 MACHINE = Machine(
     linear=RATES,
     bf16_flops=100.0,
-    attention_forward_flops=50.0,
-    attention_backward_flops=25.0,
+    attention=AttentionRates(peak_flops=100.0, flash=REACHED, fused=REACHED),
     memory_bytes_per_second=10.0,
     optimizer_bytes_per_second=10.0,
     kernel_seconds=0.0,
@@ -69,18 +71,9 @@ FLASH = Operator(
     unit=ComputeUnit.ATTENTION,
     inputs=(SOURCE,),
     outputs=(TARGET,),
-    attention_flops=1000,
+    attention_flops=32_000,
+    attention=AttentionShape(rows=100, longest=1, qk_channels=128, v_channels=128),
 )
-
-
-def test_flash_attention_reaches_its_rate_with_rows_and_tokens() -> None:
-    """1000 FLOPs at 50 a second, and half as long again for rows, a quarter for tokens."""
-    ramp = replace(MACHINE, attention_half_rate_rows=32.0, attention_half_rate_tokens=8.0)
-    kernel = replace(FLASH, attention_rows=64, attention_tokens=32)
-    assert forward_seconds(kernel, ramp, NETWORK).compute == 20.0 * 1.75
-    assert backward_seconds(kernel, ramp, NETWORK).compute == 2.5 * 40.0 * 1.75
-    assert forward_seconds(kernel, MACHINE, NETWORK).compute == 20.0
-    assert forward_seconds(FLASH, ramp, NETWORK).compute == 20.0
 
 
 def _gather(overlapped: bool, num_bytes: int = 2000) -> Collective:
@@ -130,12 +123,19 @@ def test_extra_traffic_counts() -> None:
 
 
 def test_flash_attention_replays_its_scores_backward() -> None:
-    assert forward_seconds(FLASH, MACHINE, NETWORK).compute == 1000 / 50
-    assert backward_seconds(FLASH, MACHINE, NETWORK).compute == 2.5 * 1000 / 25
+    assert forward_seconds(FLASH, MACHINE, NETWORK).compute == 32_000 / 50
+    assert backward_seconds(FLASH, MACHINE, NETWORK).compute == 2.5 * 32_000 / 25
+    copied = replace(FLASH, extra_forward_bytes=50)
+    assert forward_seconds(copied, MACHINE, NETWORK).compute == 32_000 / 50 + 5.0
+
+
+def test_flash_attention_of_few_keys_is_bound_by_its_traffic() -> None:
+    few = replace(FLASH, attention_flops=100)
+    assert forward_seconds(few, MACHINE, NETWORK).compute == (100 + 400) / 10
 
 
 def test_unfused_matmuls_are_bound_by_tensor_cores_or_by_their_scores() -> None:
-    scores = replace(FLASH, name="attention_scores")
+    scores = replace(FLASH, attention=None, attention_flops=1000)
     assert forward_seconds(scores, MACHINE, NETWORK).compute == (100 + 400) / 10
     heavy = replace(scores, attention_flops=10_000)
     assert forward_seconds(heavy, MACHINE, NETWORK).compute == 100.0
@@ -196,9 +196,7 @@ def test_the_weight_is_cast_apart() -> None:
     assert weight_cast_seconds(gemm, MACHINE) == 0.0
 
 
-@pytest.mark.parametrize(
-    "field", ["bf16_flops", "attention_forward_flops", "memory_bytes_per_second"]
-)
+@pytest.mark.parametrize("field", ["bf16_flops", "memory_bytes_per_second"])
 def test_a_faster_machine_is_never_slower(field: str) -> None:
     faster = replace(EIGHT_BIT, **{field: getattr(EIGHT_BIT, field) * 2})
     for operator in (LINEAR, NORM, FLASH):

@@ -17,6 +17,7 @@ from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import RecomputePlan, Segment
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
+from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import Network, backward_seconds, collective_seconds, forward_seconds
@@ -42,8 +43,7 @@ MACHINE = Machine(
         kernel_seconds=4e-6,
     ),
     bf16_flops=6e14,
-    attention_forward_flops=5e14,
-    attention_backward_flops=4e14,
+    attention=AttentionRates(peak_flops=1e15, flash=Reached(0.5, 0.4), fused=Reached(0.5, 0.4)),
     memory_bytes_per_second=2.5e12,
     optimizer_bytes_per_second=2.5e12,
     kernel_seconds=4e-6,

@@ -13,6 +13,7 @@ from advisor.layers.transformer import transformer_layer
 from advisor.memory.chunk import chunk_footprint
 from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.plan.recompute_plan import offloaded_bytes
+from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Link, Machine
 from advisor.time.roofline import Network
@@ -98,8 +99,7 @@ MACHINE = Machine(
         kernel_seconds=0.0,
     ),
     bf16_flops=1e12,
-    attention_forward_flops=1e12,
-    attention_backward_flops=1e12,
+    attention=AttentionRates(peak_flops=1e12, flash=Reached(1.0, 1.0), fused=Reached(1.0, 1.0)),
     memory_bytes_per_second=1e12,
     optimizer_bytes_per_second=1e12,
     kernel_seconds=0.0,
