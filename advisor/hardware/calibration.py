@@ -34,6 +34,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
         128, by FlashAttention-2 (advisor.time.attention for the rest).
     fused_attention_forward_efficiency, fused_attention_backward_efficiency: the same of kernels
         written for the GPU's architecture (cuDNN's, FlashAttention-3); 0: as FlashAttention-2.
+    attention_training_share: of all four, what whole training steps reach.
     attention_half_rate_rows: rows of queries (sequences x heads x tokens) at which flash attention
         reaches half of that: blocks of rows are spread over the GPU, and under a causal mask the
         longest of them is still at work when the others have ended. 0: the same at any number.
@@ -80,6 +81,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     optimizer_bandwidth_efficiency: float = 0.0
     fused_attention_forward_efficiency: float = 0.0
     fused_attention_backward_efficiency: float = 0.0
+    attention_training_share: float = 1.0
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     host_call_seconds: float = 7e-6
@@ -125,6 +127,7 @@ EFFICIENCIES = (
     "gemm_training_share",
     "grouped_gemm_share",
     "gemm_bandwidth_efficiency",
+    "attention_training_share",
 )
 AT_MOST_ONE = (
     "optimizer_bandwidth_efficiency",

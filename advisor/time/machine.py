@@ -126,7 +126,7 @@ def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> A
     forward = calibration.attention_forward_efficiency
     backward = calibration.attention_backward_efficiency
     return AttentionRates(
-        peak_flops=peak_flops,
+        peak_flops=peak_flops * calibration.attention_training_share,
         flash=Reached(forward, backward),
         fused=Reached(
             calibration.fused_attention_forward_efficiency or forward,

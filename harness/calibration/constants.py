@@ -8,8 +8,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from advisor.hardware.calibration import Calibration, Provenance
+from advisor.base.configuration import Group, load_config
+from advisor.base.fields import read_record
+from advisor.hardware.calibration import Calibration
 
 GENERATIONS: Final = ("a100", "h100", "b200")
 """Names of the calibrations: Ampere, Hopper, Blackwell."""
@@ -19,8 +22,7 @@ class Constant(Struct, frozen=True, kw_only=True):
     """A field of Calibration that steps may move.
 
     value: typical; sigma: relative width around it; unit, reason: for the page of constants.
-    shared: one for all GPUs; else one a generation, of `generations`. with_it: fields that the same
-    factor moves.
+    shared: one for all GPUs; else one a generation.
     """
 
     field: str
@@ -29,32 +31,22 @@ class Constant(Struct, frozen=True, kw_only=True):
     unit: str
     reason: str
     shared: bool = False
-    generations: tuple[str, ...] = GENERATIONS
-    with_it: tuple[str, ...] = ()
 
 
 CONSTANTS: Final = (
     Constant(
-        field="gemm_efficiency",
-        value=0.65,
-        sigma=0.2,
-        unit="of the dense peak",
-        reason="best GEMMs reach 0.78 to 0.87 (ml-engineering), training shapes less",
+        field="gemm_training_share",
+        value=0.9,
+        sigma=0.1,
+        unit="of the rate of lone GEMMs",
+        reason="real data, other streams and clocks under the load of a step",
     ),
     Constant(
-        field="fp8_gemm_efficiency",
-        value=0.58,
-        sigma=0.2,
-        unit="of the dense peak",
-        reason="best GEMMs in 8 bits over 16: H100 0.88, H200 0.91, B200 0.98",
-    ),
-    Constant(
-        field="attention_forward_efficiency",
-        value=0.55,
-        sigma=0.15,
-        unit="of the 16-bit peak",
-        reason="causal, head dimension 128, 4k to 8k (arXiv 2307.08691, 2407.08608)",
-        with_it=("attention_backward_efficiency",),
+        field="attention_training_share",
+        value=0.9,
+        sigma=0.1,
+        unit="of the rate of lone kernels",
+        reason="as of GEMMs",
     ),
     Constant(
         field="nvlink_efficiency",
@@ -156,12 +148,8 @@ CONSTANTS: Final = (
 
 @lru_cache(maxsize=8)
 def prior_calibration(generation: str) -> Calibration:
-    """Every constant at its prior."""
+    """Every constant at its prior, beside what a fit on kernels alone gave."""
+    document = load_config(Group.CALIBRATION, generation, None, "calibration")
+    of_kernels = read_record(Calibration, document.values, document.path)
     values: dict[str, Any] = {constant.field: constant.value for constant in CONSTANTS}
-    return Calibration(
-        name=generation,
-        provenance=Provenance.PUBLISHED,
-        step_time_error=0.0,
-        attention_backward_efficiency=0.45,
-        **values,
-    )
+    return replace(of_kernels, **values)

@@ -60,7 +60,6 @@ def knobs(targets: Iterable[Target]) -> tuple[Knob, ...]:
             if constant.shared
             else tuple(Knob(constant, name) for name in GENERATIONS if name in seen)
         )
-        if not knob.generation or knob.generation in constant.generations
     )
 
 
@@ -152,22 +151,20 @@ def calibrations_at(moved: Sequence[Knob], shifts: Sequence[float]) -> dict[str,
         for knob, shift in zip(moved, shifts, strict=True):
             if knob.generation in ("", generation):
                 field, factor = knob.constant.field, math.exp(knob.constant.sigma * shift)
-                for name in (field, *knob.constant.with_it):
-                    value = values.get(name, getattr(prior, name)) * factor
-                    values[name] = min(1.0, value) if name.endswith(_FRACTIONS) else value
+                value = getattr(prior, field) * factor
+                values[field] = min(1.0, value) if field.endswith(_FRACTIONS) else value
         made[generation] = replace(prior, **values)
     return made
 
 
-_FRACTIONS: Final = ("_efficiency", "_fraction")
+_FRACTIONS: Final = ("_efficiency", "_fraction", "_share")
 
 
 def rounded(calibration: Calibration) -> Calibration:
     """Three digits of every fitted constant: what a file holds."""
     digits: dict[str, Any] = {
-        name: significant(getattr(calibration, name), 3)
+        constant.field: significant(getattr(calibration, constant.field), 3)
         for constant in CONSTANTS
-        for name in (constant.field, *constant.with_it)
     }
     return replace(calibration, **digits)
 
