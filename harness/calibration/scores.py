@@ -153,6 +153,8 @@ def _alternatives(
     groups: dict[Hashable, dict[Hashable, list[Scored]]] = defaultdict(lambda: defaultdict(list))
     for one in scored:
         target = one.target
+        if not target.comparable:
+            continue
         way = target.family, target.setting, round(one.predicted, 9)
         groups[key(target)][way].append(one)
     for ways in groups.values():

@@ -30,7 +30,8 @@ class Target(Struct, frozen=True, kw_only=True):
     in another release; together they weigh as one. group: rows that a left-out check leaves out
     together. source: file and table or line. seconds: of a ratio, its value. baseline: the job that
     a ratio is over. options: what the run had and no field of a job says, by the framework's names.
-    judged_only: why nothing is fitted on it; empty where it may be.
+    judged_only: why nothing is fitted on it; empty where it may be. comparable: whether it stands
+    beside other rows of its table; not where only the software was another.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Target(Struct, frozen=True, kw_only=True):
     baseline: Job | None = None
     options: tuple[tuple[str, str], ...] = ()
     judged_only: str = ""
+    comparable: bool = True
 
 
 def predict(target: Target, calibration: Calibration) -> float:

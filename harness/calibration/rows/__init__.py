@@ -7,9 +7,15 @@ from typing import Final
 from harness.calibration.rows.bridge_skills import bridge_skills_targets
 from harness.calibration.rows.bridge_summary import bridge_summary_targets
 from harness.calibration.rows.dgxc import dgxc_targets
+from harness.calibration.rows.fms_fsdp import fms_fsdp_targets
 from harness.calibration.rows.korthikanti import korthikanti_targets
+from harness.calibration.rows.llm_foundry import llm_foundry_targets
+from harness.calibration.rows.megatron_ci import megatron_ci_targets
+from harness.calibration.rows.megatron_readme import megatron_readme_targets
+from harness.calibration.rows.ml_engineering import ml_engineering_targets
 from harness.calibration.rows.row import PUBLISHED
 from harness.calibration.rows.simumax import simumax_targets
+from harness.calibration.rows.torchtitan_docs import torchtitan_targets
 from harness.calibration.targets import Target
 
 SOURCES: Final[dict[str, Callable[[Path], tuple[Target, ...]]]] = {
@@ -18,6 +24,12 @@ SOURCES: Final[dict[str, Callable[[Path], tuple[Target, ...]]]] = {
     "simumax_b200": simumax_targets,
     "mbridge_perf_summary": bridge_summary_targets,
     "mbridge_skills": bridge_skills_targets,
+    "llm_foundry": llm_foundry_targets,
+    "ibm_fms_fsdp": fms_fsdp_targets,
+    "torchtitan": torchtitan_targets,
+    "stas_h200_b200": ml_engineering_targets,
+    "megatron_lm_readme_scaling": megatron_readme_targets,
+    "megatron_lm_ci_golden": megatron_ci_targets,
 }
 """Tables of results/published by the name of their file, and who reads them."""
 

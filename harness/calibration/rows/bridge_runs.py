@@ -14,17 +14,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from advisor.base.dtypes import Precision
-from advisor.base.fields import field_types
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
-from advisor.job.job import CudaGraphImpl, Job, JobConfig
-from advisor.job.layout import ParallelLayout
+from advisor.job.job import CudaGraphImpl
 from advisor.models.options import TokenDispatcher
-from advisor.models.spec import ModelSpec
 from advisor.request.experiments import Experiment, preset_of
-from advisor.request.given import Given
 from advisor.request.recipes import Recipe, load_recipes
-from advisor.request.resolve import resolve_given
+from harness.calibration.rows.row import RowJob, resolved
 
 Values = Mapping[str, Any]
 
@@ -48,14 +44,7 @@ class BridgeRun(Struct, frozen=True, kw_only=True):
     task: str = _PRETRAINED
 
 
-class BridgeJob(Struct, frozen=True):
-    """A run's job, and the options of it that no job has."""
-
-    job: Job
-    options: tuple[tuple[str, str], ...]
-
-
-def bridge_job(run: BridgeRun) -> BridgeJob:
+def bridge_job(run: BridgeRun) -> RowJob:
     """The job of a run; UserError where it makes none."""
     values = {
         **run.fields,
@@ -65,23 +54,7 @@ def bridge_job(run: BridgeRun) -> BridgeJob:
         "framework_version": run.release,
         "pipeline_model_parallel_layout": _layers(run),
     }
-    own = {cls: {name: values[name] for name in field_types(cls) if name in values} for cls in _OWN}
-    given = Given(
-        model=run.model,
-        gpus=run.gpus,
-        model_fields=own[ModelSpec],
-        layout_fields=own[ParallelLayout],
-        job_fields=own[JobConfig],
-        recipe=_recipe(run),
-    )
-    resolved = resolve_given(given)
-    assert resolved.layout is not None
-    known = {name for fields in own.values() for name in fields}
-    missing = {name: str(value) for name, value in values.items() if name not in known and value}
-    return BridgeJob(resolved.job(resolved.layout), tuple(sorted(missing.items())))
-
-
-_OWN: Final = (ParallelLayout, JobConfig, ModelSpec)
+    return resolved(run.model, run.gpus, values, _recipe(run))
 
 
 def _layers(run: BridgeRun) -> str:

@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from advisor.base.dtypes import Precision
-from harness.calibration.rows.bridge_runs import BridgeJob, BridgeRun, bridge_job
-from harness.calibration.rows.row import PUBLISHED, Row, degree, read_rows, setting_of
+from harness.calibration.rows.bridge_runs import BridgeRun, bridge_job
+from harness.calibration.rows.row import (
+    PUBLISHED,
+    Row,
+    RowJob,
+    batch_of,
+    degree,
+    read_rows,
+    setting_of,
+)
 from harness.calibration.targets import Quantity, Target
 
 _MODEL: Final = "qwen3_30b_a3b"
@@ -34,7 +42,7 @@ def bridge_skills_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
 def _step(row: Row) -> Target:
     done = _job(row)
     short = "5 steps after a start" if "smoke" in row["notes"] else ""
-    return _target(row, done, float(row["step_time_s"]), judged_only=short)
+    return _target(row, done, float(row["step_time_s"]), judged_only=short, comparable=not short)
 
 
 def _ratio(graphs: Row, without: Row) -> Target:
@@ -44,7 +52,7 @@ def _ratio(graphs: Row, without: Row) -> Target:
     return _target(graphs, done, ratio, quantity=Quantity.RATIO, baseline=baseline.job)
 
 
-def _target(row: Row, done: BridgeJob, seconds: float, **more: Any) -> Target:
+def _target(row: Row, done: RowJob, seconds: float, **more: Any) -> Target:
     about = row["notes"].split(";")[0]
     return Target(
         name=f"Qwen3-30B 16xH100 {about}",
@@ -60,16 +68,14 @@ def _target(row: Row, done: BridgeJob, seconds: float, **more: Any) -> Target:
     )
 
 
-def _job(row: Row) -> BridgeJob:
+def _job(row: Row) -> RowJob:
     run = BridgeRun(
         model=_MODEL,
         gpus=f"{row['num_gpus']}xH100",
         release=_RELEASE,
         precision=Precision.BF16,
         fields={
-            "seq_length": int(row["seq_len"]),
-            "micro_batch_size": int(row["mbs"]),
-            "global_batch_size": int(row["gbs"]),
+            **batch_of(row),
             "tensor_model_parallel_size": degree(row, "tp"),
             "sequence_parallel": row["sp"] == "1",
             "pipeline_model_parallel_size": degree(row, "pp"),

@@ -16,8 +16,10 @@ from harness.calibration.rows.row import (
     PACKED_SEQUENCE,
     PUBLISHED,
     Row,
+    batch_of,
     degree,
     read_rows,
+    seconds_of_tokens,
     setting_of,
     spec_of,
 )
@@ -66,15 +68,15 @@ def bridge_summary_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
 
 def step_seconds(row: Row, rows: list[Row]) -> float:
     """Seconds of a step: tokens of the global batch over tokens a second."""
-    tokens = int(row["gbs"]) * int(row["seq_len"]) / int(row["num_gpus"])
     before = _ROUNDED.get(row["container"])
     if before is None:
-        return tokens / float(row["tokens_per_s_per_gpu"])
+        return seconds_of_tokens(row)
     same = [
         float(other["derived_gflop_per_token"])
         for other in rows
         if other["container"] == before and _work(other) == _work(row)
     ]
+    tokens = int(row["gbs"]) * int(row["seq_len"]) / int(row["num_gpus"])
     return tokens * median(same) / (float(row["tflops_per_gpu"]) * 1000)
 
 
@@ -95,9 +97,7 @@ def _target(row: Row, seconds: float) -> Target:
         release=RELEASES[row["container"]],
         precision=_PRECISIONS[row["precision"]],
         fields={
-            "seq_length": int(row["seq_len"]),
-            "micro_batch_size": int(row["mbs"]),
-            "global_batch_size": int(row["gbs"]),
+            **batch_of(row),
             "tensor_model_parallel_size": degree(row, "tp"),
             "sequence_parallel": row["sp"] == "1",
             "pipeline_model_parallel_size": degree(row, "pp"),
@@ -131,4 +131,5 @@ def _target(row: Row, seconds: float) -> Target:
         seconds=seconds,
         options=done.options,
         judged_only=_FOOTNOTE if slower else "",
+        comparable=not slower,
     )

@@ -5,16 +5,31 @@ from collections.abc import Sequence
 import pytest
 
 from advisor.base.dtypes import Precision
+from advisor.layers.parameters import parameter_count
 from harness.calibration.rows import SOURCES, all_targets
 from harness.calibration.rows.bridge_skills import bridge_skills_targets
 from harness.calibration.rows.bridge_summary import bridge_summary_targets
 from harness.calibration.rows.dgxc import dgxc_targets
+from harness.calibration.rows.fms_fsdp import fms_fsdp_targets, spec_of_flops
 from harness.calibration.rows.korthikanti import korthikanti_targets
+from harness.calibration.rows.llm_foundry import llm_foundry_targets
+from harness.calibration.rows.megatron_ci import megatron_ci_targets
+from harness.calibration.rows.megatron_readme import megatron_readme_targets
+from harness.calibration.rows.ml_engineering import (
+    ml_engineering_targets,
+    model_flops_per_token,
+)
 from harness.calibration.rows.row import spec_of
 from harness.calibration.rows.simumax import simumax_targets
+from harness.calibration.rows.torchtitan_docs import torchtitan_targets
 from harness.calibration.targets import Quantity, Target
 from tests.published import rows as published
-from tests.published.rows import BridgeSummaryRow, PublishedRow
+from tests.published.rows import (
+    BridgeSummaryRow,
+    LlmFoundryRow,
+    MlEngineeringRow,
+    PublishedRow,
+)
 
 
 def _pairs(
@@ -35,11 +50,28 @@ SKILLS = _pairs(
     [one for one in bridge_skills_targets() if one.quantity is Quantity.STEP],
     [row for row in published.mbridge_skills() if row.global_batch_size],
 )
+MPT = _pairs(
+    llm_foundry_targets(),
+    [row for row in published.llm_foundry() if row.precision != "amp_fp8"],
+)
+FMS = _pairs(
+    [one for one in fms_fsdp_targets() if not one.judged_only],
+    [row for row in published.ibm_fms_fsdp() if row.global_batch_size],
+)
+ONE_NODE = _pairs(ml_engineering_targets(), published.stas_h200_b200())
+README = _pairs(
+    megatron_readme_targets(),
+    [row for row in published.megatron_lm_readme_scaling() if row.tflops_per_gpu],
+)
+TITAN = _pairs(
+    torchtitan_targets(),
+    [row for row in published.torchtitan() if row.precision == "bf16"],
+)
 
 
 @pytest.mark.parametrize(
     ("target", "row"),
-    [*DGXC, *SIMUMAX, *SUMMARY, *SKILLS],
+    [*DGXC, *SIMUMAX, *SUMMARY, *SKILLS, *MPT, *FMS],
     ids=lambda one: one.name if isinstance(one, Target) else "",
 )
 def test_a_job_has_the_degrees_and_the_batch_of_its_row(target: Target, row: PublishedRow) -> None:
@@ -121,6 +153,65 @@ def test_the_rows_without_a_batch_are_a_ratio() -> None:
     assert ratio.baseline is not None
     assert ratio.baseline.config.cuda_graph_impl == "none"
     assert ratio.job.config.cuda_graph_modules == ("attn", "moe_router", "moe_preprocess")
+
+
+def test_mpt_has_the_published_number_of_parameters() -> None:
+    for target, row in MPT:
+        assert isinstance(row, LlmFoundryRow)
+        assert parameter_count(target.job.model).total == row.num_params
+        assert target.seconds == row.derived_step_time_seconds
+        assert (target.setting.spec == "none") == (row.recompute == "none")
+        assert row.zero_or_fsdp
+        sharding = "gradients" if "SHARD_GRAD_OP" in row.zero_or_fsdp else "full"
+        assert target.job.layout.data_parallel_sharding == sharding
+
+
+@pytest.mark.parametrize(("target", "row"), [*FMS, *TITAN], ids=lambda _: "")
+def test_seconds_make_the_tokens_a_second(target: Target, row: PublishedRow) -> None:
+    config = target.job.config
+    tokens = config.global_batch_size * config.seq_length / target.job.num_gpus
+    assert tokens / target.seconds == pytest.approx(row.tokens_per_second_per_gpu)
+    assert target.job.num_gpus == row.num_gpus
+    assert target.job.layout.tensor_model_parallel_size == row.tensor_model_parallel_size
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spec"),
+    [(1.0, "none"), (69 / 61, "selective:3"), (74 / 55, "full")],
+)
+def test_checkpointing_is_told_by_the_flops(ratio: float, spec: str) -> None:
+    assert spec_of_flops(ratio) == spec
+
+
+def test_shares_of_attention_are_those_that_the_source_prints() -> None:
+    for target, row in ONE_NODE:
+        assert isinstance(row, MlEngineeringRow)
+        if row.attention_share_percent is None:
+            continue
+        job = target.job
+        model = job.model
+        attention = 6 * model.num_layers * model.query_projection_size * job.config.seq_length
+        share = 100 * attention / model_flops_per_token(job)
+        assert share == pytest.approx(row.attention_share_percent, abs=0.75)
+        assert row.tflops_per_gpu
+        flops = job.config.seq_length * model_flops_per_token(job)
+        assert flops / target.seconds / 1e12 == pytest.approx(row.tflops_per_gpu)
+
+
+def test_sizes_of_the_readme_are_those_of_its_models() -> None:
+    for target, row in README:
+        billions = parameter_count(target.job.model).total / 1e9
+        assert row.params_billion
+        assert billions == pytest.approx(row.params_billion, rel=0.04)
+        assert target.job.num_gpus == row.num_gpus
+        assert target.judged_only
+
+
+def test_a_step_of_the_ci_has_three_microbatches() -> None:
+    targets = megatron_ci_targets()
+    assert [one.job.num_microbatches for one in targets] == [3, 3]
+    rows = [row for row in published.megatron_lm_ci_golden() if "15b" in row.model]
+    assert [one.seconds for one in targets] == [row.step_time_seconds for row in rows]
 
 
 def test_every_table_has_targets_and_names_are_unique() -> None:
