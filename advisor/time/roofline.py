@@ -126,7 +126,9 @@ def _in_8_bit(operator: Operator, machine: Machine) -> bool:
 
 def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     if operator.gemm is not None:
-        return linear_seconds(operator.gemm, machine, backward=backward)
+        beside = operator.extra_backward_bytes if backward else operator.extra_forward_bytes
+        copied = beside / machine.memory_bytes_per_second
+        return linear_seconds(operator.gemm, machine, backward=backward) + copied
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)

@@ -39,6 +39,8 @@ _GPUS: Final = {
     "A100 80GB": "A100",
     "A100 40GB": "A100-SXM-40GB",
 }
+_SHORT: Final = 2048
+_TRITON: Final = "attention is Triton's kernel of 2023 (ALiBi), which weighs at such lengths"
 _SHARDINGS: Final = {
     "FULL_SHARD": DataParallelSharding.FULL,
     "SHARD_GRAD_OP": DataParallelSharding.GRADIENTS,
@@ -93,4 +95,5 @@ def _target(row: Row) -> Target:
         setting=setting_of(done.job, spec),
         seconds=float(row["derived_step_time_s"]),
         options=done.options,
+        judged_only=_TRITON if int(row["seq_len"]) > _SHORT else "",
     )

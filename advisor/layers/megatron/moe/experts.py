@@ -9,11 +9,17 @@ from math import prod
 
 from msgspec import Struct
 
-from advisor.layers.expert_tokens import MoeTokens, moe_tokens, rows, runs_grouped
+from advisor.layers.expert_tokens import (
+    MoeTokens,
+    moe_tokens,
+    router_dtype,
+    rows,
+    runs_grouped,
+)
 from advisor.layers.megatron.quantization import gradient_copies, saved_input
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
-from advisor.models.options import Activation
+from advisor.models.options import Activation, FlexBackend, TokenDispatcher
 
 
 class _Part(Struct, frozen=True):
@@ -134,6 +140,8 @@ def _linear(
         weights.append(
             Weight(f"{name}.bias", bias, sharded and first, expert=True, copies=part.experts)
         )
+    biased = 0 if first or len(weights) == 1 else _bias_traffic(shape, output)
+    beside = _padding_traffic(shape, source if first else output)
     return Operator(
         name=f"{name}{part.suffix}",
         module=module,
@@ -143,9 +151,31 @@ def _linear(
         saved=saved_input(shape, source),
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
+        extra_forward_bytes=beside + biased,
+        extra_backward_bytes=beside + biased,
         backward_workspace=gradient_copies(shape, output)
         + shape.weight_gradient_bytes(weights[0].num_elements),
     )
+
+
+def _bias_traffic(shape: RankShape, output: Tensor) -> int:
+    """Bytes of adding the second layer's bias times the probabilities: the product and the sum in
+    the router's type, one tensor of all experts, and a copy in 16 bits (experts.py _apply_bias)."""
+    wide, narrow = router_dtype(shape).itemsize, shape.dtype.itemsize
+    added = wide + (wide + narrow) + wide
+    joined = 2 * wide + (wide + narrow if wide != narrow else 0)
+    return output.num_elements * (added + joined)
+
+
+def _padding_traffic(shape: RankShape, rows_of: Tensor) -> int:
+    """Bytes of padding each expert's rows to what 8-bit GEMMs take, or of taking that off again
+    (TEGroupedMLP quantization_padding); HybridEP's permutation has padded them already."""
+    model = shape.model
+    flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+    padded = flex and model.moe_flex_dispatcher_backend is FlexBackend.HYBRIDEP
+    if not shape.quantizes or not runs_grouped(model) or padded:
+        return 0
+    return 2 * rows_of.num_bytes
 
 
 def _activation(
