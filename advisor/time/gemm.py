@@ -29,6 +29,7 @@ what one of a pair of multiprocessors holds."""
 _EXPOSED = 0.3
 """Of a tile's fill and drain, what a multiprocessor cannot hide behind its next tile: the best of
 0, 0.15, 0.3, 0.6 and 1 for sources left out of the fit."""
+_HIDDEN = 1 - _EXPOSED
 _LEAST_SPLIT = 512
 """Of the inner dimension: no part of a split one is shorter."""
 _PARTIAL_BYTES = 8
@@ -119,20 +120,25 @@ def matmul_seconds(
 def _tiled(rates: GemmRates, m: int, n: int, k: int, groups: int) -> float:
     """Seconds at full clock by the best of tiles, and of splits of the inner dimension where there
     are fewer tiles than multiprocessors (split-K)."""
-    processors = rates.multiprocessors
+    processors, fill = rates.multiprocessors, rates.tile_seconds
     element = 2.0 * k * processors / rates.flops
+    most_parts = k // _LEAST_SPLIT
+    each = m * n * groups / processors
     best = inf
     for rows, columns in _TILES:
+        area = rows * columns
+        if element * each + fill * (_HIDDEN + _EXPOSED * each / area) >= best:
+            break  # no smaller tile is better, were all its waves full
         tiles = -(-m // rows) * -(-n // columns) * groups
-        tile = element * rows * columns
+        tile = element * area
         waves = -(-tiles // processors)
-        seconds = waves * tile + rates.tile_seconds * (1 + _EXPOSED * (waves - 1))
+        seconds = waves * tile + fill * (_HIDDEN + _EXPOSED * waves)
         if seconds < best:
             best = seconds
-        parts = min(processors // tiles, k // _LEAST_SPLIT)
+        parts = min(processors // tiles, most_parts)
         if parts > 1:
             sums = _PARTIAL_BYTES * parts * m * n * groups / rates.bytes_per_second
-            seconds = tile / parts + 2 * rates.tile_seconds + sums
+            seconds = tile / parts + 2 * fill + sums
             if seconds < best:
                 best = seconds
     return best
