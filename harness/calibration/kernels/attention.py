@@ -22,7 +22,7 @@ from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
 from advisor.layers.operators import AttentionShape
 from advisor.time.attention import AttentionRates, Reached, attention_seconds, softmax_flops
-from harness.calibration.tables import PUBLISHED
+from harness.calibration.rows.row import PUBLISHED
 
 RESULTS: Final = PUBLISHED.parent
 TABLE: Final = PUBLISHED / "kernels" / "attention.csv"
