@@ -41,6 +41,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     attention_half_rate_tokens: tokens of a sequence at which it does: a block of rows computes
         whole blocks of the triangle, and begins and ends. 0: the same at any length.
     bandwidth_efficiency: of memory bandwidth, elementwise kernels and the optimizer.
+    eager_bandwidth_share: of that, what torch's own kernels of norms, activations and rotary
+        embeddings reach; additions, casts and softmaxes reach it all.
     optimizer_bandwidth_efficiency: of the optimizer alone, where that was measured; else 0. Its one
         fused kernel streams better than norms and activations do.
     nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
@@ -78,6 +80,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     grouped_gemm_share: float = 1.0
     gemm_tile_seconds: float = 1.8e-6
     gemm_bandwidth_efficiency: float = 0.7
+    eager_bandwidth_share: float = 1.0
     optimizer_bandwidth_efficiency: float = 0.0
     fused_attention_forward_efficiency: float = 0.0
     fused_attention_backward_efficiency: float = 0.0
@@ -130,6 +133,7 @@ EFFICIENCIES = (
     "attention_training_share",
 )
 AT_MOST_ONE = (
+    "eager_bandwidth_share",
     "optimizer_bandwidth_efficiency",
     "fp4_gemm_efficiency",
     "fused_attention_forward_efficiency",

@@ -69,7 +69,8 @@ class JobTime:
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
-        rates = machine(job.gpu, calibration, job.config.precision)
+        eager = job.model.transformer_impl.is_eager
+        rates = machine(job.gpu, calibration, job.config.precision, eager=eager)
         self.machine = replace(rates, host=_host(job, calibration, graphed))
         experts = job.model.num_moe_experts is not None
         self.network = network(layout, job.gpu, calibration, experts=experts)

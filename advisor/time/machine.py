@@ -28,6 +28,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
     layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
+    chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
@@ -36,6 +37,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     bf16_flops: float
     attention: AttentionRates
     memory_bytes_per_second: float
+    chain_bytes_per_second: float
     optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
@@ -63,7 +65,9 @@ B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 
 
 
 @lru_cache(maxsize=64)
-def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine:
+def machine(
+    gpu: Gpu, calibration: Calibration, precision: Precision, *, eager: bool = False
+) -> Machine:
     """Datasheet rates times efficiencies.
 
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
@@ -74,15 +78,16 @@ def machine(gpu: Gpu, calibration: Calibration, precision: Precision) -> Machine
         gpu, calibration, Precision.FP16 if precision is Precision.FP16 else Precision.BF16
     )
     narrow = gpu.quantized_flops(precision)
+    memory = gpu.memory_bandwidth_bytes_per_second
+    reached = memory * calibration.bandwidth_efficiency
     return Machine(
         linear=linear,
         quantized=gemm_rates(gpu, calibration, precision) if narrow is not None else None,
         bf16_flops=linear.sustained_flops,
         attention=_attention_rates(gpu, calibration, sixteen_bit),
-        memory_bytes_per_second=(
-            gpu.memory_bandwidth_bytes_per_second * calibration.bandwidth_efficiency
-        ),
-        optimizer_bytes_per_second=gpu.memory_bandwidth_bytes_per_second
+        memory_bytes_per_second=reached,
+        chain_bytes_per_second=reached * (calibration.eager_bandwidth_share if eager else 1.0),
+        optimizer_bytes_per_second=memory
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,

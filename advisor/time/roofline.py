@@ -14,6 +14,7 @@ from advisor.layers.operators import (
     ComputeUnit,
     Gemm,
     Group,
+    Module,
     Operator,
 )
 from advisor.time.attention import attention_seconds
@@ -26,6 +27,8 @@ from advisor.time.machine import Link, Machine
 
 _UNFUSED_BACKWARD_MATMULS = 2.0
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
+_STREAMED = frozenset({Module.EMBEDDING, Module.SELF_ATTN_BDA, Module.MLP_BDA, Module.LOSS})
+"""Look-ups, additions, casts and softmaxes: torch's own kernels stream as well as fused ones."""
 
 
 class Seconds(Struct, frozen=True):
@@ -132,7 +135,10 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)
-    seconds = traffic / machine.memory_bytes_per_second
+    streamed = operator.module in _STREAMED
+    seconds = traffic / (
+        machine.memory_bytes_per_second if streamed else machine.chain_bytes_per_second
+    )
     if operator.unit is ComputeUnit.SCAN:
         factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
         seconds = max(seconds, factor * operator.attention_flops / machine.bf16_flops)

@@ -133,6 +133,8 @@ def fitted(
         if rate is not None and peak and rate.value >= _LEAST_EFFICIENCY * peak:
             values[field] = min(1.0, rate.value / peak)
             notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
+    if "bandwidth_efficiency" in values:  # of torch's own kernels
+        values["eager_bandwidth_share"] = 1.0
     for field, half in _halves(rates.ramp).items():
         values[field] = half
         notes[field] = f"{_MEASURED}: what brings all shapes closest to one rate"

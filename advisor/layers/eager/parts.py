@@ -140,14 +140,17 @@ def fused_norm(
 ) -> Operator:
     """nn.RMSNorm and nn.LayerNorm on a GPU: keep the input and fp32 statistics of each row.
 
-    Source: torch 2.13 derivatives.yaml (_fused_rms_norm, native_layer_norm).
+    Source: torch 2.13 derivatives.yaml (_fused_rms_norm, native_layer_norm). The weight's gradient
+    is a kernel of its own, which reads input and gradient again (layer_norm_kernel.cu).
     """
     layer_norm = shape.model.normalization is Normalization.LAYER_NORM
     statistics = ("mean", "rstd") if layer_norm else ("rstd",)
     rows, width = (*source.shape[:-1], 1), source.shape[-1]
     kept = tuple(Tensor(f"{name}.{statistic}", rows, DType.FP32) for statistic in statistics)
     operator = pointwise(name, module, (source,), output, saved=(source, *kept))
-    return with_weight_gradients(replace(operator, weights=norm_weights(shape, name, width)))
+    weights = norm_weights(shape, name, width)
+    again = 2 * source.num_bytes
+    return with_weight_gradients(replace(operator, weights=weights, extra_backward_bytes=again))
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:
@@ -190,10 +193,12 @@ def attention_shape(shape: RankShape) -> AttentionShape:
 def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> Operator:
     """x cos + rotate_half(x) sin in 16 bit; keeps `tables`, where a layer makes its own.
 
-    Two products, or a product and the rotated halves, live beside what is read and written.
+    Two products, or a product and the rotated halves, live beside what is read and written. In
+    tensors of q's and k's size move: two products 4, a half negated 1, both joined 2, the sum 3;
+    going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6.
     """
     outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
-    size = query.num_bytes
+    size, both = query.num_bytes, query.num_bytes + key.num_bytes
     return Operator(
         name="rotary",
         module=Module.ROTARY,
@@ -203,8 +208,8 @@ def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> 
         saved=tables,
         forward_workspace=2 * size,
         backward_workspace=size * 3 // 2,
-        extra_forward_bytes=7 * size,
-        extra_backward_bytes=7 * size,
+        extra_forward_bytes=8 * both,
+        extra_backward_bytes=12 * both,
     )
 
 

@@ -53,9 +53,16 @@ def test_rates_are_datasheet_times_efficiency() -> None:
     assert (rates.linear.multiprocessors, rates.linear.operand_bytes) == (4, 2.0)
     assert rates.attention.peak_flops == 400.0
     assert rates.attention.flash == rates.attention.fused == Reached(0.2, 0.1)
-    assert rates.memory_bytes_per_second == 800.0
+    assert rates.memory_bytes_per_second == rates.chain_bytes_per_second == 800.0
     assert (rates.kernel_seconds, rates.hidden_fraction) == (0.001, 0.75)
     assert rates.quantize_bytes == 0
+
+
+def test_layers_of_torchs_own_kernels_reach_less() -> None:
+    slower = replace(CALIBRATION, eager_bandwidth_share=0.75)
+    rates = machine(GPU, slower, Precision.BF16, eager=True)
+    assert (rates.memory_bytes_per_second, rates.chain_bytes_per_second) == (800.0, 600.0)
+    assert machine(GPU, slower, Precision.BF16).chain_bytes_per_second == 800.0
 
 
 def test_half_precision_has_its_own_peak() -> None:

@@ -40,6 +40,7 @@ MACHINE = Machine(
     bf16_flops=100.0,
     attention=AttentionRates(peak_flops=100.0, flash=REACHED, fused=REACHED),
     memory_bytes_per_second=10.0,
+    chain_bytes_per_second=10.0,
     optimizer_bytes_per_second=10.0,
     kernel_seconds=0.0,
     hidden_fraction=0.5,
@@ -114,6 +115,13 @@ def test_a_norm_is_bound_by_its_traffic() -> None:
     # forward: x, normed, rstd; backward: both gradients, x, rstd
     assert forward_seconds(NORM, MACHINE, NETWORK) == Seconds((100 + 100 + 40) / 10, 0.0)
     assert backward_seconds(NORM, MACHINE, NETWORK) == Seconds((200 + 100 + 40) / 10, 0.0)
+
+
+def test_chains_of_torchs_own_kernels_have_a_rate_of_their_own() -> None:
+    slower = replace(MACHINE, chain_bytes_per_second=5.0)
+    assert forward_seconds(NORM, slower, NETWORK).compute == (100 + 100 + 40) / 5
+    loss = replace(NORM, module=Module.LOSS)
+    assert forward_seconds(loss, slower, NETWORK) == forward_seconds(loss, MACHINE, NETWORK)
 
 
 def test_extra_traffic_counts() -> None:
@@ -196,7 +204,7 @@ def test_the_weight_is_cast_apart() -> None:
     assert weight_cast_seconds(gemm, MACHINE) == 0.0
 
 
-@pytest.mark.parametrize("field", ["bf16_flops", "memory_bytes_per_second"])
+@pytest.mark.parametrize("field", ["bf16_flops", "chain_bytes_per_second"])
 def test_a_faster_machine_is_never_slower(field: str) -> None:
     faster = replace(EIGHT_BIT, **{field: getattr(EIGHT_BIT, field) * 2})
     for operator in (LINEAR, NORM, FLASH):

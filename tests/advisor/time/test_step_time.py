@@ -45,6 +45,7 @@ MACHINE = Machine(
     bf16_flops=6e14,
     attention=AttentionRates(peak_flops=1e15, flash=Reached(0.5, 0.4), fused=Reached(0.5, 0.4)),
     memory_bytes_per_second=2.5e12,
+    chain_bytes_per_second=2.5e12,
     optimizer_bytes_per_second=2.5e12,
     kernel_seconds=4e-6,
     hidden_fraction=0.6,

@@ -101,6 +101,7 @@ MACHINE = Machine(
     bf16_flops=1e12,
     attention=AttentionRates(peak_flops=1e12, flash=Reached(1.0, 1.0), fused=Reached(1.0, 1.0)),
     memory_bytes_per_second=1e12,
+    chain_bytes_per_second=1e12,
     optimizer_bytes_per_second=1e12,
     kernel_seconds=0.0,
     hidden_fraction=1.0,
