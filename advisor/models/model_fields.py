@@ -9,6 +9,7 @@ from advisor.models.options import (
     AttentionVariant,
     CrossEntropyFusion,
     DropPolicy,
+    FlexBackend,
     LoadBalancing,
     Normalization,
     NormPlacement,
@@ -116,6 +117,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     moe_z_loss_coeff: float | None = None
     moe_router_fusion: bool = False
     moe_token_dispatcher_type: TokenDispatcher = TokenDispatcher.ALLGATHER
+    moe_flex_dispatcher_backend: FlexBackend = FlexBackend.DEEPEP
     moe_permute_fusion: bool = False
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False

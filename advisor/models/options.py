@@ -115,6 +115,13 @@ class TokenDispatcher(StrEnum):
     FLEX = "flex"
 
 
+class FlexBackend(StrEnum):
+    """`--moe-flex-dispatcher-backend`: what sends the tokens of the flex dispatcher."""
+
+    DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
+
+
 class RouterDType(StrEnum):
     """`--moe-router-dtype`: type of logits and probabilities."""
 

@@ -14,8 +14,10 @@ from advisor.layers.operators import (
     Operator,
     Tensor,
 )
-from advisor.time.machine import Link, Machine
-from advisor.time.roofline import Network, Seconds, backward_seconds, bound_by, forward_seconds
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
+from advisor.time.roofline import Seconds, backward_seconds, bound_by, forward_seconds
 
 MACHINE = Machine(
     linear_flops=100.0,

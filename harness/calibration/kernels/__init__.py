@@ -1,0 +1,1 @@
+"""Constants of kernels and collectives, fitted on published micro-benchmarks."""
