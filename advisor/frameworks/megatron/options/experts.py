@@ -15,11 +15,18 @@ from advisor.frameworks.megatron.options.parallelism import DEGREE
 from advisor.frameworks.megatron.options.values import (
     expert_tensor_degree,
     has_experts,
+    sends_flex,
 )
 
 _EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
 _MODEL: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, **_EXPERTS}
 _RUN: Final[dict[str, Any]] = {**_MODEL, "told": Said.ALWAYS}
+_FLEX: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.ALWAYS,
+    "when": sends_flex,
+    "told_when": sends_flex,
+}
 _KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
 _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
 
@@ -56,7 +63,7 @@ class Experts(Options):
     moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)
     moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
     moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
-    moe_flex_dispatcher_backend: str = option("deepep", "model", since="0.16", **_MODEL)
+    moe_flex_dispatcher_backend: str = option("deepep", "model", place=9, **_FLEX, since="0.16")
     moe_router_padding_for_fp8: bool = checked(
         False, "tokens of padding are not counted", since="0.13"
     )
