@@ -49,26 +49,11 @@ CONSTANTS: Final = (
         reason="as of GEMMs",
     ),
     Constant(
-        field="nvlink_efficiency",
-        value=0.75,
-        sigma=0.15,
-        unit="of the link",
-        reason="bus bandwidth of nccl-tests, 50 to 200 MB",
-    ),
-    Constant(
         field="bandwidth_efficiency",
         value=0.8,
         sigma=0.1,
         unit="of the memory's rate",
         reason="streaming kernels",
-        shared=True,
-    ),
-    Constant(
-        field="internode_efficiency",
-        value=0.8,
-        sigma=0.15,
-        unit="of the adapter's rate",
-        reason="bus bandwidth of nccl-tests on InfiniBand",
         shared=True,
     ),
     Constant(
@@ -85,14 +70,6 @@ CONSTANTS: Final = (
         sigma=0.3,
         unit="s",
         reason="launch latency and tail of one kernel",
-        shared=True,
-    ),
-    Constant(
-        field="collective_seconds",
-        value=2e-5,
-        sigma=0.4,
-        unit="s",
-        reason="latency of a NCCL collective within a node",
         shared=True,
     ),
     Constant(

@@ -180,7 +180,21 @@ def _miss(target: Target, calibrations: Calibrations) -> float:
     return math.log(predict(target, calibration) / target.seconds)
 
 
+_MOST_ROWS: Final = 3
+"""As how many rows those of one table, model and GPU weigh at most: they share what a run's
+software and cluster were."""
+
+
 def _weights(targets: Sequence[Target]) -> list[float]:
-    """Square roots of the weights: one in all for a family."""
+    """Square roots of the weights: one in all for a family, `_MOST_ROWS` for families alike."""
     sizes = Counter(target.family for target in targets)
-    return [1 / math.sqrt(sizes[target.family]) for target in targets]
+    families = {(_alike(target), target.family) for target in targets}
+    kinds = Counter(kind for kind, _ in families)
+    return [
+        math.sqrt(min(1.0, _MOST_ROWS / kinds[_alike(target)]) / sizes[target.family])
+        for target in targets
+    ]
+
+
+def _alike(target: Target) -> tuple[str, str, str]:
+    return target.table, target.job.model.name, target.job.gpu.name

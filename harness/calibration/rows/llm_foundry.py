@@ -39,8 +39,9 @@ _GPUS: Final = {
     "A100 80GB": "A100",
     "A100 40GB": "A100-SXM-40GB",
 }
-_SHORT: Final = 2048
-_TRITON: Final = "attention is Triton's kernel of 2023 (ALiBi), which weighs at such lengths"
+_SHORT: Final = 4
+"""Times the sequence length is at most the hidden size: attention is less than a tenth of a step."""
+_TRITON: Final = "attention is Triton's kernel of 2023 (ALiBi), which weighs at such a length"
 _SHARDINGS: Final = {
     "FULL_SHARD": DataParallelSharding.FULL,
     "SHARD_GRAD_OP": DataParallelSharding.GRADIENTS,
@@ -95,5 +96,5 @@ def _target(row: Row) -> Target:
         setting=setting_of(done.job, spec),
         seconds=float(row["derived_step_time_s"]),
         options=done.options,
-        judged_only=_TRITON if int(row["seq_len"]) > _SHORT else "",
+        judged_only=_TRITON if _SHORT * int(row["seq_len"]) > SHAPES[size][1] else "",
     )
