@@ -87,8 +87,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     gemm_sustained_share: float = 1.0
     gemm_training_share: float = 1.0
     grouped_gemm_share: float = 1.0
-    gemm_tile_seconds: float = 1.8e-6
-    gemm_bandwidth_efficiency: float = 0.7
+    gemm_tile_seconds: float = 2.24e-6
+    gemm_bandwidth_efficiency: float = 0.698
     eager_bandwidth_share: float = 1.0
     optimizer_bandwidth_efficiency: float = 0.0
     fused_attention_forward_efficiency: float = 0.0

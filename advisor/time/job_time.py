@@ -29,6 +29,7 @@ from advisor.time.step_time import (
     end_times,
     host_accumulation_seconds,
     host_optimizer_seconds,
+    layer_cast_seconds,
     muon_seconds,
     optimizer_seconds,
     pipeline_transfer_seconds,
@@ -236,8 +237,20 @@ class JobTime:
     def _slowest_optimizer_seconds(self) -> float:
         muon = self._job.config.optimizer.is_muon
         of_stage = self._stage_muon_seconds if muon else self._stage_optimizer_seconds
-        slowest = max(self._pipeline.of_each_stage(of_stage))
+        each = self._pipeline.of_each_stage
+        slowest = max(each(lambda stage: of_stage(stage) + self._cast_seconds(stage)))
         return slowest + self._calibration.step_seconds
+
+    def _cast_seconds(self, stage: int) -> float:
+        """Weights brought into 8 or 4 bits, in a step's first microbatch (megatron-core 0.16.1
+        extensions/transformer_engine.py, is_first_microbatch), where they are not kept so."""
+        if self.machine.quantized is None or self._job.config.fp8_param_gather:
+            return 0.0
+        return sum(
+            layer_cast_seconds(self._shape, self.machine, kind)
+            for chunk in self._stages[stage]
+            for kind in chunk.layers
+        )
 
     def _stage_optimizer_seconds(self, stage: int) -> float:
         config = self._job.config

@@ -37,6 +37,7 @@ from advisor.time.roofline import (
     Seconds,
     backward_seconds,
     forward_seconds,
+    weight_cast_seconds,
 )
 
 _OPTIMIZER_BYTES_PER_ELEMENT = 4 + 8 + 16 + 12 + 6
@@ -138,6 +139,13 @@ def layer_times(
     times = _operators_times(operators, machine, network)
     hidden = _hidden_by_shared_experts(shape, operators, machine, network, times.exchange)
     return times + PassTimes(exchange=-hidden)
+
+
+@lru_cache(maxsize=8192)
+def layer_cast_seconds(shape: RankShape, machine: Machine, kind: LayerKind = DENSE) -> float:
+    """Seconds of bringing the weights of one layer into the job's 8 or 4 bits, once."""
+    operators = transformer_layer(shape, kind)
+    return sum(weight_cast_seconds(o.gemm, machine) for o in operators if o.gemm is not None)
 
 
 @lru_cache(maxsize=8192)

@@ -135,6 +135,9 @@ def fitted(
             notes[field] = f"{_MEASURED}: {_of_peak(rate, peak)}"
     if "bandwidth_efficiency" in values:  # of torch's own kernels
         values["eager_bandwidth_share"] = 1.0
+    if "gemm_efficiency" in values:
+        values["gemm_sustained_share"] = 1.0
+        notes["gemm_sustained_share"] = "within gemm_efficiency: its shapes are large"
     for field, half in _halves(rates.ramp).items():
         values[field] = half
         notes[field] = f"{_MEASURED}: what brings all shapes closest to one rate"

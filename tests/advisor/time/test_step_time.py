@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.plan import chunk_plan
 from advisor.frameworks.megatron.setting import NONE, Method, RecomputeSetting, full, selective
 from advisor.hardware.calibration import load_calibration
@@ -31,6 +32,7 @@ from advisor.time.step_time import (
     chunk_times,
     end_times,
     host_optimizer_seconds,
+    layer_cast_seconds,
     layer_times,
     optimizer_seconds,
     pipeline_transfer_seconds,
@@ -53,6 +55,7 @@ MACHINE = Machine(
     kernel_seconds=4e-6,
     hidden_fraction=0.6,
 )
+EIGHT_BIT = replace(MACHINE, quantized=MACHINE.linear, quantize_bytes=4)
 LINK = Link(bytes_per_second=3e11, latency_seconds=1e-5)
 NETWORK = Network(tensor=LINK, context=LINK, tensor_ranks=4, context_ranks=1)
 MODEL = load_model("llama3_8b")
@@ -291,3 +294,12 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))
+
+
+def test_weights_of_a_layer_are_cast_once_a_step() -> None:
+    """QKV, projection, fc1 and fc2 of Llama 8B at TP 4: 4 bytes an element, a kernel each."""
+    shape = replace(SHAPE, precision=Precision.FP8_CURRENT)
+    elements = 4096 * (6144 + 4096 + 2 * 14336 + 14336) // 4
+    expected = 4 * elements / 2.5e12 + 4 * 4e-6
+    assert layer_cast_seconds(shape, EIGHT_BIT) == pytest.approx(expected)
+    assert layer_cast_seconds(shape, MACHINE) == 0.0
