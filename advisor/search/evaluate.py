@@ -167,13 +167,14 @@ def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
     attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
     caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
-    attention is unfused."""
+    attention is unfused. Torch itself takes its flash kernel, a FlashAttention-2, which has none of
+    Blackwell's instructions: there it is cuDNN's."""
     if model.attention_backend is not AttentionBackend.AUTO:
         return model
     capped = model.attn_logit_softcapping is not None
     if model.transformer_impl is TransformerImpl.LOCAL or capped:
         return replace(model, attention_backend=AttentionBackend.UNFUSED)
-    fused = compute_capability >= 9.0
+    fused = compute_capability >= (10.0 if model.transformer_impl.is_eager else 9.0)
     older = AttentionBackend.FLASH
     sinks = model.softmax_type is not SoftmaxType.VANILLA
     if sinks or model.qk_channels != model.v_channels:

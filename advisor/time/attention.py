@@ -26,7 +26,7 @@ programming guide, throughput of native arithmetic instructions; Blackwell Ultra
 _LEAST_KNOWN: Final = 128
 
 _UNCOVERED: Final = 0.82
-_UNCOVERED_BLACKWELL: Final = 0.68
+_UNCOVERED_BLACKWELL: Final = 0.63
 """Of the time that the exponentials take, what the matmuls do not cover: fitted. Blackwell has its
 accumulators in a memory of their own, so that matmuls go on beside the softmax (arXiv 2603.05451).
 """
@@ -34,7 +34,7 @@ _BLACKWELL: Final = 10.0
 _BACKWARD_SOFTMAX: Final = 2.0
 """The backward's over the forward's: scores again, and their gradient."""
 
-_WIDE_BACKWARD: Final = 0.77
+_WIDE_BACKWARD: Final = 0.78
 """Rate of the backward's matmuls where keys are wider than 128: its blocks are halved, as registers
 and shared memory hold no two gradients of that width. Fitted to MLA (192 and 128), Hopper and
 Blackwell."""

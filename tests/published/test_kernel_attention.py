@@ -2,7 +2,8 @@
 the shipped constants, and what is known to be off.
 
 Rows scatter by clocks: the same kernel at 32,768 tokens is up to 10 % slower than at 16,384, and
-two readings of cuDNN's on Hopper lie 10 % apart.
+two readings of cuDNN's on Hopper lie 10 % apart. GB300 is up to 20 % faster than GB200,
+which has the same peak: one calibration serves both, between them.
 """
 
 from collections import defaultdict
@@ -57,13 +58,13 @@ def test_rows_of_every_kernel_are_there() -> None:
     counts: dict[str, int] = defaultdict(int)
     for row in ROWS:
         counts[family(row)] += 1
-    assert dict(counts) == {"a100": 3, "h100": 309, "b200": 113, "b300": 105}
+    assert dict(counts) == {"a100": 3, "h100": 309, "b200": 218}
 
 
 def test_whole_causal_kernels() -> None:
     found = sizes(errors(windowed=False))
-    assert mean(found) < 0.07
-    assert max(found) < 0.30
+    assert mean(found) < 0.09
+    assert max(found) < 0.35
 
 
 def test_head_sizes() -> None:

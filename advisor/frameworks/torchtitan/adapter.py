@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
@@ -19,11 +21,13 @@ from advisor.frameworks.torch.static import fsdp_memory
 from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
 from advisor.frameworks.torchtitan.options import OPTIONS
 from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import CollectiveKind
 from advisor.layers.shape import RankShape
+from advisor.models.options import AttentionBackend
+from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
 _GROUPED_GEMM = 9.0  # compute capability
@@ -50,6 +54,16 @@ class TorchTitan(TorchStack):
     )
     policies = (OpPolicy.TORCHTITAN,)
     source = "torchtitan distributed/activation_checkpoint.py"
+
+    def configure(
+        self, model: ModelSpec, config: JobConfig, given: frozenset[str]
+    ) -> tuple[ModelSpec, JobConfig]:
+        """With cuDNN's attention, which comes first from 0.2 on (models/attention.py)."""
+        model, config = super().configure(model, config, given)
+        unsaid = model.attention_backend is AttentionBackend.AUTO
+        if unsaid and config.framework_version != "0.1":
+            model = replace(model, attention_backend=AttentionBackend.FUSED)
+        return model, config
 
     def semantics(self, job: Job) -> Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The

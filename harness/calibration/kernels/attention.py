@@ -27,7 +27,8 @@ from harness.calibration.rows.row import PUBLISHED
 RESULTS: Final = PUBLISHED.parent
 TABLE: Final = PUBLISHED / "kernels" / "attention.csv"
 MEASURED: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB"}
-FAMILIES: Final = {8.0: "a100", 9.0: "h100", 10.0: "b200", 10.3: "b300"}
+FAMILIES: Final = {8.0: "a100", 9.0: "h100", 10.0: "b200", 10.3: "b200"}
+"""Calibration by compute capability."""
 
 _LEAST_TOKENS: Final = 2048
 """Of sequences that people train on."""
@@ -231,16 +232,16 @@ def errors(rows: Sequence[Timed], values: Mapping[tuple[str, str], float]) -> li
 
 
 def left_out(rows: Sequence[Timed]) -> dict[str, list[float]]:
-    """By source the errors of its rows under a fit that has not seen it; sources without which a
-    constant is not told at all are not left out."""
+    """By source and GPU the errors of its rows under a fit that has not seen them; those without
+    which a constant is not told at all are not left out."""
     found = {}
-    for source in dict.fromkeys(row.source for row in rows):
-        seen = [row for row in rows if row.source != source]
-        unseen = [row for row in rows if row.source == source]
+    for source, gpu in dict.fromkeys((row.source, row.gpu) for row in rows):
+        unseen = [row for row in rows if (row.source, row.gpu) == (source, gpu)]
+        seen = [row for row in rows if (row.source, row.gpu) != (source, gpu)]
         known = {(family(row), field) for row in seen for field in told(row)}
         unseen = [row for row in unseen if all((family(row), f) in known for f in told(row))]
         if unseen:
-            found[source] = errors(unseen, fit(seen))
+            found[f"{gpu}, {source}"] = errors(unseen, fit(seen))
     return found
 
 

@@ -37,6 +37,19 @@ def test_a_window_keeps_the_same_bytes_and_computes_fewer_pairs() -> None:
     assert flops[1] * 32 == flops[0] * 14
 
 
+def test_kernels_know_the_window_and_their_rows() -> None:
+    shape = toy_shape(MODEL)
+    full, limited = (
+        next(
+            operator.attention for operator in transformer_layer(shape, kind) if operator.attention
+        )
+        for kind in (DENSE, WINDOW)
+    )
+    assert (full.longest, full.windowed) == (32, False)
+    assert (limited.longest, limited.windowed) == (8, True)
+    assert full.rows == limited.rows == shape.micro_batch_size * shape.local_heads * 32
+
+
 def test_a_window_as_long_as_the_sequence_limits_nothing() -> None:
     assert attended_keys(toy_shape(MODEL, window_size=32), Mixer.SLIDING_WINDOW) == 32
 

@@ -129,6 +129,8 @@ def test_a_smaller_budget_lowers_the_probability(job) -> None:
         ("H100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FUSED),
         ("A100", TransformerImpl.TRANSFORMER_ENGINE, AttentionBackend.FLASH),
         ("H100", TransformerImpl.LOCAL, AttentionBackend.UNFUSED),
+        ("H100", TransformerImpl.TRANSFORMERS, AttentionBackend.FLASH),
+        ("B200", TransformerImpl.TRANSFORMERS, AttentionBackend.FUSED),
     ],
 )
 def test_auto_attention_is_resolved_by_gpu_and_implementation(job, gpu, impl, backend) -> None:

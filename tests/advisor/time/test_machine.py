@@ -53,6 +53,12 @@ def test_rates_are_datasheet_times_efficiency() -> None:
     assert rates.quantize_bytes == 0
 
 
+def test_attention_of_whole_steps_reaches_less_than_its_kernels_alone() -> None:
+    rates = machine(GPU, replace(CALIBRATION, attention_training_share=0.5), Precision.BF16)
+    assert rates.attention.peak_flops == 200.0
+    assert rates.attention.flash == Reached(0.2, 0.1)
+
+
 def test_layers_of_torchs_own_kernels_reach_less() -> None:
     slower = replace(CALIBRATION, eager_bandwidth_share=0.75)
     rates = machine(GPU, slower, Precision.BF16, eager=True)

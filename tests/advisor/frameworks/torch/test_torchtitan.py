@@ -6,7 +6,7 @@ import pytest
 
 from advisor.frameworks.torch.setting import FULL, OpPolicy, op
 from advisor.layers.operators import CollectiveKind
-from advisor.models.options import LoadBalancing
+from advisor.models.options import AttentionBackend, LoadBalancing
 
 from .jobs import stack_job
 
@@ -16,6 +16,15 @@ def test_experts_take_the_newest_release_that_is_modelled() -> None:
     assert job.config.framework_version == "0.2"
     assert stack.version("") == "0.3"
     assert job.model.moe_router_load_balancing_type is LoadBalancing.NONE
+
+
+def test_cudnns_attention_comes_first_from_0_2_on() -> None:
+    wanted = {"0.1": AttentionBackend.AUTO, "0.2": AttentionBackend.FUSED}
+    for version, backend in wanted.items():
+        _, job = stack_job("torchtitan", framework_version=version)
+        assert job.model.attention_backend is backend
+    _, job = stack_job("torchtitan", overrides=("model.attention_backend=flash",))
+    assert job.model.attention_backend is AttentionBackend.FLASH
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from advisor.layers.megatron.context_parallel import over_context_ranks
+from advisor.layers.megatron.context_parallel import over_context_ranks, ring_steps
 from advisor.layers.megatron.core_attention import heads_tensor
 from advisor.layers.operators import CollectiveKind, ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -146,3 +146,12 @@ def test_a_layer_keeps_one_more_output_where_heads_are_given_back() -> None:
     output = 2048 * 16 * 16 * 2
     assert kept["all_gather"] == kept["p2p"]
     assert kept["a2a"] == kept["a2a+p2p"] == kept["p2p"] + output
+
+
+@pytest.mark.parametrize(
+    ("kind", "exchanging", "steps"),
+    [("p2p", 1, 1 + 3 * 0.75), ("all_gather", 1, 1.0), ("a2a", 4, 1.0), ("a2a+p2p", 2, 1.75)],
+)
+def test_kernels_that_rows_go_through(kind: str, exchanging: int, steps: float) -> None:
+    """Over a ring of 4 a row meets its own keys, and those of three others three times in four."""
+    assert ring_steps(_shape(kind, 4, exchanging)) == steps
