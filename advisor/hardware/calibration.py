@@ -45,10 +45,19 @@ class Calibration(Struct, frozen=True, kw_only=True):
         embeddings reach; additions, casts and softmaxes reach it all.
     optimizer_bandwidth_efficiency: of the optimizer alone, where that was measured; else 0. Its one
         fused kernel streams better than norms and activations do.
-    nvlink_efficiency, internode_efficiency: bus bandwidth of collectives over the datasheet link.
+    nvlink_efficiency, internode_efficiency: bus bandwidth of rings over the datasheet link.
+    nvls_efficiency: of the ring's, the bytes of an all-reduce's tensor where NVLink's switches add.
+    all_to_all_efficiency: of the ring's on NVLink, what a GPU sends to all others at once.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.
+    hop_seconds, internode_hop_seconds: what each further rank of a ring adds to it, on NVLink and
+        over the network.
+    ring_ramp: how the chunks that fill a ring lengthen it; 0: not at all.
+    dispatch_seconds: what a dispatch or combine of DeepEP and HybridEP costs more than an NCCL
+        collective: the layout of the exchange, and barriers.
+    deepep_sm_bytes_per_second: bytes that each SM of a DeepEP dispatch moves over NVLink.
+    speed_spread: relative standard deviation of the speed of a job's GPUs; the slowest is awaited.
     step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
     host_call_seconds, host_module_seconds, host_quantize_seconds, host_answer_seconds: of an x86
         server's processor, for one operation, for a module of Transformer Engine beyond its
@@ -85,6 +94,14 @@ class Calibration(Struct, frozen=True, kw_only=True):
     fused_attention_forward_efficiency: float = 0.0
     fused_attention_backward_efficiency: float = 0.0
     attention_training_share: float = 1.0
+    nvls_efficiency: float = 0.696
+    all_to_all_efficiency: float = 0.838
+    hop_seconds: float = 6.2e-7
+    internode_hop_seconds: float = 5e-6
+    ring_ramp: float = 0.53
+    dispatch_seconds: float = 7e-5
+    deepep_sm_bytes_per_second: float = 1.89e10
+    speed_spread: float = 0.025
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     host_call_seconds: float = 7e-6
@@ -97,13 +114,16 @@ class Calibration(Struct, frozen=True, kw_only=True):
     left_out_error: str = ""
 
     def __post_init__(self) -> None:
-        for field in EFFICIENCIES:
+        for field in (*EFFICIENCIES, *SHARED_EFFICIENCIES):
             value = getattr(self, field)
             if not 0.0 < value <= 1.0:
                 raise UserError(f"calibration.{field}", value, "must be in (0, 1]")
         for field in AT_MOST_ONE:
             if getattr(self, field) > 1.0:
                 raise UserError(f"calibration.{field}", getattr(self, field), "must be at most 1")
+        for field in POSITIVE:
+            if getattr(self, field) <= 0.0:
+                raise UserError(f"calibration.{field}", getattr(self, field), "must be positive")
         for field in NON_NEGATIVE:
             if getattr(self, field) < 0:
                 raise UserError(
@@ -139,9 +159,17 @@ AT_MOST_ONE = (
     "fused_attention_forward_efficiency",
     "fused_attention_backward_efficiency",
 )
+SHARED_EFFICIENCIES = ("nvls_efficiency", "all_to_all_efficiency")
+"""Of the network's parts, whose values serve every GPU until one is measured."""
+POSITIVE = ("deepep_sm_bytes_per_second",)
 NON_NEGATIVE = (
     "kernel_seconds",
     "collective_seconds",
+    "hop_seconds",
+    "internode_hop_seconds",
+    "ring_ramp",
+    "dispatch_seconds",
+    "speed_spread",
     "step_seconds",
     "step_time_error",
     *AT_MOST_ONE,

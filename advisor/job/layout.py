@@ -39,6 +39,10 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
 
     ``data_parallel_sharding`` is that of frameworks other than Megatron, None there.
 
+    ``scatter_gather_tensors_in_pipeline``: tensor-parallel ranks each send a part of a stage's
+    output, which the next stage gathers (Megatron-LM of 2021 and 2022, arXiv 2104.04473 section
+    4.1); with sequence parallelism they hold no more than a part anyway.
+
     Four fields split the layers unevenly over the stages (see advisor.job.pipeline_split): the
     number of layers of the first and last stage, or embedding and loss counted as layers, or
     ``pipeline_model_parallel_layout``, the text that spells every chunk ("Ett|(tt|)*6tL").
@@ -66,6 +70,7 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
     account_for_loss_in_pipeline_split: bool = False
     pipeline_model_parallel_layout: str = ""
     data_parallel_sharding: DataParallelSharding | None = None
+    scatter_gather_tensors_in_pipeline: bool = False
 
     def __post_init__(self) -> None:
         for field in (*DEGREES, *_END_STAGES):
@@ -106,6 +111,11 @@ class ParallelLayout(Struct, frozen=True, kw_only=True):
         if self.cp_comm_type is CpCommType.A2A_P2P:
             return (self.hierarchical_context_parallel_sizes or (1,))[0]
         return 1
+
+    @property
+    def scatters_stage_outputs(self) -> bool:
+        """Whether stage outputs that every tensor-parallel rank holds whole are sent in parts."""
+        return self.scatter_gather_tensors_in_pipeline and not self.sequence_parallel
 
     @property
     def sequence_shards(self) -> int:

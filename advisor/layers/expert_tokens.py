@@ -18,6 +18,7 @@ class MoeTokens(Struct, frozen=True, kw_only=True):
     local: tokens of the rank. routed: their copies for the experts they go to, topk each.
     received: copies that reach the busiest rank. computed: copies that its experts work on, those
     of its expert-tensor-parallel group together. gathered: tokens of all ranks of the expert group.
+    dispatched: tokens of a rank that sends as many as the busiest one receives, each once.
     """
 
     local: int
@@ -25,6 +26,7 @@ class MoeTokens(Struct, frozen=True, kw_only=True):
     received: int
     computed: int
     gathered: int
+    dispatched: int
     num_experts: int
     local_experts: int
     topk: int
@@ -67,6 +69,7 @@ def moe_tokens(shape: RankShape) -> MoeTokens:
         received=received,
         computed=computed,
         gathered=local * ep * etp,
+        dispatched=ceil(local * imbalance),
         num_experts=experts,
         local_experts=experts // ep,
         topk=topk,

@@ -78,13 +78,14 @@ class ComputeUnit(StrEnum):
 
 
 class CollectiveKind(StrEnum):
-    """Collective of NCCL, or a point-to-point ring."""
+    """Collective of NCCL, a point-to-point ring, or the flex dispatcher's own exchange."""
 
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
     RING = "ring"
     ALL_TO_ALL = "all_to_all"
+    DISPATCH = "dispatch"
 
 
 class Group(StrEnum):
@@ -196,7 +197,7 @@ class AttentionShape(Struct, frozen=True, kw_only=True):
 
 class Collective(Struct, frozen=True):
     """One communication; `num_bytes` is the full (gathered) tensor, or what a rank sends in an
-    all-to-all, its own share included.
+    all-to-all, its own share included, or its own tokens, once, in a dispatch.
 
     `overlapped` communication runs beside a GEMM of the same operator (Megatron's asynchronous
     tensor-parallel backward, the ring of context-parallel attention).

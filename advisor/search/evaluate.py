@@ -19,7 +19,7 @@ from advisor.plan.recompute_plan import RecomputePlan, Setting
 from advisor.search.job_memory import JobMemory, StageDetail
 from advisor.time.job_time import JobTime
 from advisor.time.machine import Machine
-from advisor.time.roofline import Network
+from advisor.time.network.fabric import Network
 
 
 class Evaluator:

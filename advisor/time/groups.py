@@ -1,4 +1,4 @@
-"""Ranks that work together in a layout, with what joins them."""
+"""Parameters of one rank by the ranks that reduce their gradients."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -7,19 +7,10 @@ from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import Group
 from advisor.layers.shape import RankShape
 from advisor.memory.static import stage_elements, stage_expert_elements
-from advisor.time.machine import (
-    Link,
-    all_to_all_link,
-    context_link,
-    data_parallel_link,
-    expert_data_parallel_link,
-    group_span,
-    link,
-)
-from advisor.time.roofline import Network
+from advisor.time.network.fabric import data_parallel_link, expert_data_parallel_link
+from advisor.time.network.links import Link
 
 
 class ParameterGroup(Struct, frozen=True, kw_only=True):
@@ -56,35 +47,4 @@ def parameter_groups(
         shards=layout.expert_optimizer_shards,
         ranks=layout.expert_data_parallel_size,
         joined=expert_data_parallel_link(gpu, calibration, layout),
-    )
-
-
-def network(
-    layout: ParallelLayout, gpu: Gpu, calibration: Calibration, *, experts: bool
-) -> Network:
-    """Links and sizes of the groups that layers communicate in; `experts`: with those of expert
-    parallelism. Ranks are numbered TP, CP, DP, PP, and experts' ETP, EP (megatron-core 0.16.1
-    parallel_state.py), on nodes that are filled one after another."""
-    groups = Group.TENSOR, Group.EXPERT_TENSOR, Group.EXPERT
-    links = (link(gpu, calibration, group_span(layout, group)) for group in groups)
-    tensor, expert_tensor, expert = links
-    tp, exchanging = layout.tensor_model_parallel_size, layout.cp_all_to_all_size
-    dense = Network(
-        tensor=tensor,
-        context=context_link(gpu, calibration, layout),
-        context_all_to_all=all_to_all_link(gpu, calibration, exchanging, tp),
-        tensor_ranks=tp,
-        context_ranks=layout.context_parallel_size,
-        context_all_to_all_ranks=exchanging,
-    )
-    ep, etp = layout.expert_model_parallel_size, layout.expert_tensor_degree
-    if not experts:
-        return dense
-    return replace(
-        dense,
-        expert=expert,
-        expert_tensor=expert_tensor,
-        expert_all_to_all=all_to_all_link(gpu, calibration, ep, etp),
-        expert_ranks=ep,
-        expert_tensor_ranks=etp,
     )

@@ -9,15 +9,18 @@ from advisor.hardware.gpu import HostProcessor
 from advisor.job.job import CudaGraphImpl, Job, Optimizer
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
-from advisor.layers.operators import Module
+from advisor.layers.operators import Collective, CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
-from advisor.time.groups import network, parameter_groups
+from advisor.time.groups import ParameterGroup, parameter_groups
 from advisor.time.launches import Host
-from advisor.time.machine import link, machine
+from advisor.time.machine import machine
+from advisor.time.network.fabric import network
+from advisor.time.network.links import neighbour_link
+from advisor.time.network.scale import waiting_share
 from advisor.time.step_time import (
     DataParallelWork,
     PassTimes,
@@ -30,6 +33,8 @@ from advisor.time.step_time import (
     optimizer_seconds,
     pipeline_transfer_seconds,
 )
+
+_LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
 
 def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
@@ -72,8 +77,7 @@ class JobTime:
         eager = job.model.transformer_impl.is_eager
         rates = machine(job.gpu, calibration, job.config.precision, eager=eager)
         self.machine = replace(rates, host=_host(job, calibration, graphed))
-        experts = job.model.num_moe_experts is not None
-        self.network = network(layout, job.gpu, calibration, experts=experts)
+        self.network = network(layout, job.gpu, calibration, job.model)
         each = pipeline.of_each_stage
         self._parameters = each(
             lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
@@ -81,27 +85,29 @@ class JobTime:
         self._data_parallel = each(self._data_parallel_work)
         self._ends = each(lambda stage: self._end_times(stages[stage]))
         self._optimizer_seconds = self._slowest_optimizer_seconds()
+        self._waiting = waiting_share(job.num_gpus, calibration.speed_spread)
 
     def step(self, plans: list[RecomputePlan]) -> TimeBreakdown:
         """Seconds of a step: the slowest stage sets the pace, the others fill and drain the
         pipeline around it.
 
         Source: arXiv 2104.04473 (Narayanan et al. 2021), section 2: a bubble of (p - 1) / v stages
-        of one microbatch, here of stages of unequal length. Left out: the data loader, checkpoints,
-        evaluation, and logging.
+        of one microbatch, here of stages of unequal length. Every rank waits for the slowest one
+        when gradients are reduced. Left out: the data loader, checkpoints, evaluation, and logging.
         """
         stages = self.stages(plans)
         slowest = max(range(self._pp), key=lambda stage: stages[stage].total)
         pace = stages[slowest]
         bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
         work = pace.times(self._microbatches)
+        exchange = work.exchange * self.exchange_left(slowest, pace)
+        waiting = (work.total - work.exchange + exchange + bubble) * self._waiting
+        reduced = self._data_parallel_seconds(slowest, pace)
         return TimeBreakdown(
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=work.exposed
-            + work.exchange * self.exchange_left(slowest, pace)
-            + self._data_parallel_seconds(slowest, pace),
+            exposed_communication=work.exposed + exchange + waiting + reduced,
             pipeline_bubble=bubble,
             optimizer=self._optimizer_seconds,
             offload=work.offload + self._accumulation_seconds(slowest, pace),
@@ -120,7 +126,8 @@ class JobTime:
             pace.exchange * (1 - self.exchange_left(k, pace)) for k, pace in enumerate(stages)
         )
         passes = self._microbatches * (slowest - hidden)
-        return passes + bubble + reduced + self._optimizer_seconds
+        work = (passes + bubble) * (1.0 + self._waiting)
+        return work + reduced + self._optimizer_seconds
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:
         """Seconds of one microbatch through all chunks of every stage, with what it sends to the
@@ -168,10 +175,16 @@ class JobTime:
     def _pipeline_transfer(self) -> PassTimes:
         if self._pp == 1:
             return PassTimes()
-        joined = link(self._job.gpu, self._calibration, self._job.num_gpus)
+        joined = neighbour_link(self._job.gpu, self._calibration, self._job.num_gpus)
         hidden = self._shape.hidden(LAYER_INPUT).num_bytes
+        gathered = 0.0
+        if self._job.layout.scatters_stage_outputs:
+            kind = CollectiveKind.ALL_GATHER
+            gathered = self.network.seconds(Collective(kind, Group.TENSOR, hidden))
+            hidden = -(-hidden // self._shape.tp)
         fraction = self._calibration.hidden_fraction
-        return PassTimes(exposed=pipeline_transfer_seconds(hidden, self._vpp, joined, fraction))
+        sent = pipeline_transfer_seconds(hidden, self._vpp, joined, fraction)
+        return PassTimes(exposed=sent + 2 * self._vpp * gathered)
 
     def _data_parallel_work(self, stage: int) -> tuple[DataParallelWork, ...] | ShardedWork:
         layout, parts = self._job.layout, self._parameters[stage]
@@ -202,9 +215,17 @@ class JobTime:
                 overlap_param_gather=layout.overlap_param_gather,
                 joined=part.joined,
                 gathers_after=dealt,
+                buckets=self._buckets(part),
             )
             for part in parts
         )
+
+    def _buckets(self, part: ParameterGroup) -> int:
+        """Collectives of one pass over a gradient buffer: with overlap one a bucket, in the size
+        that Megatron gives it by default (megatron-core 0.16.1 distributed_data_parallel.py)."""
+        if not self._job.layout.overlap_grad_reduce:
+            return 1
+        return -(-part.elements // max(_LEAST_BUCKET, _BUCKET_OF_A_RANK * part.ranks))
 
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
         work = self._data_parallel[stage]

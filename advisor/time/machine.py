@@ -7,19 +7,9 @@ from msgspec import Struct
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration
 from advisor.hardware.gpu import Gpu
-from advisor.job.layout import ParallelLayout
-from advisor.layers.operators import Group
-from advisor.models.options import CpCommType
 from advisor.time.attention import AttentionRates, Reached, softmax_flops
 from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
-
-
-class Link(Struct, frozen=True, kw_only=True):
-    """What joins the ranks of one group: bytes per second of one GPU, one direction, as reached."""
-
-    bytes_per_second: float
-    latency_seconds: float
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -142,78 +132,3 @@ def _attention_rates(gpu: Gpu, calibration: Calibration, peak_flops: float) -> A
         half_rate_rows=calibration.attention_half_rate_rows,
         half_rate_tokens=calibration.attention_half_rate_tokens,
     )
-
-
-def link(gpu: Gpu, calibration: Calibration, span: int, ranks_per_node: int = 1) -> Link:
-    """Link of a group whose ranks lie within `span` consecutive GPUs.
-
-    Megatron numbers ranks TP first, then CP, DP, PP: a group that spans no more than one NVLink
-    domain stays on NVLink. Any other is bound by the network, where every rank of the group on a
-    node brings its own adapter: a collective's bytes enter a node through all of them. Bytes/s of
-    one GPU in one direction: datasheet rates (configs/hardware) times fitted efficiencies
-    (configs/calibration). Congestion between jobs and the network's topology are left out.
-    """
-    nvlink = gpu.nvlink_bytes_per_second * calibration.nvlink_efficiency
-    if 1 < gpu.nvlink_domain_size >= span:
-        rate = nvlink
-    elif gpu.nvlink_domain_size == 1 and span <= _PCIE_NODE:
-        rate = gpu.host_link_bytes_per_second * calibration.nvlink_efficiency
-    else:
-        rate = gpu.internode_bytes_per_second * calibration.internode_efficiency * ranks_per_node
-        rate = min(rate, nvlink) if gpu.nvlink_domain_size > 1 else rate
-    return Link(bytes_per_second=rate, latency_seconds=calibration.collective_seconds)
-
-
-_PCIE_NODE = 8  # GPUs of a server without NVLink
-
-
-def group_span(layout: ParallelLayout, group: Group) -> int:
-    """Consecutive GPUs that one group of ranks lies in, by Megatron's numbering of ranks (TP, CP,
-    DP, PP; of experts ETP, EP: megatron-core 0.16.1 parallel_state.py)."""
-    if group is Group.TENSOR:
-        return layout.tensor_model_parallel_size
-    if group is Group.CONTEXT:
-        return layout.tensor_model_parallel_size * layout.context_parallel_size
-    etp = layout.expert_tensor_degree
-    return etp if group is Group.EXPERT_TENSOR else etp * layout.expert_model_parallel_size
-
-
-def all_to_all_link(gpu: Gpu, calibration: Calibration, ranks: int, apart: int) -> Link:
-    """Link of an all-to-all over `ranks` ranks, each `apart` GPUs from the next.
-
-    Of what a rank sends, the part for ranks of its own node stays on NVLink, beside what leaves it
-    through its one adapter: the slower of both, as a rate for the bytes of all other ranks, bytes/s
-    of one GPU. Every rank is taken to send as much to each other one.
-    """
-    near = max(1, min(ranks, gpu.nvlink_domain_size // apart))
-    inside = link(gpu, calibration, apart * near)
-    if near == ranks:
-        return inside
-    outside = link(gpu, calibration, ranks * apart)
-    seconds = max((ranks - near) / outside.bytes_per_second, (near - 1) / inside.bytes_per_second)
-    return Link(bytes_per_second=(ranks - 1) / seconds, latency_seconds=outside.latency_seconds)
-
-
-def context_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the context-parallel ranks but for their all-to-alls.
-
-    Of a ring one rank of a node sends to the next node, in an all-gather all do. Source:
-    Transformer Engine's context parallelism by cp_comm_type (pytorch/attention).
-    """
-    gathers = layout.cp_comm_type is CpCommType.ALL_GATHER
-    per_node = gpu.nvlink_domain_size // layout.tensor_model_parallel_size if gathers else 1
-    return link(gpu, calibration, group_span(layout, Group.CONTEXT), max(1, per_node))
-
-
-def expert_data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the ranks that share routed experts, EP x ETP apart."""
-    apart = layout.expert_model_parallel_size * layout.expert_tensor_degree
-    span = apart * layout.expert_data_parallel_size
-    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // apart))
-
-
-def data_parallel_link(gpu: Gpu, calibration: Calibration, layout: ParallelLayout) -> Link:
-    """Link of the ranks that share a model shard: DP x CP of them, TP apart."""
-    tp = layout.tensor_model_parallel_size
-    span = tp * layout.context_parallel_size * layout.data_parallel_size
-    return link(gpu, calibration, span, max(1, gpu.nvlink_domain_size // tp))

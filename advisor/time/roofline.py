@@ -13,7 +13,6 @@ from advisor.layers.operators import (
     CollectiveKind,
     ComputeUnit,
     Gemm,
-    Group,
     Module,
     Operator,
 )
@@ -23,7 +22,8 @@ from advisor.time.gemm import (
     input_gradient_seconds,
     weight_gradient_seconds,
 )
-from advisor.time.machine import Link, Machine
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
 
 _UNFUSED_BACKWARD_MATMULS = 2.0
 _SCAN_BACKWARD_MATMULS = 3.0  # two gradients of every product; states are computed again
@@ -39,62 +39,6 @@ class Seconds(Struct, frozen=True):
 
     def __add__(self, other: "Seconds") -> "Seconds":
         return Seconds(self.compute + other.compute, self.exposed + other.exposed)
-
-
-class Network(Struct, frozen=True, kw_only=True):
-    """Links and sizes of the groups that layers communicate in."""
-
-    tensor: Link
-    context: Link
-    tensor_ranks: int
-    context_ranks: int
-    context_all_to_all: Link | None = None
-    context_all_to_all_ranks: int = 1
-    expert: Link | None = None
-    expert_tensor: Link | None = None
-    expert_all_to_all: Link | None = None
-    expert_ranks: int = 1
-    expert_tensor_ranks: int = 1
-
-    def seconds(self, collective: Collective) -> float:
-        """Time of one collective (ring algorithms: (n - 1) / n of the bytes per pass)."""
-        ranks, joined = self._group(collective)
-        if ranks == 1 or joined is None:
-            return 0.0
-        return collective_seconds(collective.kind, collective.num_bytes, ranks, joined)
-
-    def _group(self, collective: Collective) -> tuple[int, Link | None]:
-        """Ranks that take part, and what joins them."""
-        exchange = collective.kind is CollectiveKind.ALL_TO_ALL
-        match collective.group:
-            case Group.TENSOR:
-                return self.tensor_ranks, self.tensor
-            case Group.CONTEXT:
-                if exchange:
-                    return self.context_all_to_all_ranks, self.context_all_to_all
-                return self.context_ranks // self.context_all_to_all_ranks, self.context
-            case Group.EXPERT_TENSOR:
-                return self.expert_tensor_ranks, self.expert_tensor
-            case Group.EXPERT:
-                return self.expert_ranks, self.expert_all_to_all if exchange else self.expert
-        ranks = self.expert_ranks * self.expert_tensor_ranks
-        return ranks, self.expert_all_to_all if exchange else self.expert
-
-
-def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:
-    """Seconds of a collective over `ranks` ranks; `num_bytes` is the full tensor's size.
-
-    An all-reduce is a reduce-scatter and an all-gather. A ring passes its bytes on once. Source:
-    the bus bandwidth of NVIDIA's nccl-tests (doc/PERFORMANCE.md): (n - 1) / n of the bytes a pass.
-    Trees and NVLink SHARP, which NCCL may choose, are left out.
-    """
-    if ranks == 1:
-        return 0.0
-    if kind is CollectiveKind.RING:
-        return num_bytes / joined.bytes_per_second + (ranks - 1) * joined.latency_seconds
-    passes = 2 if kind is CollectiveKind.ALL_REDUCE else 1
-    share = num_bytes * (ranks - 1) / ranks
-    return passes * share / joined.bytes_per_second + joined.latency_seconds
 
 
 def forward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:

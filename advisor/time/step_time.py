@@ -29,12 +29,13 @@ from advisor.plan.recompute_plan import (
     tallied,
 )
 from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, work
-from advisor.time.machine import Link, Machine
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
+from advisor.time.network.passing import collective_seconds
 from advisor.time.roofline import (
-    Network,
     Seconds,
     backward_seconds,
-    collective_seconds,
     forward_seconds,
 )
 
@@ -270,7 +271,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
     """Gradient reduction and parameter gathering of one rank, with what may hide them.
 
     gathers_after: whole gradients are reduced, and the parameters gathered when the optimizer is
-    done (dist_muon)."""
+    done (dist_muon). buckets: collectives that do one of the two."""
 
     elements: int
     gradient_itemsize: int
@@ -280,6 +281,7 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
     overlap_param_gather: bool
     joined: Link
     gathers_after: bool = False
+    buckets: int = 1
 
     def exposed_seconds(
         self, forward: float, backward: float, beside: tuple["DataParallelWork", ...] = ()
@@ -304,11 +306,14 @@ class DataParallelWork(Struct, frozen=True, kw_only=True):
     def _reduce_seconds(self) -> float:
         gradients = self.elements * self.gradient_itemsize
         kind = CollectiveKind.REDUCE_SCATTER if self.sharded else CollectiveKind.ALL_REDUCE
-        return collective_seconds(kind, gradients, self.ranks, self.joined)
+        return self._seconds(kind, gradients)
 
     def _gather_seconds(self) -> float:
-        weights = self.elements * 2
-        return collective_seconds(CollectiveKind.ALL_GATHER, weights, self.ranks, self.joined)
+        return self._seconds(CollectiveKind.ALL_GATHER, self.elements * 2)
+
+    def _seconds(self, kind: CollectiveKind, num_bytes: int) -> float:
+        each = num_bytes / max(1, self.buckets)
+        return self.buckets * collective_seconds(kind, each, self.ranks, self.joined)
 
 
 class ShardedWork(Struct, frozen=True, kw_only=True):

@@ -33,8 +33,10 @@ from advisor.request.resolve import resolve
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator, rank_shape
 from advisor.search.layouts import layouts
-from advisor.time.groups import network, parameter_groups
-from advisor.time.machine import all_to_all_link, link
+from advisor.time.groups import parameter_groups
+from advisor.time.network.fabric import network
+from advisor.time.network.links import all_to_all_link, exchange_rates, link
+from advisor.time.network.passing import collective_seconds
 
 H100 = load_gpu("H100")
 CALIBRATION = load_calibration(H100)
@@ -118,16 +120,16 @@ def test_the_shape_of_a_rank_knows_the_experts_degrees() -> None:
 
 
 def test_an_all_to_all_within_nvlink_and_across_nodes() -> None:
+    inside, outside = exchange_rates(H100, CALIBRATION)
     near = all_to_all_link(H100, CALIBRATION, 8, LAYOUT.expert_tensor_degree)
-    assert near == link(H100, CALIBRATION, 8)
+    assert near.bytes_per_second == pytest.approx(inside)
     far = all_to_all_link(H100, CALIBRATION, 32, LAYOUT.expert_tensor_degree)
-    outside = link(H100, CALIBRATION, 32)
-    assert far.bytes_per_second == pytest.approx(outside.bytes_per_second * 31 / 24)
+    assert far.bytes_per_second == pytest.approx(outside * 31 / 24)
 
 
 def test_each_collective_has_its_ranks() -> None:
     layout = replace(LAYOUT, expert_tensor_parallel_size=2)
-    net = network(layout, H100, CALIBRATION, experts=True)
+    net = network(layout, H100, CALIBRATION, MIXTRAL)
     seconds = [
         net.seconds(Collective(kind, group, 10**9))
         for kind, group in (
@@ -136,11 +138,16 @@ def test_each_collective_has_its_ranks() -> None:
             (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL),
         )
     ]
-    rate = link(H100, CALIBRATION, 8).bytes_per_second
-    fixed = CALIBRATION.collective_seconds
-    shares = [3 / 4, 1 / 2, 7 / 8]
-    assert seconds == pytest.approx([1e9 * share / rate + fixed for share in shares])
-    one = network(ParallelLayout(), H100, CALIBRATION, experts=True)
+    joined = (
+        all_to_all_link(H100, CALIBRATION, 4, 2),
+        *(link(H100, CALIBRATION, n, 1) for n in (2, 8)),
+    )
+    kinds = CollectiveKind.ALL_TO_ALL, *[CollectiveKind.ALL_GATHER] * 2
+    assert seconds == [
+        collective_seconds(kind, 10**9, ranks, each)
+        for kind, ranks, each in zip(kinds, (4, 2, 8), joined, strict=True)
+    ]
+    one = network(ParallelLayout(), H100, CALIBRATION, MIXTRAL)
     assert one.seconds(Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, 10**9)) == 0
 
 

@@ -8,6 +8,8 @@ from advisor.base.errors import UserError
 from advisor.hardware.calibration import (
     EFFICIENCIES,
     NON_NEGATIVE,
+    POSITIVE,
+    SHARED_EFFICIENCIES,
     Calibration,
     Provenance,
     load_calibration,
@@ -53,12 +55,18 @@ def test_an_uncalibrated_band_is_wider_than_any_fitted_one() -> None:
     assert max(bands) < load_calibration(unfitted).step_time_error
 
 
-@pytest.mark.parametrize("field", EFFICIENCIES)
+@pytest.mark.parametrize("field", [*EFFICIENCIES, *SHARED_EFFICIENCIES])
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.01])
 def test_efficiencies_lie_between_0_and_1(h100: Calibration, field: str, value: float) -> None:
     with pytest.raises(UserError) as error:
         replace(h100, **{field: value})
     assert error.value.field == f"calibration.{field}"
+
+
+@pytest.mark.parametrize("field", POSITIVE)
+def test_rates_are_positive(h100: Calibration, field: str) -> None:
+    with pytest.raises(UserError):
+        replace(h100, **{field: 0.0})
 
 
 @pytest.mark.parametrize("field", NON_NEGATIVE)
@@ -70,4 +78,4 @@ def test_times_are_not_negative(h100: Calibration, field: str) -> None:
 
 def test_every_number_is_checked() -> None:
     numbers = {field.name for field in fields(Calibration) if field.type is float}
-    assert numbers == {*EFFICIENCIES, *NON_NEGATIVE}
+    assert numbers == {*EFFICIENCIES, *SHARED_EFFICIENCIES, *POSITIVE, *NON_NEGATIVE}

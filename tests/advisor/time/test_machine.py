@@ -1,18 +1,13 @@
-"""Rates: datasheet times efficiency, links by where the ranks of a group lie."""
+"""Rates: datasheet times efficiency."""
 
 import pytest
 from msgspec.structs import replace
 
 from advisor.base.dtypes import Precision
 from advisor.hardware.calibration import Calibration, Provenance
-from advisor.hardware.catalogue import load_gpu
 from advisor.hardware.gpu import Gpu
-from advisor.job.layout import ParallelLayout
-from advisor.layers.operators import Collective, CollectiveKind, Group
-from advisor.models.options import CpCommType
 from advisor.time.attention import Reached
-from advisor.time.groups import network
-from advisor.time.machine import data_parallel_link, group_span, link, machine
+from advisor.time.machine import machine
 
 GPU = Gpu(
     name="toy",
@@ -107,74 +102,3 @@ def test_without_8_bit_tensor_cores_fp8_is_16_bit() -> None:
     rates = machine(replace(GPU, fp8_flops=None), CALIBRATION, Precision.FP8_CURRENT)
     assert rates.quantized is None
     assert rates.quantize_bytes == 0
-
-
-@pytest.mark.parametrize(
-    ("span", "ranks_per_node", "rate"),
-    [(8, 1, 45.0), (9, 1, 5.0), (16, 2, 10.0), (16, 8, 40.0), (1024, 8, 40.0)],
-)
-def test_link_is_nvlink_within_a_domain_and_adapters_beyond(
-    span: int, ranks_per_node: int, rate: float
-) -> None:
-    joined = link(GPU, CALIBRATION, span, ranks_per_node)
-    assert (joined.bytes_per_second, joined.latency_seconds) == (rate, 0.002)
-
-
-def test_adapters_of_a_node_never_beat_nvlink() -> None:
-    fast = replace(GPU, internode_bytes_per_second=60.0)
-    assert link(fast, CALIBRATION, 16, 8).bytes_per_second == 45.0
-
-
-def test_without_nvlink_a_server_is_joined_by_its_host_link() -> None:
-    card = replace(GPU, nvlink_domain_size=1)
-    assert link(card, CALIBRATION, 8).bytes_per_second == 10.0
-    assert link(card, CALIBRATION, 9).bytes_per_second == 5.0
-    assert link(card, CALIBRATION, 16, 2).bytes_per_second == 10.0
-
-
-def test_spans_count_consecutive_gpus() -> None:
-    layout = ParallelLayout(tensor_model_parallel_size=4, context_parallel_size=2)
-    assert group_span(layout, Group.TENSOR) == 4
-    assert group_span(layout, Group.CONTEXT) == 8
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes", "collective", "seconds"),
-    [
-        # 16 ranks on two nodes, 90 bytes; NVLink 45 a second, an adapter 5, 2 ms a collective.
-        (CpCommType.P2P, None, CollectiveKind.RING, 90 / 5 + 15 * 0.002),
-        (CpCommType.ALL_GATHER, None, CollectiveKind.ALL_GATHER, 90 * 15 / 16 / 40 + 0.002),
-        (CpCommType.A2A, None, CollectiveKind.ALL_TO_ALL, 90 * 8 / 16 / 5 + 0.002),
-        (CpCommType.A2A_P2P, (8, 2), CollectiveKind.ALL_TO_ALL, 90 * 7 / 8 / 45 + 0.002),
-        (CpCommType.A2A_P2P, (8, 2), CollectiveKind.RING, 90 / 5 + 0.002),
-    ],
-)
-def test_each_kind_of_context_parallelism_has_its_way(
-    kind: CpCommType, sizes: tuple[int, int] | None, collective: CollectiveKind, seconds: float
-) -> None:
-    layout = ParallelLayout(
-        context_parallel_size=16, cp_comm_type=kind, hierarchical_context_parallel_sizes=sizes
-    )
-    joined = network(layout, GPU, CALIBRATION, experts=False)
-    found = joined.seconds(Collective(collective, Group.CONTEXT, 90))
-    assert found == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("tp", "dp", "rate"), [(1, 16, 40.0), (2, 8, 20.0), (8, 2, 5.0), (2, 4, 45.0)]
-)
-def test_data_parallel_ranks_of_a_node_share_the_way_out(tp: int, dp: int, rate: float) -> None:
-    layout = ParallelLayout(tensor_model_parallel_size=tp, data_parallel_size=dp)
-    assert data_parallel_link(GPU, CALIBRATION, layout).bytes_per_second == rate
-
-
-def test_a_full_node_reduces_a_model_in_the_same_time_at_any_tp() -> None:
-    # 1/tp of the gradients through 1/tp of the adapters.
-    gpu = load_gpu("H100")
-    times = []
-    for tp in (1, 2, 4, 8):
-        layout = ParallelLayout(tensor_model_parallel_size=tp, data_parallel_size=64 // tp)
-        times.append(1e9 / tp / data_parallel_link(gpu, CALIBRATION, layout).bytes_per_second)
-    expected = 1e9 / 8 / (gpu.internode_bytes_per_second * 0.5)
-    floor = 1e9 / (gpu.nvlink_bytes_per_second * 0.5)
-    assert times == pytest.approx([max(expected, floor / tp) for tp in (1, 2, 4, 8)])

@@ -17,9 +17,10 @@ from advisor.layers.operators import (
 )
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
-from advisor.time.machine import Link, Machine
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
 from advisor.time.roofline import (
-    Network,
     Seconds,
     backward_seconds,
     bound_by,

@@ -19,8 +19,11 @@ from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
-from advisor.time.machine import Link, Machine
-from advisor.time.roofline import Network, backward_seconds, collective_seconds, forward_seconds
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
+from advisor.time.network.passing import collective_seconds
+from advisor.time.roofline import backward_seconds, forward_seconds
 from advisor.time.step_time import (
     DataParallelWork,
     PassTimes,

@@ -15,11 +15,18 @@ from advisor.frameworks.megatron.options.parallelism import DEGREE
 from advisor.frameworks.megatron.options.values import (
     expert_tensor_degree,
     has_experts,
+    sends_flex,
 )
 
 _EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
 _MODEL: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, **_EXPERTS}
 _RUN: Final[dict[str, Any]] = {**_MODEL, "told": Said.ALWAYS}
+_FLEX: Final[dict[str, Any]] = {
+    "printed": Said.DIFFERENT,
+    "told": Said.ALWAYS,
+    "when": sends_flex,
+    "told_when": sends_flex,
+}
 _KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
 _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
 

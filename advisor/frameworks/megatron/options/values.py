@@ -7,12 +7,17 @@ from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueO
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import CudaGraphImpl, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
-from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion
+from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion, TokenDispatcher
 
 
 def has_experts(job: Described) -> bool:
     """Whether any layer is a mixture of experts."""
     return job.model.num_moe_experts is not None
+
+
+def sends_flex(job: Described) -> bool:
+    """Whether the flex dispatcher sends the experts' tokens."""
+    return has_experts(job) and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
 
 
 def is_latent(job: Described) -> bool:

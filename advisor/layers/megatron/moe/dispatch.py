@@ -74,6 +74,24 @@ def _both_ways(
     }
 
 
+def _exchange(*tensors: Tensor) -> dict[str, tuple[Collective, ...]]:
+    """All-to-alls over EP, one of each tensor, and of its gradient on the way back."""
+    sent = tuple(
+        Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tensor.num_bytes) for tensor in tensors
+    )
+    return {"forward_collectives": sent, "backward_collectives": sent}
+
+
+def _counts(shape: RankShape) -> tuple[Collective, ...]:
+    """All-gather of every rank's tokens by expert, 8 bytes each, ahead of the all-to-alls
+    (MoEAlltoAllTokenDispatcher.preprocess)."""
+    ranks = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size
+    if ranks == 1:
+        return ()
+    num_bytes = ranks * moe_tokens(shape).num_experts * DType.INT64.itemsize
+    return (Collective(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, num_bytes),)
+
+
 def _hidden_rows(shape: RankShape, name: str, count: int) -> Tensor:
     return rows(shape, name, count, shape.model.hidden_size)
 
@@ -113,20 +131,20 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             (tokens, chosen),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
             gradient_free_inputs=frozenset({routing_map.name}),
+            forward_collectives=_counts(shape),
         )
     ]
     variables = [tokens, chosen]
     if shape.expert_model_parallel_size > 1:
         sent, tokens = tokens, _hidden_rows(shape, "received_tokens", counts.received)
         weights, chosen = chosen, Tensor("received_probs", (counts.received,), dtype)
-        exchange = _both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tokens.num_bytes)
         operators.append(
             _operator(
                 Module.DISPATCH,
                 "dispatch_all_to_all",
                 (sent, weights),
                 (tokens, chosen),
-                **exchange,
+                **_exchange(tokens, chosen),
             )
         )
         variables += [tokens, chosen]
@@ -181,7 +199,7 @@ def _combine_all_to_all(shape: RankShape, source: Tensor) -> tuple[Operator, ...
         tensor = part
     if shape.expert_model_parallel_size > 1:
         returned = _hidden_rows(shape, "returned_out", counts.routed)
-        exchange = _both_ways(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tensor.num_bytes)
+        exchange = _exchange(tensor)
         operators.append(
             _operator(Module.COMBINE, "combine_all_to_all", (tensor,), (returned,), **exchange)
         )
@@ -289,9 +307,6 @@ def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) 
     expert_tokens = _hidden_rows(shape, "expert_tokens", counts.computed)
     expert_probs = Tensor("expert_probs", (counts.computed,), DType.FP32)
     shape_of = (counts.received, counts.local_experts, counts.computed)
-    exchange = _both_ways(
-        CollectiveKind.ALL_TO_ALL, Group.EXPERT_TENSOR_AND_MODEL, received.num_bytes
-    )
     operators = (
         _operator(
             Module.DISPATCH,
@@ -300,7 +315,7 @@ def _flex(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Tensor) 
             (received, weights),
             saved=(Tensor("received_indices", (counts.received, topk), DType.INT64),),
             gradient_free_inputs=frozenset({routing_map.name}),
-            **exchange,
+            **_flex_exchange(shape, topk * (DType.FP32.itemsize + DType.INT64.itemsize)),
         ),
         _operator(
             Module.DISPATCH,
@@ -317,12 +332,19 @@ def _combine_flex(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
     counts = moe_tokens(shape)
     permutation = _permutation(shape, counts.received, counts.local_experts, counts.computed)
     restored = _hidden_rows(shape, "unpermuted_out", counts.received)
-    exchange = _both_ways(
-        CollectiveKind.ALL_TO_ALL, Group.EXPERT_TENSOR_AND_MODEL, restored.num_bytes
-    )
+    output = shape.hidden("experts_out")
     return (
         _operator(Module.COMBINE, "unpermute", (source,), (restored,), saved=(permutation,)),
-        _operator(
-            Module.COMBINE, "flex_combine", (restored,), (shape.hidden("experts_out"),), **exchange
-        ),
+        _operator(Module.COMBINE, "flex_combine", (restored,), (output,), **_flex_exchange(shape)),
     )
+
+
+def _flex_exchange(shape: RankShape, beside: int = 0) -> dict[str, tuple[Collective, ...]]:
+    """Dispatch or combine of the rank's own tokens in 16 bits, with `beside` bytes a token of
+    probabilities and indices; as many bytes as the busiest rank gets more than the mean."""
+    counts = moe_tokens(shape)
+    token = shape.model.hidden_size * shape.dtype.itemsize + beside
+    sent = Collective(
+        CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL, counts.dispatched * token
+    )
+    return {"forward_collectives": (sent,), "backward_collectives": (sent,)}

@@ -15,8 +15,9 @@ from advisor.models.layer_kind import DENSE, FeedForward
 from advisor.plan.recompute_plan import offloaded_bytes
 from advisor.time.attention import AttentionRates, Reached
 from advisor.time.gemm import GemmRates
-from advisor.time.machine import Link, Machine
-from advisor.time.roofline import Network
+from advisor.time.machine import Machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
 from advisor.time.step_time import chunk_times
 from tests.advisor.toys import toy_shape
 

@@ -35,8 +35,9 @@ from advisor.plan.recompute_plan import (
     kept_tensors,
     replayed_operators,
 )
-from advisor.time.machine import Link, machine
-from advisor.time.roofline import Network
+from advisor.time.machine import machine
+from advisor.time.network.fabric import Network
+from advisor.time.network.links import Link
 from advisor.time.step_time import chunk_times
 
 TOY = ModelSpec(

@@ -99,10 +99,13 @@ def collectives(**changes: Any) -> list[tuple[CollectiveKind, Group, int]]:
 
 
 def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
-    assert (
-        collectives(expert_model_parallel_size=4)
-        == [(CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * HIDDEN)] * 2
-    )
+    tokens = (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * HIDDEN)
+    assert collectives(expert_model_parallel_size=4) == [
+        (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, 4 * 8 * 8),  # 8 bytes a count
+        tokens,
+        (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * 2),  # probabilities
+        tokens,
+    ]
     cut = collectives(
         expert_model_parallel_size=4,
         expert_tensor_parallel_size=2,
@@ -110,10 +113,27 @@ def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
         sequence_parallel=True,
     )
     assert [(kind, group) for kind, group, _ in cut] == [
+        (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL),
+        (CollectiveKind.ALL_TO_ALL, Group.EXPERT),
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT),
         (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR),
         (CollectiveKind.REDUCE_SCATTER, Group.EXPERT_TENSOR),
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT),
+    ]
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.5])
+def test_flex_sends_a_token_once_with_probabilities_and_indices(imbalance: float) -> None:
+    found = collectives(
+        moe_token_dispatcher_type="flex",
+        expert_model_parallel_size=4,
+        moe_load_imbalance=imbalance,
+    )
+    sent = CollectiveKind.DISPATCH, Group.EXPERT_TENSOR_AND_MODEL
+    tokens = int(TOKENS * imbalance)
+    assert found == [
+        (*sent, tokens * (HIDDEN + 2 * (4 + 8))),
+        (*sent, tokens * HIDDEN),
     ]
 
 

@@ -1,0 +1,1 @@
+"""Communication: what joins which ranks, and how long they exchange."""

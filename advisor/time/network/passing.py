@@ -1,0 +1,45 @@
+"""Seconds of NCCL's collectives by size and group."""
+
+from math import sqrt
+
+from advisor.layers.operators import CollectiveKind
+from advisor.time.network.links import Link
+
+
+def collective_seconds(kind: CollectiveKind, num_bytes: float, ranks: int, joined: Link) -> float:
+    """Seconds of a collective over `ranks` ranks; `num_bytes` is the full tensor's size.
+
+    A ring of n ranks passes (n - 1) / n of the bytes on for an all-gather or a reduce-scatter, and
+    an all-reduce is both (bus bandwidth of nccl-tests, doc/PERFORMANCE.md). NCCL takes the fastest
+    of what it has: for an all-reduce also a tree, whose first byte is there sooner at half the
+    rate, and the switches themselves. Left out: trees of NVLink SHARP over nodes (NVLSTree), PAT.
+    """
+    if ranks == 1:
+        return 0.0
+    passed = num_bytes * (ranks - 1) / ranks / joined.bytes_per_second
+    match kind:
+        case CollectiveKind.RING:
+            whole = num_bytes / joined.bytes_per_second
+            return whole + (ranks - 1) * joined.latency_seconds
+        case CollectiveKind.ALL_TO_ALL:
+            return passed + joined.latency_seconds
+        case CollectiveKind.ALL_REDUCE:
+            return _all_reduce_seconds(num_bytes, passed, joined)
+    return _filled(joined.latency_seconds + joined.ring_seconds, passed, joined.ramp)
+
+
+def _all_reduce_seconds(num_bytes: float, passed: float, joined: Link) -> float:
+    ring = _filled(joined.latency_seconds + 2 * joined.ring_seconds, 2 * passed, joined.ramp)
+    tree = _filled(joined.latency_seconds + joined.tree_seconds, 4 * passed, joined.ramp)
+    fastest = min(ring, tree)
+    if not joined.reducing_bytes_per_second:
+        return fastest
+    whole = num_bytes / joined.reducing_bytes_per_second
+    return min(fastest, _filled(joined.latency_seconds + joined.tree_seconds, whole, joined.ramp))
+
+
+def _filled(first: float, passing: float, ramp: float) -> float:
+    """Time of chunks that follow each other: until the `first` byte is through, all bytes at the
+    link's rate, and the chunks that fill and empty the way. Those would be 2 sqrt(first x passing)
+    if every chunk paid for itself like a first one, and are sqrt(ramp x first x passing)."""
+    return first + passing + sqrt(ramp * first * passing)
