@@ -27,6 +27,7 @@ from advisor.models.spec import ModelSpec
 from advisor.time.network.exchange import Routing, flex_dispatcher, reached
 from advisor.time.network.links import all_to_all_link, link, ranks_of_a_node
 from advisor.time.network.passing import collective_seconds
+from advisor.time.network.scale import waiting_share
 
 TABLES = Path(__file__).parents[3] / "results/published/kernels"
 FAMILIES = {"A100": "a100", "H100": "h100", "H200": "h100", "B200": "b200"}
@@ -247,6 +248,35 @@ def _fits(row: Measured) -> bool:
     return domain < _RACK and row.num_bytes >= _LEAST_BYTES_OUTSIDE
 
 
+def weak_scaling() -> dict[str, list[tuple[int, float]]]:
+    """GPUs and seconds of the same work a GPU, by job: on ever more of them."""
+    _, steps = read_csv(TABLES.parent / "dgxc_benchmarking.csv")
+    jobs: dict[str, list[tuple[int, float]]] = {}
+    for row in steps:
+        if "SFT" not in row["model"] and "LoRA" not in row["model"]:
+            job = " ".join(row[key] for key in ("model", "precision", "tp"))
+            jobs.setdefault(job, []).append((int(row["num_gpus"]), float(row["step_time_s"])))
+    for row in read_csv(TABLES / "scale.csv")[1]:
+        if "weak scaling" in row["job"]:
+            jobs.setdefault(row["job"], []).append((int(row["gpus"]), 1 / float(row["value"])))
+    return {job: rows for job, rows in jobs.items() if len(rows) > 1}
+
+
+def spread_error(job: Sequence[tuple[int, float]], spread: float) -> float:
+    """Root mean square of how far a job's times are off the law, its own level aside."""
+    away = [log(seconds / (1 + waiting_share(gpus, spread))) for gpus, seconds in job]
+    return float(np.std(away))
+
+
+def speed_spread(jobs: Iterable[Sequence[tuple[int, float]]] | None = None) -> float:
+    """The spread of the GPUs' speed under which all jobs scale best."""
+    known = tuple(weak_scaling().values() if jobs is None else jobs)
+    tried = np.arange(0.0, 0.08, 0.0005)
+    return float(
+        min(tried, key=lambda spread: sum(spread_error(job, spread) ** 2 for job in known))
+    )
+
+
 def constants(rows: Sequence[Measured] | None = None) -> dict[str, dict[str, float]]:
     """By generation (a100, h100, b200): the calibration's fields of communication."""
     found = fit(rows or fitted_rows())
@@ -255,6 +285,7 @@ def constants(rows: Sequence[Measured] | None = None) -> dict[str, dict[str, flo
             name: float(f"{getattr(found.calibration(family), name):.3g}")
             for name in (*OF_FAMILY, *SHARED)
         }
+        | {"speed_spread": speed_spread()}
         for family in sorted(set(FAMILIES.values()))
     }
 
@@ -264,6 +295,12 @@ def main() -> None:
     rows = fitted_rows()
     for family, values in constants(rows).items():
         print(family, values)
+    jobs = weak_scaling()
+    print(f"speed_spread {speed_spread():.4f}")
+    for job, times in jobs.items():
+        others = speed_spread(each for name, each in jobs.items() if name != job)
+        was, now = spread_error(times, 0.0), spread_error(times, others)
+        print(f"  {job}: {was:.2%} off without it, {now:.2%} with that of the others, {others:.4f}")
     found, unseen = fit(rows), left_out(rows)
     for source, missed in unseen.items():
         seen = errors([row for row in rows if row.source == source], found)
