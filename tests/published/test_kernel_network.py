@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import pytest
+from msgspec.structs import fields
 
 pytest.importorskip("scipy", reason="the fit needs scipy (extra fit)")
 
@@ -35,12 +36,10 @@ def mean(values: list[float]) -> float:
 
 
 def test_the_defaults_are_what_the_rows_give() -> None:
-    defaults = {field: getattr(Calibration, field, None) for field in ()}
-    assert not defaults
-    given = dict(zip(Calibration.__struct_fields__[::-1], Calibration.__struct_defaults__[::-1]))
+    given = {field.name: field.default for field in fields(Calibration)}
     for family, values in constants(ROWS).items():
         for name, value in values.items():
-            if name in given:
+            if isinstance(given[name], float):
                 assert given[name] == pytest.approx(value, rel=0.02), (family, name)
 
 

@@ -272,9 +272,8 @@ def speed_spread(jobs: Iterable[Sequence[tuple[int, float]]] | None = None) -> f
     """The spread of the GPUs' speed under which all jobs scale best."""
     known = tuple(weak_scaling().values() if jobs is None else jobs)
     tried = np.arange(0.0, 0.08, 0.0005)
-    return float(
-        min(tried, key=lambda spread: sum(spread_error(job, spread) ** 2 for job in known))
-    )
+    squares = [sum(spread_error(job, spread) ** 2 for job in known) for spread in tried]
+    return float(tried[int(np.argmin(squares))])
 
 
 def constants(rows: Sequence[Measured] | None = None) -> dict[str, dict[str, float]]:
