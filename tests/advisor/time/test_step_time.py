@@ -291,3 +291,10 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))
+
+
+def test_each_bucket_of_gradients_is_a_collective() -> None:
+    slow = Link(bytes_per_second=100.0, latency_seconds=1.0)
+    one = replace(WORK, joined=slow, overlap_grad_reduce=False, overlap_param_gather=False)
+    added = replace(one, buckets=5).exposed_seconds(0.0, 0.0) - one.exposed_seconds(0.0, 0.0)
+    assert added == pytest.approx(2 * 4 * 1.0)
