@@ -103,12 +103,12 @@ class JobTime:
         work = pace.times(self._microbatches)
         exchange = work.exchange * self.exchange_left(slowest, pace)
         waiting = (work.total - work.exchange + exchange + bubble) * self._waiting
-        exposed = work.exposed + exchange + waiting + self._data_parallel_seconds(slowest, pace)
+        reduced = self._data_parallel_seconds(slowest, pace)
         return TimeBreakdown(
             forward=work.forward,
             backward=work.backward,
             recompute=work.recompute,
-            exposed_communication=exposed,
+            exposed_communication=work.exposed + exchange + waiting + reduced,
             pipeline_bubble=bubble,
             optimizer=self._optimizer_seconds,
             offload=work.offload + self._accumulation_seconds(slowest, pace),
@@ -126,7 +126,8 @@ class JobTime:
         hidden = max(
             pace.exchange * (1 - self.exchange_left(k, pace)) for k, pace in enumerate(stages)
         )
-        work = (self._microbatches * (slowest - hidden) + bubble) * (1.0 + self._waiting)
+        passes = self._microbatches * (slowest - hidden)
+        work = (passes + bubble) * (1.0 + self._waiting)
         return work + reduced + self._optimizer_seconds
 
     def stages(self, plans: list[RecomputePlan]) -> list[PassTimes]:

@@ -1,1 +1,1 @@
-"""Constants of single kernels, fitted on published benchmarks of kernels and our own samples."""
+"""Constants of kernels and collectives, fitted on published benchmarks and our own samples."""

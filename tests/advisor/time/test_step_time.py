@@ -303,3 +303,10 @@ def test_weights_of_a_layer_are_cast_once_a_step() -> None:
     expected = 4 * elements / 2.5e12 + 4 * 4e-6
     assert layer_cast_seconds(shape, EIGHT_BIT) == pytest.approx(expected)
     assert layer_cast_seconds(shape, MACHINE) == 0.0
+
+
+def test_each_bucket_of_gradients_is_a_collective() -> None:
+    slow = Link(bytes_per_second=100.0, latency_seconds=1.0)
+    one = replace(WORK, joined=slow, overlap_grad_reduce=False, overlap_param_gather=False)
+    added = replace(one, buckets=5).exposed_seconds(0.0, 0.0) - one.exposed_seconds(0.0, 0.0)
+    assert added == pytest.approx(2 * 4 * 1.0)
