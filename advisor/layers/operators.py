@@ -229,6 +229,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
         whole layer has gone back.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
+    forward_kernels, backward_kernels: of what memory bounds, kernels that run one after another.
     """
 
     name: str
@@ -253,6 +254,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0
+    forward_kernels: int = 1
+    backward_kernels: int = 1
 
     def __hash__(self) -> int:
         """Cheap: operators of one name whose outputs have equal shapes rarely differ."""

@@ -94,16 +94,17 @@ def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launche
             return Launches(2 if backward else 1, _ATTENTION_MODULES * engine)
         return Launches(_UNFUSED_ATTENTION_CALLS)
     asks = operator.name in _ASKING and not backward
-    return Launches(_calls(operator, shape), asks=asks)
+    return Launches(_calls(operator, shape, backward), asks=asks)
 
 
-def _calls(operator: Operator, shape: RankShape) -> int:
+def _calls(operator: Operator, shape: RankShape, backward: bool) -> int:
     if operator.module is Module.ROUTER:
         return _FUSED_ROUTING_CALLS if shape.model.moe_router_fusion else _ROUTING_CALLS
     if operator.forward_collectives:
         return _EXCHANGE_CALLS
     table = _FUSED_CALLS if shape.model.moe_permute_fusion else _CALLS
-    usual = 1 if shape.model.transformer_impl.is_eager else _FUSED_OPERATOR_CALLS
+    kernels = operator.backward_kernels if backward else operator.forward_kernels
+    usual = kernels if shape.model.transformer_impl.is_eager else _FUSED_OPERATOR_CALLS
     return table.get(operator.name, usual)
 
 

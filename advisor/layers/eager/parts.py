@@ -210,6 +210,8 @@ def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> 
         backward_workspace=size * 3 // 2,
         extra_forward_bytes=8 * both,
         extra_backward_bytes=12 * both,
+        forward_kernels=2 * 5,
+        backward_kernels=2 * 9,
     )
 
 

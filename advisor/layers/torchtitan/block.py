@@ -158,6 +158,8 @@ def _complex_rotary(query: Tensor, key: Tensor) -> Operator:
         backward_workspace=fp32,
         extra_forward_bytes=4 * fp32,
         extra_backward_bytes=4 * fp32,
+        forward_kernels=2 * 3,
+        backward_kernels=2 * 3,
     )
 
 

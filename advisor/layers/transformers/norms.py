@@ -47,6 +47,8 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         weights=(Weight(f"{name}.weight", (source.shape[-1],)),),
         extra_forward_bytes=6 * copy.num_bytes,
         extra_backward_bytes=20 * copy.num_bytes,
+        forward_kernels=8,
+        backward_kernels=20,
     )
     return with_weight_gradients(operator)
 

@@ -44,7 +44,7 @@ _KERNELS: Final[Mapping[tuple[str, str], int]] = {
     ("rms_norm_in_python", "forward"): 8,
     ("rms_norm_in_python", "backward"): 20,
     ("rotate_half", "forward"): 10,
-    ("rotate_half", "backward"): 20,
+    ("rotate_half", "backward"): 18,
     ("cross_entropy", "forward"): 3,
     ("cross_entropy", "backward"): 3,
 }

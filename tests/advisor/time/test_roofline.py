@@ -118,6 +118,13 @@ def test_a_norm_is_bound_by_its_traffic() -> None:
     assert backward_seconds(NORM, MACHINE, NETWORK) == Seconds((200 + 100 + 40) / 10, 0.0)
 
 
+def test_a_chain_pays_for_each_of_its_kernels() -> None:
+    chain = replace(NORM, forward_kernels=8, backward_kernels=20)
+    slow = replace(MACHINE, kernel_seconds=1.0)
+    assert forward_seconds(chain, slow, NETWORK).compute == 24.0 + 8.0
+    assert backward_seconds(chain, slow, NETWORK).compute == 34.0 + 20.0
+
+
 def test_chains_of_torchs_own_kernels_have_a_rate_of_their_own() -> None:
     slower = replace(MACHINE, chain_bytes_per_second=5.0)
     assert forward_seconds(NORM, slower, NETWORK).compute == (100 + 100 + 40) / 5
