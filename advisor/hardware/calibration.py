@@ -25,7 +25,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     gemm_efficiency, fp8_gemm_efficiency, fp4_gemm_efficiency: of the dense peak, GEMMs at full
         clock within a tile of their result; in 4 bits of twice the 8-bit peak, 0: as in 8 bits.
     gemm_sustained_share: of that, what the power limit leaves the clock under lasting load.
-    gemm_training_share: of that, what whole training steps reach.
+    gemm_training_share: of that, what whole training steps reach; quantized_training_share: of
+        that again in 8 or 4 bits, whose kernels draw other power and are younger.
     grouped_gemm_share: of a dense GEMM's rate, what the kernels of several experts reach.
     gemm_tile_seconds: fill and drain of a tile of a GEMM's result.
     gemm_bandwidth_efficiency: of memory bandwidth, operands and results of thin GEMMs.
@@ -86,6 +87,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     fp4_gemm_efficiency: float = 0.0
     gemm_sustained_share: float = 1.0
     gemm_training_share: float = 1.0
+    quantized_training_share: float = 1.0
     grouped_gemm_share: float = 1.0
     gemm_tile_seconds: float = 2.24e-6
     gemm_bandwidth_efficiency: float = 0.698
@@ -164,6 +166,7 @@ SHARED_EFFICIENCIES = ("nvls_efficiency", "all_to_all_efficiency")
 POSITIVE = ("deepep_sm_bytes_per_second",)
 NON_NEGATIVE = (
     "kernel_seconds",
+    "quantized_training_share",
     "collective_seconds",
     "hop_seconds",
     "internode_hop_seconds",

@@ -98,6 +98,8 @@ def gemm_rates(gpu: Gpu, calibration: Calibration, precision: Precision) -> Gemm
             efficiency = calibration.fp4_gemm_efficiency or efficiency
             peak, operand_bytes = _FP4_OVER_FP8 * peak, _NVFP4_BYTES
     flops = peak * efficiency * calibration.gemm_training_share
+    if precision.is_quantized:
+        flops *= calibration.quantized_training_share
     return GemmRates(
         flops=flops,
         sustained_flops=flops * calibration.gemm_sustained_share,

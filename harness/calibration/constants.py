@@ -42,6 +42,13 @@ CONSTANTS: Final = (
         reason="real data, other streams and clocks under the load of a step",
     ),
     Constant(
+        field="quantized_training_share",
+        value=1.0,
+        sigma=0.07,
+        unit="of the share of 16-bit GEMMs",
+        reason="kernels of 8 and 4 bits against those of 16 under the load of a step",
+    ),
+    Constant(
         field="attention_training_share",
         value=0.9,
         sigma=0.1,

@@ -152,7 +152,8 @@ def calibrations_at(moved: Sequence[Knob], shifts: Sequence[float]) -> dict[str,
             if knob.generation in ("", generation):
                 field, factor = knob.constant.field, math.exp(knob.constant.sigma * shift)
                 value = getattr(prior, field) * factor
-                values[field] = min(1.0, value) if field.endswith(_FRACTIONS) else value
+                bounded = field.endswith(_FRACTIONS) and not field.startswith("quantized")
+                values[field] = min(1.0, value) if bounded else value
         made[generation] = replace(prior, **values)
     return made
 
