@@ -147,6 +147,8 @@ def _with_communication(
 ) -> Seconds:
     """Overlapped collectives hide behind the operator's own kernels, in part: they take SMs and
     memory bandwidth from them, and a GEMM cut into chunks is less efficient."""
+    if not collectives:
+        return Seconds(compute, 0.0)
     narrow = _in_8_bit(operator, machine)
     exposed = overlapped = 0.0
     for collective in collectives:

@@ -62,7 +62,11 @@ class HardwareRecord(Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """YAML that advisor.hardware.catalogue reads."""
-        values = {key: value for key, value in asdict(self.datasheet).items() if value is not None}
+        values = {
+            key: str(value) if isinstance(value, str) else value  # yaml knows no StrEnum
+            for key, value in asdict(self.datasheet).items()
+            if value is not None
+        }
         if self.datasheet.nvlink_domain_size == 1:
             del values["nvlink_domain_size"], values["nvlink_gb_per_second"]
         if not values["notes"]:
