@@ -50,6 +50,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     nvls_efficiency: of the ring's, the bytes of an all-reduce's tensor where NVLink's switches add.
     all_to_all_efficiency: of the ring's on NVLink, what a GPU sends to all others at once.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    exchange_hidden_fraction: the same of the exchange of experts' tokens beside the kernels of another
+        microbatch.
+    scan_share: of the rate of 16-bit GEMMs, the scans of linear attention and Mamba.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.
     hop_seconds, internode_hop_seconds: what each further rank of a ring adds to it, on NVLink and
@@ -88,6 +91,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     gemm_sustained_share: float = 1.0
     gemm_training_share: float = 1.0
     quantized_training_share: float = 1.0
+    exchange_hidden_fraction: float = 0.6
+    scan_share: float = 1.0
     grouped_gemm_share: float = 1.0
     gemm_tile_seconds: float = 2.24e-6
     gemm_bandwidth_efficiency: float = 0.698
@@ -153,6 +158,8 @@ EFFICIENCIES = (
     "grouped_gemm_share",
     "gemm_bandwidth_efficiency",
     "attention_training_share",
+    "exchange_hidden_fraction",
+    "scan_share",
 )
 AT_MOST_ONE = (
     "eager_bandwidth_share",

@@ -151,7 +151,7 @@ class JobTime:
             return 1.0
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        hidden = self.machine.hidden_fraction * min(1.0, pace.kernels / pace.exchange)
+        hidden = self.machine.exchange_hidden_fraction * min(1.0, pace.kernels / pace.exchange)
         return 1 - hidden * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:

@@ -72,6 +72,22 @@ CONSTANTS: Final = (
         shared=True,
     ),
     Constant(
+        field="exchange_hidden_fraction",
+        value=0.7,
+        sigma=0.3,
+        unit="of the hidden time",
+        reason="the experts' exchange beside another microbatch's kernels, streams of their own",
+        shared=True,
+    ),
+    Constant(
+        field="scan_share",
+        value=0.4,
+        sigma=0.5,
+        unit="of the rate of 16-bit GEMMs",
+        reason="Triton kernels of many small products (state-spaces/mamba, ssd_combined)",
+        shared=True,
+    ),
+    Constant(
         field="kernel_seconds",
         value=4e-6,
         sigma=0.3,

@@ -40,7 +40,7 @@ _GPUS: Final = {
     "A100 40GB": "A100-SXM-40GB",
 }
 _SHORT: Final = 4
-"""Times the sequence length is at most the hidden size: attention is less than a tenth of a step."""
+"""Times the sequence is at most the hidden size: attention is less than a tenth of a step."""
 _TRITON: Final = "attention is Triton's kernel of 2023 (ALiBi), which weighs at such a length"
 _SHARDINGS: Final = {
     "FULL_SHARD": DataParallelSharding.FULL,
