@@ -103,7 +103,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     ring_ramp: float = 0.53
     dispatch_seconds: float = 7e-5
     deepep_sm_bytes_per_second: float = 1.89e10
-    speed_spread: float = 0.025
+    speed_spread: float = 0.0235
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
     host_call_seconds: float = 7e-6

@@ -253,9 +253,9 @@ def weak_scaling() -> dict[str, list[tuple[int, float]]]:
     _, steps = read_csv(TABLES.parent / "dgxc_benchmarking.csv")
     jobs: dict[str, list[tuple[int, float]]] = {}
     for row in steps:
-        if "SFT" not in row["model"] and "LoRA" not in row["model"]:
-            job = " ".join(row[key] for key in ("model", "precision", "tp"))
-            jobs.setdefault(job, []).append((int(row["num_gpus"]), float(row["step_time_s"])))
+        gpus, table = int(row["num_gpus"]), row["source_path_or_table"].split(":")[-1]
+        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} a GPU, {table}"
+        jobs.setdefault(job, []).append((gpus, float(row["step_time_s"])))
     for row in read_csv(TABLES / "scale.csv")[1]:
         if "weak scaling" in row["job"]:
             jobs.setdefault(row["job"], []).append((int(row["gpus"]), 1 / float(row["value"])))
