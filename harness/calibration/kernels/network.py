@@ -69,6 +69,7 @@ class Measured(Struct, frozen=True):
     model: ModelSpec | None = None
     sharp: bool = True
     sms: int | None = None
+    network: str = ""
 
 
 def collectives() -> tuple[Measured, ...]:
@@ -84,6 +85,7 @@ def collectives() -> tuple[Measured, ...]:
             num_bytes=float(row["full_bytes"]),
             kind=_KINDS[row["operation"]],
             sharp="ring" not in row["library"],
+            network=row["network"],
         )
         for row in read_csv(TABLES / "collectives.csv")[1]
     )
@@ -179,7 +181,7 @@ _BASE = Calibration(
     step_time_error=0.0,
 )
 _RACK = 72
-_LEAST_BYTES, _LEAST_BYTES_OUTSIDE = 2**20, 2**26
+_LEAST_BYTES = 2**20
 _PRIOR = 0.3
 """Of a constant's logarithm: what a row that is 30 % off weighs, once for all rows of a source."""
 
@@ -234,18 +236,15 @@ def left_out(rows: Sequence[Measured]) -> dict[str, list[float]]:
 def fitted_rows() -> tuple[Measured, ...]:
     """Rows that the fit sees: of what layers and optimizers send, a megabyte and more.
 
-    Between nodes 64 MiB and more: smaller ones were published over EFA alone, whose first byte
-    takes several times as long as InfiniBand's. Rows of GB200 beyond one rack are left to the
-    tests: one site, over 20 racks twice as slow as over two.
+    Those over EFA are left out, whose first byte takes several times as long as InfiniBand's, and
+    those of GB200 beyond one rack: one site, over 20 racks twice as slow as over two.
     """
     return tuple(row for row in (*collectives(), *dispatches()) if _fits(row))
 
 
 def _fits(row: Measured) -> bool:
-    domain = row.gpu.nvlink_domain_size
-    if row.ranks <= domain or row.model is not None:
-        return row.num_bytes >= _LEAST_BYTES
-    return domain < _RACK and row.num_bytes >= _LEAST_BYTES_OUTSIDE
+    beyond = row.ranks > row.gpu.nvlink_domain_size >= _RACK
+    return row.num_bytes >= _LEAST_BYTES and row.network != "EFA" and not beyond
 
 
 def weak_scaling() -> dict[str, list[tuple[int, float]]]:
@@ -253,9 +252,9 @@ def weak_scaling() -> dict[str, list[tuple[int, float]]]:
     _, steps = read_csv(TABLES.parent / "dgxc_benchmarking.csv")
     jobs: dict[str, list[tuple[int, float]]] = {}
     for row in steps:
-        if "SFT" not in row["model"] and "LoRA" not in row["model"]:
-            job = " ".join(row[key] for key in ("model", "precision", "tp"))
-            jobs.setdefault(job, []).append((int(row["num_gpus"]), float(row["step_time_s"])))
+        gpus, table = int(row["num_gpus"]), row["source_path_or_table"].split(":")[-1]
+        job = f"{row['model']} {row['precision']}, {int(row['gbs']) / gpus:g} a GPU, {table}"
+        jobs.setdefault(job, []).append((gpus, float(row["step_time_s"])))
     for row in read_csv(TABLES / "scale.csv")[1]:
         if "weak scaling" in row["job"]:
             jobs.setdefault(row["job"], []).append((int(row["gpus"]), 1 / float(row["value"])))

@@ -16,7 +16,7 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 184
+MOST_MODULES = 188
 """Of ours, for a dense model: 178 when this was written, of 316 that there are."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (

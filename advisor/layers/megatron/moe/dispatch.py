@@ -74,20 +74,20 @@ def _both_ways(
     }
 
 
-def _exchange(*tensors: Tensor) -> dict[str, tuple[Collective, ...]]:
+def _exchange(
+    *tensors: Tensor, before: tuple[Collective, ...] = ()
+) -> dict[str, tuple[Collective, ...]]:
     """All-to-alls over EP, one of each tensor, and of its gradient on the way back."""
     sent = tuple(
         Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, tensor.num_bytes) for tensor in tensors
     )
-    return {"forward_collectives": sent, "backward_collectives": sent}
+    return {"forward_collectives": (*before, *sent), "backward_collectives": sent}
 
 
 def _counts(shape: RankShape) -> tuple[Collective, ...]:
     """All-gather of every rank's tokens by expert, 8 bytes each, ahead of the all-to-alls
     (MoEAlltoAllTokenDispatcher.preprocess)."""
     ranks = shape.expert_model_parallel_size * shape.expert_tensor_parallel_size
-    if ranks == 1:
-        return ()
     num_bytes = ranks * moe_tokens(shape).num_experts * DType.INT64.itemsize
     return (Collective(CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, num_bytes),)
 
@@ -131,7 +131,6 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
             (tokens, chosen),
             saved=(_permutation(shape, *shape_of), *_selected_probs(shape, *shape_of)),
             gradient_free_inputs=frozenset({routing_map.name}),
-            forward_collectives=_counts(shape),
         )
     ]
     variables = [tokens, chosen]
@@ -144,7 +143,7 @@ def _all_to_all(shape: RankShape, source: Tensor, probs: Tensor, routing_map: Te
                 "dispatch_all_to_all",
                 (sent, weights),
                 (tokens, chosen),
-                **_exchange(tokens, chosen),
+                **_exchange(tokens, chosen, before=_counts(shape)),
             )
         )
         variables += [tokens, chosen]

@@ -101,7 +101,7 @@ def collectives(**changes: Any) -> list[tuple[CollectiveKind, Group, int]]:
 def test_alltoall_goes_there_and_back_between_gather_and_scatter() -> None:
     tokens = (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * HIDDEN)
     assert collectives(expert_model_parallel_size=4) == [
-        (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, 4 * 8 * 8),  # 8 bytes a count
+        (CollectiveKind.ALL_GATHER, Group.EXPERT_TENSOR_AND_MODEL, 4 * 8 * 8),  # counts, 8 bytes
         tokens,
         (CollectiveKind.ALL_TO_ALL, Group.EXPERT, ROUTED * 2),  # probabilities
         tokens,
