@@ -137,6 +137,10 @@ def _is_held(operator: Operator, host: Host) -> bool:
     return operator.module in host.graphed and (host.whole or not exchanges)
 
 
+_NODES, _NODE_CALLS = 10, 15
+"""Parts that a layer's passes are cut into where another microbatch runs beside it, and operations
+for each: its stream, events, detached tensors and a backward of its own (megatron-core 0.16.1
+models/gpt/fine_grained_callables.py, pipeline_parallel/utils.py ScheduleNode)."""
 _STEADY = 3
 """Layers after which the next one waits as long as the one before."""
 
@@ -147,7 +151,8 @@ def idle_seconds(passes: tuple[Work, ...], host: Host, *, in_order: bool = True)
     always something to launch."""
     device_seconds = sum(one.device for one in passes)
     if not in_order or not any(one.asks for one in passes):
-        return max(0.0, sum(one.host for one in passes) - device_seconds)
+        cut = _NODES * _NODE_CALLS * host.call_seconds if host.beside and not host.whole else 0.0
+        return max(0.0, cut + sum(one.host for one in passes) - device_seconds)
     clock = done = before = 0.0
     for _ in range(_STEADY):
         before = done

@@ -85,7 +85,7 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     )
     if operator.unit is ComputeUnit.SCAN:
         factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
-        seconds = max(seconds, factor * operator.attention_flops / machine.bf16_flops)
+        seconds += factor * operator.attention_flops / machine.scan_flops
     kernels = operator.backward_kernels if backward else operator.forward_kernels
     return seconds + kernels * machine.kernel_seconds
 
