@@ -67,7 +67,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
         server's processor, for one operation, for a module of Transformer Engine beyond its
         kernels, for a tensor that is quantized, and for a result that it waits for.
     grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
-    step_time_error: relative half-width of the band around a predicted step time.
+    step_time_error: relative half-width of the band around a predicted step time: nine of ten
+        measured runs lie inside. experts_step_time_error, eager_step_time_error: of models with
+        experts, and of eager torch layers; 0: as of others.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
     fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
         that a fit did not see; in words.
@@ -116,6 +118,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_quantize_seconds: float = 10e-6
     host_answer_seconds: float = 20e-6
     grace_slowdown: float = 1.3
+    experts_step_time_error: float = 0.0
+    eager_step_time_error: float = 0.0
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
     left_out_error: str = ""
@@ -137,10 +141,15 @@ class Calibration(Struct, frozen=True, kw_only=True):
                     f"calibration.{field}", getattr(self, field), "must not be negative"
                 )
 
-    @property
-    def summary(self) -> str:
-        """What a predicted step time is good for, in a few words."""
-        band = f"step time ±{self.step_time_error * 100:.0f} %"
+    def error_of(self, *, experts: bool, eager: bool) -> float:
+        """Half-width of the band of a class of jobs; of two that both apply, the wider."""
+        of_experts = self.experts_step_time_error if experts else 0.0
+        of_eager = self.eager_step_time_error if eager else 0.0
+        return max(of_experts, of_eager) or self.step_time_error
+
+    def summary(self, error: float | None = None) -> str:
+        """What a predicted step time is good for, in a few words; error: of a class of jobs."""
+        band = f"step time ±{(self.step_time_error if error is None else error) * 100:.0f} %"
         return f"uncalibrated, {band}" if self.provenance is Provenance.DATASHEET else band
 
 
@@ -182,6 +191,8 @@ NON_NEGATIVE = (
     "speed_spread",
     "step_seconds",
     "step_time_error",
+    "experts_step_time_error",
+    "eager_step_time_error",
     *AT_MOST_ONE,
     "gemm_tile_seconds",
     "attention_half_rate_rows",

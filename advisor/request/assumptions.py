@@ -78,7 +78,7 @@ def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
 def _of_options(facts: Facts) -> Iterator[str]:
     config = facts.config
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
-        yield "memory and time as without CUDA graphs"
+        yield "memory as without CUDA graphs"
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:
@@ -91,7 +91,6 @@ def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
     if model.num_moe_experts is not None:
         yield f"busiest expert rank {config.moe_load_imbalance:g} x the mean"
-        yield "times of experts not checked against measured runs"
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield f"{' and '.join(linear)} layers read in their kernels' sources, not measured"

@@ -212,7 +212,7 @@ def _advice(
         calibration=CalibrationNote(
             name=calibration.name,
             provenance=calibration.provenance,
-            summary=calibration.summary,
+            summary=calibration.summary(step_time_error(job.model, calibration)),
         ),
         evaluated=evaluated,
         candidates=candidates,

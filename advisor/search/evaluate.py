@@ -42,6 +42,7 @@ class Evaluator:
         parts = job, self.shape, self.stages, self._pipeline
         self._memory = JobMemory(*parts, self._stack)
         self._time = JobTime(*parts, calibration, self._stack.graphed_modules(job))
+        self.step_time_error = step_time_error(job.model, calibration)
         self._model_flops = model_flops(
             job.model,
             job.config.seq_length,
@@ -60,7 +61,7 @@ class Evaluator:
         plans = self._plans(setting)
         stages = self._memory.stages(plans)
         time = self._time.step(plans)
-        error = self.calibration.step_time_error
+        error = self.step_time_error
         reserved = [stage.reserved for stage in stages]
         return Evaluation(
             job=self.job,
@@ -138,6 +139,12 @@ class Evaluator:
             one_pipeline += copies * replayed_flops(self.shape, plan)
         ranks = self.job.num_gpus // self.job.layout.pipeline_model_parallel_size
         return one_pipeline * self.job.num_microbatches * ranks
+
+
+def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
+    """Half-width of the band around the step times of a model."""
+    experts = model.num_moe_experts is not None
+    return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
 
 
 @lru_cache(maxsize=4096)

@@ -1,115 +1,132 @@
-"""Refits configs/calibration/{a100,h100,b200}.yaml on results/published.
+"""Refits configs/calibration/{a100,h100,b200}.yaml on results/published and our own kernels.
 
 python -m harness.calibration.published            write the files and print every row's error
 python -m harness.calibration.published --check    exit 1 where a file differs from the fit
+
+Constants of single kernels and of collectives come first (harness.calibration.kernels); on whole
+steps only those of harness.calibration.constants are fitted, on all GPUs at once.
 """
 
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
 from advisor.hardware.calibration import Calibration
-from harness.calibration.fit import PRIORS, Fit, fit, left_out, rounded
-from harness.calibration.rows.dgxc import dgxc_targets
-from harness.calibration.rows.korthikanti import korthikanti_targets
+from harness.calibration.constants import CONSTANTS, GENERATIONS
+from harness.calibration.fit import Fit, errors, fit
+from harness.calibration.kernels import attention, gemm_fit, network, traffic
+from harness.calibration.rows import all_targets
 from harness.calibration.rows.row import PUBLISHED
-from harness.calibration.rows.simumax import simumax_targets
-from harness.calibration.targets import Target, relative_error
+from harness.calibration.targets import Kind, Target
 
-_LEAST_BAND = 0.10
-"""Rows of one source say nothing of other software: versions lie up to 20 % apart
-(results/published/README.md), which is 10 % to either side."""
-_BAND_QUANTILE = 0.9
-_DESCRIPTION = "Refit the calibrations of A100, H100 and B200 on published step times."
-
-
-class Subject(Struct, frozen=True):
-    """A calibration: the rows it is fitted on, and what its left-out check leaves out."""
-
-    name: str
-    targets: Callable[[Path], tuple[Target, ...]]
-    left_out: str
-
-
-def _dense_h100_targets(folder: Path) -> tuple[Target, ...]:
-    """Rows without experts."""
-    return tuple(one for one in dgxc_targets(folder) if one.job.model.num_moe_experts is None)
-
-
-SUBJECTS = (
-    Subject("a100", korthikanti_targets, "one table"),
-    Subject("h100", _dense_h100_targets, "one model"),
-    Subject("b200", simumax_targets, "one layout"),
-)
+LEAST_BAND: Final = 0.05
+"""Throughput repeats to that within a source (results/published/README.md)."""
+BAND_QUANTILE: Final = 0.9
+_DESCRIPTION: Final = "Refit the calibrations of A100, H100 and B200 on published step times."
 
 
 class Report(Struct, frozen=True):
     """A finished fit with its errors, row by row, in the order of the targets."""
 
-    subject: Subject
     targets: tuple[Target, ...]
     fit: Fit
     fit_errors: tuple[float, ...]
     left_out_errors: tuple[float, ...]
 
-    @property
-    def calibration(self) -> Calibration:
-        """What the file holds."""
-        left = f"{self.subject.left_out} at a time: {_spread(self.left_out_errors)}"
+    def calibration(self, generation: str) -> Calibration:
+        """What a file holds. Bands are of all GPUs together: a class of jobs has few rows on one."""
+        there = [i for i, t in enumerate(self.targets) if t.job.gpu.calibration == generation]
+        bands = {kind: self.band(kind) for kind in Kind}
         return replace(
-            self.fit.calibration,
-            step_time_error=self.step_time_error,
-            fitted_on=_sources(self.targets),
-            fit_error=f"{_spread(self.fit_errors)}, {len(self.targets)} rows",
-            left_out_error=left,
+            self.fit.calibrations[generation],
+            step_time_error=bands[Kind.DENSE],
+            experts_step_time_error=bands[Kind.EXPERTS],
+            eager_step_time_error=bands[Kind.EAGER],
+            fitted_on=tuple(dict.fromkeys(self.targets[i].source for i in there)),
+            fit_error=f"{_spread(self.fit_errors[i] for i in there)}, {len(there)} rows",
+            left_out_error=f"one model at a time: {_spread(self.left_out_errors[i] for i in there)}",
         )
 
-    @property
-    def step_time_error(self) -> float:
-        """90 % quantile of the absolute left-out errors, up to the next per cent, or the least."""
-        ordered = sorted(abs(error) for error in self.left_out_errors)
-        quantile = ordered[math.ceil(_BAND_QUANTILE * len(ordered)) - 1]
-        return max(_LEAST_BAND, math.ceil(quantile * 100) / 100)
+    def band(self, kind: Kind) -> float:
+        """90 % quantile of the absolute left-out errors of a class of jobs, up to the next per cent,
+        or the least."""
+        off = zip(self.targets, self.left_out_errors, strict=True)
+        ordered = sorted(abs(error) for target, error in off if target.kind is kind)
+        quantile = ordered[math.ceil(BAND_QUANTILE * len(ordered)) - 1]
+        return max(LEAST_BAND, math.ceil(quantile * 100) / 100)
 
 
-def report(subject: Subject, folder: Path = PUBLISHED) -> Report:
-    """Fit and left-out check of one calibration."""
-    targets = subject.targets(folder)
-    whole = fit(subject.name, targets)
-    whole = Fit(rounded(whole.calibration), whole.widths)
-    unseen = dict(left_out(targets))
+def fitted_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
+    """The rows that steps are fitted on."""
+    return tuple(target for target in all_targets(folder) if not target.judged_only)
+
+
+def shape(target: Target) -> Hashable:
+    """Rows that the left-out check leaves out together: those of one model, whatever its name,
+    depth, GPU and source."""
+    return target.job.model.hidden_size, target.job.model.num_moe_experts
+
+
+def report(folder: Path = PUBLISHED) -> Report:
+    """Fit and left-out check, beside the constants of kernels that the files hold."""
+    targets = fitted_targets(folder)
+    done = fit(targets, shape)
     return Report(
-        subject,
         targets,
-        whole,
-        tuple(relative_error(target, whole.calibration) for target in targets),
-        tuple(unseen[target] for target in targets),
+        done,
+        tuple(errors(targets, done.calibrations)),
+        tuple(math.exp(miss) - 1 for miss in done.left_out),
     )
 
 
-def yaml_text(done: Report) -> str:
-    """The file of a calibration; every constant says where it comes from."""
-    calibration = done.calibration
+def of_kernels() -> dict[str, dict[str, tuple[float, str]]]:
+    """By generation and field: constants of kernels and collectives, fitted anew, and on what."""
+    made: dict[str, dict[str, tuple[float, str]]] = {name: {} for name in GENERATIONS}
+    gemms = [row for row in gemm_fit.rows() if gemm_fit.is_fitted(row)]
+    for name, constants in gemm_fit.constants(gemm_fit.fit(gemms), gemms).items():
+        made[name] |= {one.name: (one.value, f"GEMMs alone, {one.rows} rows") for one in constants}
+    for one in attention.constants((*attention.published(), *attention.measured())):
+        if one.family in made:
+            made[one.family][one.field] = one.value, f"attention alone, {one.rows} rows"
+    eager = traffic.constants(traffic.moved())["eager_bandwidth_share"]
+    for name, values in network.constants().items():
+        made[name] |= {field: (value, "collectives alone") for field, value in values.items()}
+        made[name]["eager_bandwidth_share"] = eager, "kernels of eager torch"
+    return made
+
+
+def yaml_text(
+    done: Report, generation: str, kernels: dict[str, tuple[float, str]] | None = None
+) -> str:
+    """The file of a calibration; every constant says where it comes from. kernels: those of
+    `of_kernels`; without them the file's own stay."""
+    calibration = done.calibration(generation)
     lines = [
         "# Written by `python -m harness.calibration.published`: do not edit.",
         f"name: {calibration.name}",
         f"provenance: {calibration.provenance}",
     ]
-    for field, prior in PRIORS.items():
-        value, left = getattr(calibration, field), done.fit.widths[field] * prior.sigma
-        typical = f"{prior.value:g}"
-        if field == "fp8_gemm_efficiency":
-            typical += " x gemm_efficiency"
-        about = f"prior {typical} ±{prior.sigma:.0%}, after the fit ±{left:.0%}"
+    for field, (value, about) in sorted((kernels or {}).items()):
         lines.append(f"{field}: {value:#.3g}  # {about}")
+    for constant in CONSTANTS:
+        value = getattr(calibration, constant.field)
+        width = done.fit.widths.get(
+            constant.field, done.fit.widths.get(f"{constant.field} {generation}", 1.0)
+        )
+        about = f"prior {constant.value:g} ±{constant.sigma:.0%}"
+        about += f", after the fit ±{width * constant.sigma:.0%}"
+        lines.append(f"{constant.field}: {value:#.3g}  # whole steps, {about}")
     lines += [
         f"step_time_error: {calibration.step_time_error:.2f}",
+        f"experts_step_time_error: {calibration.experts_step_time_error:.2f}",
+        f"eager_step_time_error: {calibration.eager_step_time_error:.2f}",
         f"fit_error: {calibration.fit_error}",
         f"left_out_error: '{calibration.left_out_error}'",
         "fitted_on:",
@@ -119,14 +136,19 @@ def yaml_text(done: Report) -> str:
 
 
 def table(done: Report) -> str:
-    """Measured and predicted, row by row."""
-    lines = [f"{done.subject.name}: measured s, fitted, {done.subject.left_out} left out"]
+    """Measured and predicted, row by row, then each class of jobs."""
+    lines = ["measured s, error of the fit, with the model left out"]
     rows = zip(done.targets, done.fit_errors, done.left_out_errors, strict=True)
     for target, fitted, unseen in rows:
-        errors = f"{fitted:+7.1%} {unseen:+7.1%}"
-        lines.append(f"  {target.name:<48} {target.seconds:9.4f} {errors}")
-    lines.append(f"  fit {done.calibration.fit_error}")
-    lines.append(f"  left out, {done.calibration.left_out_error}")
+        lines.append(f"  {target.name:<72} {target.seconds:9.4f} {fitted:+7.1%} {unseen:+7.1%}")
+    for kind in Kind:
+        of_it = [i for i, target in enumerate(done.targets) if target.kind is kind]
+        fitted_spread = _spread(done.fit_errors[i] for i in of_it)
+        unseen_spread = _spread(done.left_out_errors[i] for i in of_it)
+        lines.append(
+            f"  {kind}: {len(of_it)} rows, fit {fitted_spread}; left out {unseen_spread}; "
+            f"band ±{done.band(kind):.0%}"
+        )
     return "\n".join(lines)
 
 
@@ -137,11 +159,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=packaged_configs() / "calibration")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     options = parser.parse_args(arguments)
+    kernels, done = of_kernels(), report(options.tables)
+    print(table(done))
     stale = []
-    for subject in SUBJECTS:
-        done = report(subject, options.tables)
-        print(table(done))
-        path, text = options.out / f"{subject.name}.yaml", yaml_text(done)
+    for generation in GENERATIONS:
+        path = options.out / f"{generation}.yaml"
+        text = yaml_text(done, generation, kernels[generation])
         if not options.check:
             path.write_text(text, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:
@@ -151,13 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if stale else 0
 
 
-def _spread(errors: Sequence[float]) -> str:
-    sizes = [abs(error) for error in errors]
+def _spread(off: Iterable[float]) -> str:
+    sizes = [abs(error) for error in off]
     return f"mean {sum(sizes) / len(sizes):.1%}, worst {max(sizes):.1%}".replace("%", " %")
-
-
-def _sources(targets: Sequence[Target]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(target.source for target in targets))
 
 
 if __name__ == "__main__":

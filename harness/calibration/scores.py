@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from advisor.frameworks.registry import default_framework
 from advisor.hardware.calibration import Calibration, load_calibration
+from advisor.search.evaluate import step_time_error
 from harness.calibration.rows import SOURCES
 from harness.calibration.rows.row import PUBLISHED
 from harness.calibration.targets import Target, predict
@@ -103,7 +104,7 @@ def score(targets: Iterable[Target], calibration: Calibration | None = None) -> 
     """Every target predicted once, under its GPU's calibration if no other is given."""
     for target in targets:
         its = calibration or load_calibration(target.job.gpu)
-        yield Scored(target, predict(target, its), its.step_time_error)
+        yield Scored(target, predict(target, its), step_time_error(target.job.model, its))
 
 
 def family(target: Target) -> Hashable:

@@ -23,6 +23,15 @@ class Quantity(StrEnum):
     LAYER_FORWARD = "layer_forward"
 
 
+class Kind(StrEnum):
+    """Classes of jobs whose times are known differently well: Megatron's dense models, its models
+    with experts, eager torch layers."""
+
+    DENSE = "dense"
+    EXPERTS = "experts"
+    EAGER = "eager"
+
+
 class Target(Struct, frozen=True, kw_only=True):
     """A measured time.
 
@@ -47,6 +56,14 @@ class Target(Struct, frozen=True, kw_only=True):
     options: tuple[tuple[str, str], ...] = ()
     judged_only: str = ""
     comparable: bool = True
+
+    @property
+    def kind(self) -> Kind:
+        """Of experts first: eager layers with experts are rarely timed."""
+        model = self.job.model
+        if model.num_moe_experts is not None:
+            return Kind.EXPERTS
+        return Kind.EAGER if model.transformer_impl.is_eager else Kind.DENSE
 
 
 def predict(target: Target, calibration: Calibration) -> float:

@@ -102,7 +102,7 @@ def parse(argv: Sequence[str]) -> Namespace:
 def page(outcome: "Outcome") -> str:
     """The fitted numbers with where each comes from, and how to use the file."""
     calibration = outcome.calibration
-    lines = [f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary}"]
+    lines = [f"calibration {calibration.name}: {outcome.samples} samples, {calibration.summary()}"]
     for field in EFFICIENCIES:
         lines.append(f"  {field:<30} {getattr(calibration, field):6.3f}  {_note(outcome, field)}")
     half_rates = (calibration.attention_half_rate_rows, calibration.attention_half_rate_tokens)

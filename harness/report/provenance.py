@@ -67,7 +67,7 @@ def calibration_line(name: str, found: Calibration | None) -> str:
     if found is None:
         what = "no time was predicted" if name == "none" else "its file is not here any more"
         return f"Calibration {name}: {what}."
-    return f"Calibration {found.name}: {found.provenance}, {found.summary}."
+    return f"Calibration {found.name}: {found.provenance}, {found.summary()}."
 
 
 def find_calibration(name: str) -> Calibration | None:
