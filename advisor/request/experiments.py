@@ -6,7 +6,7 @@ for that precision. So the preset of a job is found by listing one folder and re
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,24 @@ def nearest_recipe(wanted: Wanted) -> Recipe | None:
         key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)),
         default=None,
     )
+
+
+def nearest_stating(wanted: Wanted, names: Collection[str]) -> Recipe | None:
+    """The framework's recipe of the model that states one of these fields: those for the same GPUs
+    first, then those for the nearest number."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+
+    def rank(recipe: Recipe) -> tuple[bool, float, tuple[bool, bool, bool, bool, int]]:
+        same = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        return not same, _distance(recipe, wanted), _preference(recipe, wanted)
+
+    stating = (
+        recipe
+        for recipe in load_recipes(wanted.model, wanted.config_dir)
+        if framework_of_recipe(recipe.framework) == wanted.framework
+        and any(name in recipe.values for name in names)
+    )
+    return min(stating, key=rank, default=None)
 
 
 def named_experiment(name: str, config_dir: Path | None = None) -> Experiment:
