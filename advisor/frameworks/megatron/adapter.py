@@ -23,7 +23,6 @@ from advisor.frameworks.megatron.flags import (
     layout_flags,
     megatron_lm_flags,
 )
-from advisor.frameworks.megatron.library import recipe_options
 from advisor.frameworks.megatron.muon import (
     STATIC_LABELS,
     check_release,
@@ -92,7 +91,11 @@ class Megatron(Struct, frozen=True):
         self, model: ModelSpec, precision: Precision, version: str
     ) -> Mapping[str, Any] | None:
         """See library.recipe_options; Megatron-LM has command lines alone."""
-        return None if self._is_lm else recipe_options(self.framework, model, precision, version)
+        if self._is_lm:
+            return None
+        from advisor.frameworks.megatron.library import recipe_options
+
+        return recipe_options(self.framework, model, precision, version)
 
     def for_recipe(self, framework: str | None) -> str:
         """NeMo builds what Bridge builds."""
