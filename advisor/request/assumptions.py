@@ -45,7 +45,6 @@ def _of_source(facts: Facts) -> Iterator[str]:
     preset = facts.choice.preset
     if preset is None:
         yield from _of_batch(facts)
-        yield from _of_lent(facts)
     elif not facts.choice.whole:
         yield f"batch of preset {preset.name}"
     else:
@@ -54,6 +53,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield _lent(preset, facts.layout)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as can be, which the preset does not say"
+    yield from _of_lent(facts)
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""What a framework's recipes set in a job that none of them is for: how gradients are reduced, the
-loss, the overlap of tensor parallel communication, parameters in 8 bits."""
+"""What a framework's recipes set in a job that none of them is for, or one that says degrees alone:
+how gradients are reduced, the loss, the overlap of tensor parallel communication, parameters in 8
+bits."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,14 +12,13 @@ from advisor.frameworks.protocols import FrameworkAdapter
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
-from advisor.request.experiments import Wanted, nearest_stating
+from advisor.request.experiments import OPTIONS, Wanted, nearest_stating
 from advisor.request.given import Given
 from advisor.request.origin import Origin, OriginKind, recipe
 from advisor.request.recipes import Recipe
 
 _OVERLAP: Final = "tp_comm_overlap"
 _GATHER: Final = "fp8_param_gather"
-_STATED: Final = ("main_grads_dtype", _OVERLAP, "cross_entropy_fusion")
 _PARTS: Final = (ParallelLayout, JobConfig, ModelSpec)
 
 
@@ -36,12 +36,12 @@ def lent_options(
 ) -> LentOptions | None:
     """What the framework's own recipes have, under what the nearest one of the model states; None
     where a job starts from no recipe. Nothing that is given, and no overlap without TP."""
-    precision = given.precision or Precision.BF16
+    precision = wanted.precision or Precision.BF16
     release = adapter.version(given.job_fields.get("framework_version", ""), model)
     own = adapter.recipe_options(model, precision, release)
     if own is None:
         return None
-    nearest = nearest_stating(wanted, _STATED)
+    nearest = nearest_stating(wanted)
     values = {**own, **(_stated(nearest, precision) if nearest else {})}
     if not _may_overlap(given):
         values.pop(_OVERLAP, None)
@@ -56,7 +56,7 @@ def lent_options(
 
 def _stated(nearest: Recipe, precision: Precision) -> dict[str, Any]:
     """The recipe's values of these fields; parameters in 8 bits where it is in this precision."""
-    names = (*_STATED, _GATHER) if nearest.precision == precision else _STATED
+    names = (*OPTIONS, _GATHER) if nearest.precision == precision else OPTIONS
     found = {name: value for part in _PARTS for name, value in nearest.fields_of(part).items()}
     return {name: found[name] for name in names if name in found}
 

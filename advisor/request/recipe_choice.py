@@ -33,7 +33,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
     on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
-    there. differs: in what the recipe is not the one
+    there, or where the recipe says degrees alone. differs: in what the recipe is not the one
     for this job, in a line each.
     """
 
@@ -60,15 +60,17 @@ def choose_recipe(
     borrow: bool,
 ) -> RecipeChoice:
     """The recipe for the job, or for its GPUs in another number where `borrow` allows that; where
-    there is none, what the recipes of `framework` have in common."""
+    there is none, or it says degrees alone, what the recipes of `framework` have in common."""
     adapter = adapter_of(framework)
     runs = runs_recipes(adapter)
     choice = replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
-    if choice.preset is not None or not given.takes_recipe:
+    preset = choice.preset
+    says_all = preset is not None and (preset.states_options or not runs)
+    if says_all or not given.takes_recipe:
         return choice
-    return replace(
-        choice, lent=lent_options(given, replace(wanted, framework=framework), model, adapter)
-    )
+    precision = preset.config.precision if preset and not given.precision else given.precision
+    own = replace(wanted, framework=framework, precision=precision)
+    return replace(choice, lent=lent_options(given, own, model, adapter))
 
 
 def _chosen(

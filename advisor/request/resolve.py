@@ -162,10 +162,10 @@ def _under_recipe(subject: _Subject, given: Given, choice: RecipeChoice) -> _Sub
 def _model(subject: _Subject, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
     """The model's shape, with the recipe's options of it, and what is given."""
     model, its = Sourced(subject.model, {}), choice.as_it_stands
+    if choice.lent is not None:
+        model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
-    elif choice.lent is not None:
-        model = model.with_fields(choice.lent.origin, choice.lent.model)
     return model.with_fields(GIVEN, given.model_fields)
 
 

@@ -67,6 +67,30 @@ def test_weights_in_eight_bits_come_with_the_precision() -> None:
     assert not blockwise.config.fp8_param_gather
 
 
+@pytest.mark.parametrize("gpus", ["256xH100", "512xH100"])
+def test_a_recipe_of_degrees_alone_leaves_the_rest_to_the_framework(gpus: str) -> None:
+    found = resolved("nemotron4_340b", gpus, "nemo")
+    assert found.recipe
+    assert found.layout is not None
+    assert found.layout.tp_comm_overlap
+    assert found.config.main_grads_dtype is DType.BF16
+    assert "options of launcher_nemotron_nemotron_340b" in found.assumptions
+    megatron = resolved("nemotron4_340b", gpus, "megatron_lm")
+    assert megatron.config.main_grads_dtype is DType.FP32
+
+
+def test_a_recipe_that_states_its_options_is_lent_none() -> None:
+    found = resolved("llama3_70b", "64xH100", "megatron_bridge")
+    assert found.recipe
+    assert not any("options of" in text for text in found.assumptions)
+
+
+def test_a_recipe_in_eight_bits_keeps_weights_so() -> None:
+    found = resolved("mixtral_8x7b", "64xH100", "nemo", precision="fp8_delayed")
+    assert found.recipe == "nemo2_pre_train_mixtral_8x7b_h100_64gpu_fp8"
+    assert found.config.fp8_param_gather
+
+
 def test_what_is_given_stays() -> None:
     found = resolved(
         "nemotron4_340b",
