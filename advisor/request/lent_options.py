@@ -19,7 +19,7 @@ from advisor.request.recipes import Recipe
 
 _OVERLAP: Final = "tp_comm_overlap"
 _GATHER: Final = "fp8_param_gather"
-_PARTS: Final = (ParallelLayout, JobConfig, ModelSpec)
+_PARTS: Final[tuple[type[Struct], ...]] = (ParallelLayout, JobConfig, ModelSpec)
 
 
 class LentOptions(Struct, frozen=True, kw_only=True):
@@ -68,7 +68,9 @@ def _may_overlap(given: Given) -> bool:
     return tp > 1 and layout.get("sequence_parallel") is not False
 
 
-def _left(values: Mapping[str, Any], part: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _left(
+    values: Mapping[str, Any], part: type[Struct], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Those that are fields of `part` and not given."""
     names = part.__struct_fields__
     return {name: value for name, value in values.items() if name in names and name not in given}

@@ -140,6 +140,11 @@ def test_deepseek_is_cut_as_bridge_cuts_it() -> None:
     assert texts == {"Et*4|(t*4|)*14tmL"}
 
 
+def test_shared_experts_run_beside_a_plain_all_to_all_alone() -> None:
+    beside = [one.name for one, _ in SUMMARY if one.job.model.moe_shared_expert_overlap]
+    assert beside == ["DeepSeekV3 (w/ MTP) B200 256 FP8-MX 25.11"]
+
+
 def test_what_no_job_says_is_carried_along() -> None:
     by_name = {one.name: one for one, _ in SUMMARY}
     target = by_name["LLAMA3_70B GB200 64 FP8 26.04"]
