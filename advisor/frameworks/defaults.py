@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from advisor.answer.answer import Rejection
+from advisor.base.dtypes import Precision
 from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
 from advisor.job.job import Job, JobConfig
@@ -33,6 +34,12 @@ class AdapterDefaults:
     def builds(self, model: ModelSpec) -> bool:
         """Layers that are written in plain torch."""
         return model.transformer_impl.is_eager
+
+    def recipe_options(
+        self, model: ModelSpec, precision: Precision, version: str
+    ) -> Mapping[str, Any] | None:
+        """A job starts from a script."""
+        return None
 
     def for_recipe(self, framework: str | None) -> str:
         """Itself."""

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from advisor.answer.answer import Rejection
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -141,6 +142,13 @@ class JobSupport(Protocol):
 
     def builds(self, model: ModelSpec) -> bool:
         """Whether it has the model's layers: the first that has builds what names no framework."""
+        ...
+
+    def recipe_options(
+        self, model: ModelSpec, precision: Precision, version: str
+    ) -> Mapping[str, Any] | None:
+        """Fields of a job, by name, that the framework's recipes set unless they say otherwise;
+        None where a job starts from no recipe of the framework's."""
         ...
 
     def for_recipe(self, framework: str | None) -> str:

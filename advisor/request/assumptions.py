@@ -53,6 +53,7 @@ def _of_source(facts: Facts) -> Iterator[str]:
             yield _lent(preset, facts.layout)
         if facts.layout is not None and not preset.splits_as_published:
             yield "layers split as evenly as can be, which the preset does not say"
+    yield from _of_lent(facts)
 
 
 def _of_batch(facts: Facts) -> Iterator[str]:
@@ -66,6 +67,19 @@ def _of_batch(facts: Facts) -> Iterator[str]:
             yield f"{words} {getattr(facts.config, name)}"
     if facts.config.optimizer.is_muon and "optimizer" not in facts.given.job_fields:
         yield f"{facts.config.optimizer} as in the nearest recipe"
+
+
+def _of_lent(facts: Facts) -> Iterator[str]:
+    """Whose options are in force; those that no other line tells."""
+    lent = facts.choice.lent
+    if lent is None or not (lent.layout or lent.job or lent.model):
+        return
+    yield f"options of {lent.origin.detail}"
+    layout = facts.layout
+    if layout and layout.tensor_model_parallel_size > 1 and lent.layout.get("tp_comm_overlap"):
+        yield "communication of TP overlapped"
+    if lent.job.get("fp8_param_gather"):
+        yield "weights of linear layers in 8 bits alone"
 
 
 def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +38,10 @@ from advisor.request.recipes import Recipe, load_recipes, recipe_models
 _NAME = re.compile(r"(?P<model>.+)_(?P<gpus>\d+x[a-z0-9-]+)(_(?P<precision>[a-z0-9_]+))?")
 
 
+OPTIONS: Final = ("main_grads_dtype", "tp_comm_overlap", "cross_entropy_fusion")
+"""Options that a recipe of degrees alone leaves to its framework's own."""
+
+
 class Experiment(Struct, frozen=True, kw_only=True):
     """One published job: what runs, on what, how it is laid out, and who says so.
 
@@ -45,7 +49,8 @@ class Experiment(Struct, frozen=True, kw_only=True):
     gpus: COUNTxTYPE. layout: complete, data parallelism included. shipped: SPEC of the recompute
     setting that it comes with, where it states one. framework: whose recipe it is, where that is
     known. splits_as_published: False where its PP and VPP do not divide the layers, no table says
-    how they are split, and the layout does it evenly.
+    how they are split, and the layout does it evenly. states_options: whether it says anything of
+    OPTIONS.
     """
 
     name: str
@@ -59,6 +64,7 @@ class Experiment(Struct, frozen=True, kw_only=True):
     shipped: str = ""
     framework: str | None = None
     splits_as_published: bool = True
+    states_options: bool = True
 
     def configure(self, model: ModelSpec) -> ModelSpec:
         """`model` with the options that this job sets."""
@@ -127,6 +133,24 @@ def nearest_recipe(wanted: Wanted) -> Recipe | None:
         key=lambda recipe: (_distance(recipe, wanted), *_preference(recipe, wanted)),
         default=None,
     )
+
+
+def nearest_stating(wanted: Wanted) -> Recipe | None:
+    """The framework's recipe of the model that states one of OPTIONS: those for the same GPUs
+    first, then those for the nearest number."""
+    gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
+
+    def rank(recipe: Recipe) -> tuple[bool, float, tuple[bool, bool, bool, bool, int]]:
+        same = any(_is_gpu(kind, gpu, wanted.config_dir) for kind in recipe.gpu_types)
+        return not same, _distance(recipe, wanted), _preference(recipe, wanted)
+
+    stating = (
+        recipe
+        for recipe in load_recipes(wanted.model, wanted.config_dir)
+        if framework_of_recipe(recipe.framework) == wanted.framework
+        and any(name in recipe.values for name in OPTIONS)
+    )
+    return min(stating, key=rank, default=None)
 
 
 def named_experiment(name: str, config_dir: Path | None = None) -> Experiment:
@@ -216,6 +240,7 @@ def preset_of(recipe: Recipe, num_gpus: int = 0, gpu_type: str = "") -> Experime
         notes=recipe.notes,
         shipped=recipe.shipped_recompute,
         framework=framework_of_recipe(recipe.framework),
+        states_options=any(name in recipe.values for name in OPTIONS),
     )
 
 
@@ -271,6 +296,7 @@ def read_experiment(name: str, values: Mapping[str, object], where: str) -> Expe
         config=read_record(JobConfig, values, where),
         model_options=tuple(read_fields(ModelSpec, options, where, "model_options.").items()),
         shipped=shipped,
+        states_options=any(name in {**values, **layout, **options} for name in OPTIONS),
     )
 
 

@@ -13,6 +13,7 @@ from advisor.models.options import CpCommType
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import EVEN, split_evenly, virtual_degrees
 from advisor.request.experiments import Experiment
+from advisor.request.lent_options import LentOptions
 from advisor.request.origin import GIVEN, Origin, assumed, recipe
 
 LONG_CONTEXT: Final = 16384
@@ -122,10 +123,12 @@ def layout_origins(
     layout: ParallelLayout | None,
     given: Mapping[str, Any],
     preset: Experiment | None,
+    lent: LentOptions | None,
     default: Origin,
 ) -> dict[str, Origin]:
-    """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's;
-    what neither says follows from the rest. Empty where the layout is yet to be chosen."""
+    """``layout.FIELD`` -> where it comes from, of a layout built of `given` fields over a preset's
+    or over what is lent; what none of them says follows from the rest. Empty where the layout is
+    yet to be chosen."""
     if layout is None:
         return {}
     found = {}
@@ -136,6 +139,8 @@ def layout_origins(
             origin = GIVEN
         elif preset is not None and value == getattr(preset.layout, name) != usual.get(name):
             origin = recipe(preset.name)
+        elif lent is not None and name in lent.layout and value == lent.layout[name]:
+            origin = lent.origin
         elif value == usual.get(name):
             origin = default
         else:

@@ -8,8 +8,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.frameworks.protocols import FrameworkAdapter
-from advisor.frameworks.registry import runs_recipes
+from advisor.frameworks.registry import adapter_of, runs_recipes
 from advisor.models.spec import ModelSpec
 from advisor.request.experiments import (
     Experiment,
@@ -20,6 +19,7 @@ from advisor.request.experiments import (
 )
 from advisor.request.given import Given
 from advisor.request.layout_fields import LONG_CONTEXT, open_degrees
+from advisor.request.lent_options import LentOptions, lent_options
 from advisor.request.optimizer_change import under_optimizer
 from advisor.request.recipes import Recipe
 
@@ -32,7 +32,8 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     whole: the framework runs it as it stands; else only its batch is taken.
     left_open: degrees that neither the request nor a recipe for so many GPUs says. borrowed: the
     recipe is for another number of GPUs. lends_optimizer: the nearest recipe, where none is built
-    on and its optimizer is the usual one for the model. differs: in what the recipe is not the one
+    on and its optimizer is the usual one for the model. lent: what else the framework's recipes set
+    there, or where the recipe says degrees alone. differs: in what the recipe is not the one
     for this job, in a line each.
     """
 
@@ -41,6 +42,7 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
     left_open: tuple[str, ...] = ()
     borrowed: bool = False
     lends_optimizer: Recipe | None = None
+    lent: LentOptions | None = None
     differs: tuple[str, ...] = ()
 
     @property
@@ -50,11 +52,25 @@ class RecipeChoice(Struct, frozen=True, kw_only=True):
 
 
 def choose_recipe(
-    given: Given, wanted: Wanted, model: ModelSpec, adapter: FrameworkAdapter, *, borrow: bool
+    given: Given,
+    wanted: Wanted,
+    model: ModelSpec,
+    framework: str,
+    *,
+    borrow: bool,
 ) -> RecipeChoice:
-    """The recipe for the job, or for its GPUs in another number where `borrow` allows that."""
+    """The recipe for the job, or for its GPUs in another number where `borrow` allows that; where
+    there is none, or it says degrees alone, what the recipes of `framework` have in common."""
+    adapter = adapter_of(framework)
     runs = runs_recipes(adapter)
-    return replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
+    choice = replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
+    preset = choice.preset
+    says_all = preset is not None and (preset.states_options or not runs)
+    if says_all or not given.takes_recipe:
+        return choice
+    precision = preset.config.precision if preset and not given.precision else given.precision
+    own = replace(wanted, framework=framework, precision=precision)
+    return replace(choice, lent=lent_options(given, own, model, adapter))
 
 
 def _chosen(

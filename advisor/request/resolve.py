@@ -116,7 +116,7 @@ def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
     """As `resolve`, of values that have been read."""
     subject = _looked_up(given)
     choice = choose_recipe(
-        given, _wanted(given, subject), subject.model, subject.adapter, borrow=borrow
+        given, _wanted(given, subject), subject.model, subject.framework, borrow=borrow
     )
     subject = _under_recipe(subject, given, choice)
     model = _model(subject, given, choice)
@@ -124,7 +124,8 @@ def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
     _check_asked(model.value, config.value, subject.gpu)
     config = _completed_config(config, subject, given, choice, model.value)
     model, config = _as_framework_runs(model, config, subject, given)
-    fields = {**whole_tensors(config.value.optimizer), **given.layout_fields}
+    lent = choice.lent.layout if choice.lent else {}
+    fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
     layout = _layout(fields, subject, choice, model.value, config.value)
     return _resolution(given, subject, choice, model, config, layout, fields)
 
@@ -161,6 +162,8 @@ def _under_recipe(subject: _Subject, given: Given, choice: RecipeChoice) -> _Sub
 def _model(subject: _Subject, given: Given, choice: RecipeChoice) -> Sourced[ModelSpec]:
     """The model's shape, with the recipe's options of it, and what is given."""
     model, its = Sourced(subject.model, {}), choice.as_it_stands
+    if choice.lent is not None:
+        model = model.with_fields(choice.lent.origin, choice.lent.model)
     if its is not None:
         model = model.with_fields(recipe(its.name), dict(its.model_options))
     return model.with_fields(GIVEN, given.model_fields)
@@ -176,6 +179,9 @@ def _job_config(
     if base.value.framework != subject.framework:
         chosen["framework_version"] = ""  # of the other framework
     origins = {} if given.framework else {"framework": assumed("it builds the model")}
+    if choice.lent is not None:
+        chosen |= choice.lent.job
+        origins |= dict.fromkeys(choice.lent.job, choice.lent.origin)
     over = Sourced(replace(base.value, **chosen | dict(given.job_fields)), base.origins)
     return Sourced(
         over.value, {**over.origins, **origins, **dict.fromkeys(given.job_fields, GIVEN)}
@@ -285,7 +291,7 @@ def _resolution(
     shipped = its_own.shipped if its_own is not None else ""
     origins = {
         **model.named("model", Origin(OriginKind.DEFAULT, model.value.name)),
-        **layout_origins(layout, given.layout_fields, its_own, _default(config.value)),
+        **layout_origins(layout, given.layout_fields, its_own, choice.lent, _default(config.value)),
         **config.named("job", _default(config.value)),
         **{
             f"job.{name}": why for name, why in _NO_FRAMEWORKS.items() if name not in config.origins

@@ -185,14 +185,35 @@ def correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def family_table(scored: Sequence[Scored]) -> list[str]:
-    """Mean, worst, bias and share inside the band of every family, and of all rows."""
+    """Mean, worst, bias and share inside the band of every family, of all rows, and of the kinds of
+    rows that are fitted on."""
     groups: dict[Hashable, list[Scored]] = defaultdict(list)
     for one in scored:
         groups[family(one.target)].append(one)
     width = max(len(_words(key)) for key in groups)
     lines = [f"{'family':<{width}} rows   mean  worst   bias  inside"]
     lines += [f"{_words(key):<{width}} {_errors(rows)}" for key, rows in sorted(groups.items())]
-    return [*lines, f"{'all':<{width}} {_errors(scored)}"]
+    whole = {
+        "all": scored,
+        **{f"all {kind}": _of_kind(scored, kind) for kind in _KINDS},
+        "all that are fitted on": [one for one in scored if not one.target.judged_only],
+    }
+    return [*lines, *(f"{name:<{width}} {_errors(rows)}" for name, rows in whole.items() if rows)]
+
+
+_EXPERTS, _EAGER, _DENSE = _KINDS = "with experts", "of eager torch", "dense"
+
+
+def _of_kind(scored: Sequence[Scored], kind: str) -> list[Scored]:
+    """Rows with experts, rows of plain torch's layers, and the rest; none that is judged only."""
+    return [one for one in scored if not one.target.judged_only and _kind(one.target) == kind]
+
+
+def _kind(target: Target) -> str:
+    model = target.job.model
+    if model.num_moe_experts is not None:
+        return _EXPERTS
+    return _EAGER if model.transformer_impl.is_eager else _DENSE
 
 
 def _words(key: Hashable) -> str:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
@@ -85,6 +86,16 @@ class Megatron(Struct, frozen=True):
         """Megatron's own layers; those that need a provider's modules Bridge and NeMo alone."""
         provided = next(of_providers(model), None) is not None
         return not model.transformer_impl.is_eager and not (self._is_lm and provided)
+
+    def recipe_options(
+        self, model: ModelSpec, precision: Precision, version: str
+    ) -> Mapping[str, Any] | None:
+        """See library.recipe_options; Megatron-LM has command lines alone."""
+        if self._is_lm:
+            return None
+        from advisor.frameworks.megatron.library import recipe_options
+
+        return recipe_options(self.framework, model, precision, version)
 
     def for_recipe(self, framework: str | None) -> str:
         """NeMo builds what Bridge builds."""

@@ -18,6 +18,7 @@ from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
 from advisor.job.job import CudaGraphImpl
 from advisor.models.options import TokenDispatcher
+from advisor.models.presets import load_model
 from advisor.request.experiments import Experiment, preset_of
 from advisor.request.recipes import Recipe, load_recipes
 from harness.calibration.rows.row import RowJob, resolved
@@ -46,15 +47,25 @@ class BridgeRun(Struct, frozen=True, kw_only=True):
 
 def bridge_job(run: BridgeRun) -> RowJob:
     """The job of a run; UserError where it makes none."""
+    extras = _of_extras(run.extras)
     values = {
         **run.fields,
-        **_of_extras(run.extras),
+        **extras,
+        "moe_shared_expert_overlap": _shares_beside(run.model, extras),
         "precision": run.precision,
         "framework": Framework.MEGATRON_BRIDGE,
         "framework_version": run.release,
         "pipeline_model_parallel_layout": _layers(run),
     }
     return resolved(run.model, run.gpus, values, _recipe(run))
+
+
+def _shares_beside(model: str, extras: Values) -> bool:
+    """Whether shared experts run beside the exchange: the providers' default (0.3.1 models), which
+    the flex dispatcher and the overlap of microbatches switch off."""
+    exchanged = extras["moe_token_dispatcher_type"] is TokenDispatcher.ALLTOALL
+    has_any = load_model(model).moe_shared_expert_intermediate_size is not None
+    return has_any and exchanged and not extras["overlap_moe_expert_parallel_comm"]
 
 
 def _layers(run: BridgeRun) -> str:

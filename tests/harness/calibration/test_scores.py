@@ -79,6 +79,13 @@ def test_the_command_prints_every_part(
     assert "12 rows" in out
 
 
+def test_kinds_leave_out_what_is_judged_only() -> None:
+    table = scores.family_table([scored("a", 1.0, 1.1), scored("b", 1.0, 3.0, judged_only="why")])
+    (dense,) = [line for line in table if line.startswith("all dense")]
+    assert dense.split()[2:] == ["1", "10.0%", "+10.0%", "+10.0%", "100%"]
+    assert not [line for line in table if "experts" in line]
+
+
 def test_an_unknown_table_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert scores.main(["simumax"]) == 2
     assert "one of korthikanti2022" in capsys.readouterr().err

@@ -55,7 +55,7 @@ MPT = _pairs(
     [row for row in published.llm_foundry() if row.precision != "amp_fp8"],
 )
 FMS = _pairs(
-    [one for one in fms_fsdp_targets() if not one.judged_only],
+    [one for one in fms_fsdp_targets() if not one.name.endswith("not compiled")],
     [row for row in published.ibm_fms_fsdp() if row.global_batch_size],
 )
 ONE_NODE = _pairs(ml_engineering_targets(), published.stas_h200_b200())
@@ -138,6 +138,11 @@ def test_deepseek_is_cut_as_bridge_cuts_it() -> None:
     assert len(deepseek) == 11
     texts = {one.job.layout.pipeline_model_parallel_layout for one in deepseek}
     assert texts == {"Et*4|(t*4|)*14tmL"}
+
+
+def test_shared_experts_run_beside_a_plain_all_to_all_alone() -> None:
+    beside = [one.name for one, _ in SUMMARY if one.job.model.moe_shared_expert_overlap]
+    assert beside == ["DeepSeekV3 (w/ MTP) B200 256 FP8-MX 25.11"]
 
 
 def test_what_no_job_says_is_carried_along() -> None:

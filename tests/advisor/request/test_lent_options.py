@@ -1,0 +1,147 @@
+"""What recipes of other jobs lend to one that none of them is for."""
+
+from typing import Any
+
+import pytest
+
+from advisor.base.dtypes import DType
+from advisor.models.options import CrossEntropyFusion
+from advisor.request.request import Request
+from advisor.request.resolve import Resolution, resolve
+from advisor.search.advise import advise
+
+
+def resolved(model: str, gpus: str, framework: str | None, **more: Any) -> Resolution:
+    return resolve(Request(model=model, gpus=gpus, framework=framework, **more))
+
+
+def degrees(tp: int, pp: int, vpp: int) -> dict[str, int]:
+    return {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "virtual_pipeline_model_parallel_size": vpp,
+    }
+
+
+def test_a_recipe_of_another_size_lends_its_options() -> None:
+    found = resolved("nemotron4_340b", "1536xH100", "nemo", **degrees(8, 12, 8))
+    assert found.recipe == ""
+    assert found.layout is not None
+    assert found.layout.tp_comm_overlap
+    assert found.config.main_grads_dtype is DType.BF16
+    assert found.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
+    name = "recipe launcher_nemotron_nemotron_340b"
+    assert str(found.origins["layout.tp_comm_overlap"]) == name
+    assert str(found.origins["job.main_grads_dtype"]) == name
+    assert "options of launcher_nemotron_nemotron_340b" in found.assumptions
+    assert "communication of TP overlapped" in found.assumptions
+
+
+def test_the_nearest_number_of_the_same_gpus_lends() -> None:
+    found = resolved("llama3_70b", "128xH100", "megatron_bridge", **degrees(4, 4, 5))
+    assert "options of llama3_70b_pretrain_64gpu_h100_bf16" in found.assumptions
+    assert found.model.cross_entropy_fusion is CrossEntropyFusion.TE
+
+
+def test_without_a_recipe_of_the_model_those_of_the_framework_have_something_in_common() -> None:
+    nemo = resolved("llama2_13b", "8xH100", "nemo", **degrees(2, 1, 1))
+    assert nemo.layout is not None
+    assert nemo.layout.tp_comm_overlap
+    assert nemo.config.main_grads_dtype is DType.BF16
+    assert "options of the recipes of nemo 2" in nemo.assumptions
+    assert str(nemo.origins["job.main_grads_dtype"]) == "default of the recipes of nemo 2"
+    bridge = resolved("llama2_13b", "8xH100", "megatron_bridge", **degrees(2, 1, 1))
+    assert bridge.layout is not None
+    assert not bridge.layout.tp_comm_overlap
+    assert bridge.config.main_grads_dtype is DType.FP32
+    assert bridge.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
+
+
+def test_weights_in_eight_bits_come_with_the_precision() -> None:
+    found = resolved("llama2_13b", "8xH100", "nemo", precision="fp8_delayed", **degrees(2, 1, 1))
+    assert found.config.fp8_param_gather
+    assert "weights of linear layers in 8 bits alone" in found.assumptions
+    blockwise = resolved(
+        "llama2_13b", "8xH100", "nemo", precision="fp8_blockwise", **degrees(2, 1, 1)
+    )
+    assert not blockwise.config.fp8_param_gather
+
+
+@pytest.mark.parametrize("gpus", ["256xH100", "512xH100"])
+def test_a_recipe_of_degrees_alone_leaves_the_rest_to_the_framework(gpus: str) -> None:
+    found = resolved("nemotron4_340b", gpus, "nemo")
+    assert found.recipe
+    assert found.layout is not None
+    assert found.layout.tp_comm_overlap
+    assert found.config.main_grads_dtype is DType.BF16
+    assert "options of launcher_nemotron_nemotron_340b" in found.assumptions
+    megatron = resolved("nemotron4_340b", gpus, "megatron_lm")
+    assert megatron.config.main_grads_dtype is DType.FP32
+
+
+def test_a_recipe_that_states_its_options_is_lent_none() -> None:
+    found = resolved("llama3_70b", "64xH100", "megatron_bridge")
+    assert found.recipe
+    assert not any("options of" in text for text in found.assumptions)
+
+
+def test_a_recipe_in_eight_bits_keeps_weights_so() -> None:
+    found = resolved("mixtral_8x7b", "64xH100", "nemo", precision="fp8_delayed")
+    assert found.recipe == "nemo2_pre_train_mixtral_8x7b_h100_64gpu_fp8"
+    assert found.config.fp8_param_gather
+
+
+def test_what_is_given_stays() -> None:
+    found = resolved(
+        "nemotron4_340b",
+        "1536xH100",
+        "nemo",
+        overrides=(
+            "job.main_grads_dtype=fp32",
+            "layout.tp_comm_overlap=false",
+            "model.cross_entropy_fusion=none",
+        ),
+        **degrees(8, 12, 8),
+    )
+    assert found.layout is not None
+    assert not found.layout.tp_comm_overlap
+    assert found.config.main_grads_dtype is DType.FP32
+    assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
+    assert str(found.origins["job.main_grads_dtype"]) == "given"
+    assert not any("options of" in text for text in found.assumptions)
+
+
+@pytest.mark.parametrize("off", [{"sequence_parallel": False}, {"tensor_model_parallel_size": 1}])
+def test_no_overlap_without_tp_and_sequence_parallelism(off: dict[str, Any]) -> None:
+    found = resolved("llama2_13b", "8xH100", "nemo", **(degrees(2, 1, 1) | off))
+    assert found.layout is not None
+    assert not found.layout.tp_comm_overlap
+    assert "communication of TP overlapped" not in found.assumptions
+
+
+@pytest.mark.parametrize("framework", [None, "megatron_lm", "fsdp2"])
+def test_a_job_that_starts_from_a_script_is_lent_nothing(framework: str | None) -> None:
+    more = degrees(1, 1, 1) if framework == "fsdp2" else degrees(2, 1, 1)
+    found = resolved("llama2_13b", "8xH100", framework, **more)
+    assert not any("options of" in text for text in found.assumptions)
+    assert found.config.main_grads_dtype is DType.FP32
+
+
+def test_a_script_says_what_it_does_not_set() -> None:
+    """As lint asks: what a command leaves out is the framework's default."""
+    found = resolved(
+        "llama2_13b", "8xH100", "megatron_bridge", takes_recipe=False, **degrees(2, 1, 1)
+    )
+    assert found.model.cross_entropy_fusion is CrossEntropyFusion.NONE
+
+
+def test_a_search_of_layouts_keeps_what_is_lent() -> None:
+    advice = advise(
+        Request(
+            model="mixtral_8x7b", gpus="16xH200", framework="nemo", tensor_model_parallel_size=2
+        )
+    )
+    assert any("legal layouts" in text for text in advice.assumptions)
+    assert advice.job.config.main_grads_dtype is DType.BF16
+    assert advice.job.model.cross_entropy_fusion is CrossEntropyFusion.NATIVE
+    assert "options of launcher_mixtral_mixtral_8x7b" in advice.assumptions
