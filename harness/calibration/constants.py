@@ -57,10 +57,10 @@ CONSTANTS: Final = (
     ),
     Constant(
         field="bandwidth_efficiency",
-        value=0.8,
-        sigma=0.1,
+        value=0.795,
+        sigma=0.05,
         unit="of the memory's rate",
-        reason="streaming kernels",
+        reason="norms, activations and losses alone (harness.calibration.kernels.traffic)",
         shared=True,
     ),
     Constant(
