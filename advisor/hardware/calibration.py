@@ -50,8 +50,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     nvls_efficiency: of the ring's, the bytes of an all-reduce's tensor where NVLink's switches add.
     all_to_all_efficiency: of the ring's on NVLink, what a GPU sends to all others at once.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
-    exchange_hidden_fraction: the same of the exchange of experts' tokens beside the kernels of another
-        microbatch.
+    exchange_hidden_fraction: the same of the exchange of experts' tokens beside the kernels of
+        another microbatch.
     scan_share: of the rate of 16-bit GEMMs, the scans of linear attention and Mamba.
     kernel_seconds: fixed cost of one kernel on the GPU (launch, ramp, tail).
     collective_seconds: fixed cost of one collective.

@@ -78,15 +78,19 @@ class Fit(Struct, frozen=True):
 
 
 def fit(
-    targets: Sequence[Target], group: Callable[[Target], Hashable] = lambda target: target.group
+    targets: Sequence[Target],
+    group: Callable[[Target], Hashable] = lambda target: target.group,
+    priors: Calibrations | None = None,
 ) -> Fit:
-    """The calibrations that explain `targets` best; UserError without numpy."""
+    """The calibrations that explain `targets` best; UserError without numpy. group: rows that the
+    left-out check leaves out together. priors: by default those of constants.prior_calibration."""
     np = require("numpy", "harness.calibration.published", "fit")
     moved = knobs(targets)
+    start = priors or {name: prior_calibration(name) for name in GENERATIONS}
     weights = np.array(_weights(targets))
 
     def misses(shifts: Any) -> Any:
-        made = calibrations_at(moved, [float(shift) for shift in shifts])
+        made = calibrations_at(start, moved, [float(shift) for shift in shifts])
         return np.array([_miss(target, made) for target in targets])
 
     def jacobian(shifts: Any, here: Any) -> Any:
@@ -94,7 +98,7 @@ def fit(
         for position, knob in enumerate(moved):
             there = np.array(shifts)
             there[position] += _STEP
-            made = calibrations_at(moved, [float(shift) for shift in there])
+            made = calibrations_at(start, moved, [float(shift) for shift in there])
             column = [
                 (_miss(target, made) - miss) / _STEP if knob.moves(target) else 0.0
                 for target, miss in zip(targets, here, strict=True)
@@ -138,18 +142,22 @@ def fit(
         normal = kept.T @ kept + np.eye(len(moved))
         unseen[out] = here[out] - slopes[out] @ np.linalg.solve(normal, kept.T @ residual + shifts)
     return Fit(
-        {name: rounded(one) for name, one in calibrations_at(moved, shifts.tolist()).items()},
+        {
+            name: rounded(one)
+            for name, one in calibrations_at(start, moved, shifts.tolist()).items()
+        },
         {knob.name: float(shift) for knob, shift in zip(moved, shifts, strict=True)},
         {knob.name: math.sqrt(inverse[i, i]) for i, knob in enumerate(moved)},
         tuple(float(miss) for miss in unseen),
     )
 
 
-def calibrations_at(moved: Sequence[Knob], shifts: Sequence[float]) -> dict[str, Calibration]:
+def calibrations_at(
+    priors: Calibrations, moved: Sequence[Knob], shifts: Sequence[float]
+) -> dict[str, Calibration]:
     """The calibrations that lie so many widths off their priors, as factors exp(width x shift)."""
     made = {}
-    for generation in GENERATIONS:
-        prior = prior_calibration(generation)
+    for generation, prior in priors.items():
         values: dict[str, Any] = {}
         for knob, shift in zip(moved, shifts, strict=True):
             if knob.generation in ("", generation):

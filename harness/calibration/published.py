@@ -18,14 +18,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
+from advisor.base.units import significant
 from advisor.hardware.calibration import Calibration
-from harness.calibration.constants import CONSTANTS, GENERATIONS
+from harness.calibration.constants import CONSTANTS, GENERATIONS, prior_calibration
 from harness.calibration.fit import Fit, errors, fit
 from harness.calibration.kernels import attention, gemm_fit, network, traffic
 from harness.calibration.rows import all_targets
 from harness.calibration.rows.row import PUBLISHED
 from harness.calibration.targets import Kind, Target
 
+_A100_BACKWARD: Final = 63 / 73
 LEAST_BAND: Final = 0.05
 """Throughput repeats to that within a source (results/published/README.md)."""
 BAND_QUANTILE: Final = 0.9
@@ -41,9 +43,10 @@ class Report(Struct, frozen=True):
     left_out_errors: tuple[float, ...]
 
     def calibration(self, generation: str) -> Calibration:
-        """What a file holds. Bands are of all GPUs together: a class of jobs has few rows on one."""
+        """What a file holds. Bands are of all GPUs: a class of jobs has few rows on one."""
         there = [i for i, t in enumerate(self.targets) if t.job.gpu.calibration == generation]
         bands = {kind: self.band(kind) for kind in Kind}
+        unseen = _spread(self.left_out_errors[i] for i in there)
         return replace(
             self.fit.calibrations[generation],
             step_time_error=bands[Kind.DENSE],
@@ -51,12 +54,12 @@ class Report(Struct, frozen=True):
             eager_step_time_error=bands[Kind.EAGER],
             fitted_on=tuple(dict.fromkeys(self.targets[i].source for i in there)),
             fit_error=f"{_spread(self.fit_errors[i] for i in there)}, {len(there)} rows",
-            left_out_error=f"one model at a time: {_spread(self.left_out_errors[i] for i in there)}",
+            left_out_error=f"one model at a time: {unseen}",
         )
 
     def band(self, kind: Kind) -> float:
-        """90 % quantile of the absolute left-out errors of a class of jobs, up to the next per cent,
-        or the least."""
+        """90 % quantile of the absolute left-out errors of a class of jobs, or the least, up to the
+        next per cent."""
         off = zip(self.targets, self.left_out_errors, strict=True)
         ordered = sorted(abs(error) for target, error in off if target.kind is kind)
         quantile = ordered[math.ceil(BAND_QUANTILE * len(ordered)) - 1]
@@ -74,10 +77,18 @@ def shape(target: Target) -> Hashable:
     return target.job.model.hidden_size, target.job.model.num_moe_experts
 
 
-def report(folder: Path = PUBLISHED) -> Report:
-    """Fit and left-out check, beside the constants of kernels that the files hold."""
-    targets = fitted_targets(folder)
-    done = fit(targets, shape)
+OfKernels = dict[str, dict[str, tuple[float, str]]]
+"""By generation and field: a constant of kernels or collectives, and on what it was fitted."""
+
+
+def report(folder: Path = PUBLISHED, kernels: OfKernels | None = None) -> Report:
+    """Fit and left-out check. kernels: those of `of_kernels`; without them the files' own stay."""
+    targets, priors = fitted_targets(folder), {}
+    for name in GENERATIONS:
+        fresh = (kernels or {}).get(name, {})
+        values = {field: significant(value, 3) for field, (value, _) in fresh.items()}
+        priors[name] = replace(prior_calibration(name), **values)
+    done = fit(targets, shape, priors)
     return Report(
         targets,
         done,
@@ -86,15 +97,22 @@ def report(folder: Path = PUBLISHED) -> Report:
     )
 
 
-def of_kernels() -> dict[str, dict[str, tuple[float, str]]]:
-    """By generation and field: constants of kernels and collectives, fitted anew, and on what."""
-    made: dict[str, dict[str, tuple[float, str]]] = {name: {} for name in GENERATIONS}
+def of_kernels() -> OfKernels:
+    """Constants of kernels and collectives, fitted anew."""
+    made: OfKernels = {name: {} for name in GENERATIONS}
     gemms = [row for row in gemm_fit.rows() if gemm_fit.is_fitted(row)]
     for name, constants in gemm_fit.constants(gemm_fit.fit(gemms), gemms).items():
         made[name] |= {one.name: (one.value, f"GEMMs alone, {one.rows} rows") for one in constants}
+    no_narrow = made["a100"]["gemm_efficiency"][0], "no such tensor cores"
+    made["a100"]["fp8_gemm_efficiency"] = no_narrow
     for one in attention.constants((*attention.published(), *attention.measured())):
         if one.family in made:
             made[one.family][one.field] = one.value, f"attention alone, {one.rows} rows"
+    forward = made["a100"]["attention_forward_efficiency"][0]
+    made["a100"]["attention_backward_efficiency"] = (
+        forward * _A100_BACKWARD,
+        "the forward's times 63 / 73, the best of each (arXiv 2307.08691)",
+    )
     eager = traffic.constants(traffic.moved())["eager_bandwidth_share"]
     for name, values in network.constants().items():
         made[name] |= {field: (value, "collectives alone") for field, value in values.items()}
@@ -159,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=packaged_configs() / "calibration")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     options = parser.parse_args(arguments)
-    kernels, done = of_kernels(), report(options.tables)
+    kernels = of_kernels()
+    done = report(options.tables, kernels)
     print(table(done))
     stale = []
     for generation in GENERATIONS:
