@@ -5,12 +5,14 @@ from msgspec import Struct
 
 class ShardingOverhead(Struct, frozen=True, kw_only=True):
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
-    its input alone; and what it leaves behind when it has gone back: its gradient shards, less
-    gathered parameters that it then frees."""
+    its input alone, at `exit` from its backward beside the gradient that it hands on, its own
+    weights' gradients included; and what it leaves behind when it has gone back: its gradient
+    shards, less gathered parameters that it then frees."""
 
     entry: int = 0
     forward: int = 0
     backward: int = 0
+    exit: int = 0
     left: int = 0
 
 

@@ -105,10 +105,16 @@ class HuggingFace(TorchStack):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """Embedding and head are in the root's group; gradients of a batch's microbatches are
-        reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
-        syncs = job.config.sync_each_batch
-        return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
+        """Accelerate 1.15 makes groups of embedding and head, as it is read for transformers 5;
+        before, they were the root's. Gradients of a batch's microbatches are reduced with the last
+        one (Accelerator.no_sync), or each time under sync_each_batch."""
+        return fsdp_memory(
+            job,
+            shape,
+            chunks,
+            root_holds_ends=job.config.framework_version == "4",
+            syncs_every_microbatch=job.config.sync_each_batch,
+        )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""

@@ -39,7 +39,7 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         (source,),
         output,
         saved=tuple(saved),
-        forward_workspace=copy.num_bytes - (0 if wide else output.num_bytes),
+        forward_workspace=copy.num_bytes,
         backward_workspace=_backward_workspace(copy, normalized, inverse, output),
     )
     operator = replace(
