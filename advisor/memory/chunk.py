@@ -75,6 +75,8 @@ def chunk_footprint(
     tp], are among them. Source: megatron-core 0.16.1 schedules.py (deallocate_output_tensor),
     transformer_block.py; held against its peaks in tests/oracles.
     """
+    if working_set is not None:
+        shape = _with_gradients(shape, working_set)
     blocks = _blocks(shape, plan, first, last)
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
@@ -125,6 +127,13 @@ def chunk_footprint(
         - (blocks[0].left_gradient if blocks else 0),
         unsure=plan.kept_bytes_sigma,
     )
+
+
+def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
+    dtype, adds = working_set.weight_grads_dtype, working_set.adds_weight_grads
+    if dtype is None and not adds:
+        return shape
+    return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
 
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:

@@ -1,6 +1,9 @@
-"""Parameters and gradients that come and go with the blocks, where data-parallel ranks cut them."""
+"""Parameters and gradients that come and go with the blocks, where data-parallel ranks cut them or
+one device has them alone."""
 
 from msgspec import Struct
+
+from advisor.base.dtypes import DType
 
 
 class ShardingOverhead(Struct, frozen=True, kw_only=True):
@@ -18,7 +21,8 @@ class ShardingOverhead(Struct, frozen=True, kw_only=True):
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each block of a model runs; last_layer is the one whose
-    backward comes first. step: bytes when the optimizer runs."""
+    backward comes first. step: bytes when the optimizer runs. weight_grads_dtype and
+    adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
     first_layer: ShardingOverhead = ShardingOverhead()
@@ -27,3 +31,5 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     head: ShardingOverhead = ShardingOverhead()
     loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
+    weight_grads_dtype: DType | None = None
+    adds_weight_grads: bool = False

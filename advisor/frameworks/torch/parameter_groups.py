@@ -36,6 +36,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     of their own.
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
+    weights_dtype: type of the shards and of their gradients, which go at once where
+    `steps_in_backward`.
     """
 
     ranks: int
@@ -45,6 +47,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     reduce_dtype: DType = DType.FP32
     accumulates: bool = False
     accumulates_whole: bool = False
+    weights_dtype: DType = DType.FP32
+    steps_in_backward: bool = False
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -55,17 +59,22 @@ class Sharding(Struct, frozen=True, kw_only=True):
         return elements * self.reduce_dtype.itemsize
 
     def shard(self, elements: int, experts: int = 0) -> int:
-        """Bytes of a group's fp32 parameters, or of their gradients, on one rank; `experts` of
+        """Bytes of a group's parameters, or of their gradients, on one rank; `experts` of
         `elements` are routed experts'."""
+        return self.elements(elements, experts) * self.weights_dtype.itemsize
+
+    def elements(self, elements: int, experts: int = 0) -> int:
+        """Elements of a group that one rank holds."""
         own = experts if self.expert_ranks else 0
         shards = -(-(elements - own) // self.ranks)
-        if own:
-            shards += -(-own // self.expert_ranks)
-        return shards * DType.FP32.itemsize
+        return shards + (-(-own // self.expert_ranks) if own else 0)
 
 
-def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMemory:
-    """fp32 shards of the parameters and of Adam's moments; gathered 16-bit parameters that stay.
+def fsdp_static(
+    elements: int, sharding: Sharding, experts: int = 0, moments: int | None = None
+) -> StaticMemory:
+    """Shards of the parameters and of Adam's `moments` (None: in their type); gathered 16-bit
+    parameters that stay.
 
     Gradients are counted where they outlive a microbatch; else they come with the backward.
     """
@@ -77,7 +86,7 @@ def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMe
     return StaticMemory(
         weights=shard + stays,
         gradients=gradients,
-        optimizer=_ADAM_MOMENTS * shard,
+        optimizer=_ADAM_MOMENTS * shard if moments is None else moments,
     )
 
 
@@ -146,7 +155,7 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     ends = (0, 0) if together else (embedding, head)
     return replace(
         _with_left(found, layers, *ends, sharding),
-        step=0 if sharding.accumulates else sharding.shard(elements, layers.experts),
+        step=_appearing(sharding, elements, layers.experts),
     )
 
 
@@ -203,7 +212,8 @@ def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
     beside the gradient of its `last` parameter, which a variable holds (foreach_reduce).
     """
     reduced, shards = sharding.reduced(elements), sharding.shard(elements)
-    cast = 0 if sharding.reduce_dtype is DType.FP32 else -(-reduced // sharding.ranks)
+    same = sharding.reduce_dtype is sharding.weights_dtype
+    cast = 0 if same else -(-reduced // sharding.ranks)
     most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
     return most + reduced - (0 if sharding.reshards else sharding.gathered(elements))
 
@@ -315,5 +325,13 @@ def _with_left(
 
 
 def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:
-    shards = 0 if sharding.accumulates else sharding.shard(elements, experts)
-    return shards - (0 if sharding.reshards else sharding.gathered(elements))
+    return _appearing(sharding, elements, experts) - (
+        0 if sharding.reshards else sharding.gathered(elements)
+    )
+
+
+def _appearing(sharding: Sharding, elements: int, experts: int) -> int:
+    """Gradient shards that come with the backward and stay to the step."""
+    if sharding.accumulates or sharding.steps_in_backward:
+        return 0
+    return sharding.shard(elements, experts)

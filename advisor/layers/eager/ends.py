@@ -44,7 +44,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
-    lookup = with_weight_gradients(replace(lookup, weights=embedding_weights(shape)))
+    lookup = with_weight_gradients(shape, replace(lookup, weights=embedding_weights(shape)))
     if shape.tp > 1:
         return _lookup_of_part(shape, lookup, whole, output)
     if model.apply_embedding_scaling:

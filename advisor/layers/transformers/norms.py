@@ -48,7 +48,7 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         extra_forward_bytes=6 * copy.num_bytes,
         extra_backward_bytes=20 * copy.num_bytes,
     )
-    return with_weight_gradients(operator)
+    return with_weight_gradients(shape, operator)
 
 
 def _multiplies_in_fp32(shape: RankShape) -> bool:

@@ -92,7 +92,7 @@ def transformers_step(
     """The same of transformers' Llama, whose forward computes the loss; its groups are those that
     Accelerate makes, or its layers and the root."""
     with fake_ranks() as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
-        model = _llama(shape)
+        model = llama(shape)
         if checkpointed:
             model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "preserve_rng_state": False}
@@ -104,10 +104,11 @@ def transformers_step(
             for layer in model.model.layers:
                 fully_shard(layer, mesh=mesh, mp_policy=mixed, reshard_after_forward=reshards)
             fully_shard(model, mesh=mesh, mp_policy=mixed)
-        return (measure or measured_step)(shape, model, loss=_loss_inside)
+        return (measure or measured_step)(shape, model, loss=loss_inside)
 
 
-def _llama(shape: RankShape) -> Any:
+def llama(shape: RankShape, dtype: torch.dtype = torch.float32) -> Any:
+    """The whole model of transformers, its weights in `dtype`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     spec = shape.model
@@ -126,7 +127,7 @@ def _llama(shape: RankShape) -> Any:
         use_cache=False,
         attn_implementation="sdpa",
     )
-    return LlamaForCausalLM._from_config(config, dtype=torch.float32).train()
+    return LlamaForCausalLM._from_config(config, dtype=dtype).train()
 
 
 def _prepare(model: Any, mesh: Any, mixed: MixedPrecisionPolicy, reshards: bool) -> None:
@@ -198,7 +199,8 @@ def _forward(model: nn.Module, tokens: torch.Tensor, labels: torch.Tensor) -> to
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum")
 
 
-def _loss_inside(model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_inside(model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """As transformers' models compute it."""
     # whether sequences are packed, which fake tensors cannot tell
     with patch("transformers.masking_utils.find_packed_sequence_indices", lambda *_, **__: None):
         loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss
@@ -206,12 +208,16 @@ def _loss_inside(model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torc
 
 
 def _backward(model: nn.Module, loss: torch.Tensor) -> None:
+    backward(loss)
+    model.zero_grad()
+
+
+def backward(loss: torch.Tensor) -> None:
     """As loss.backward() does, whose wrapper would leave GpuKernels."""
     one = torch.ones_like(loss)
     torch.autograd.Variable._execution_engine.run_backward(
         (loss,), (one,), False, False, (), True, True
     )
-    model.zero_grad()
 
 
 def tracked_peak(shape: RankShape, model: nn.Module, loss: Loss | None = None) -> int:
