@@ -17,6 +17,8 @@ ADAM_KERNELS: Final = "optimizer_implementation"
 STEP_IN_BACKWARD: Final = "optimizer_in_backward"
 COMPILE: Final = "torch_compile"
 ATTENTION: Final = "attn_implementation"
+LIGER: Final = "use_liger_kernel"
+TILED_MLP: Final = "tiled_mlp"
 
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _REFUSALS: Final = {
@@ -32,6 +34,8 @@ _REFUSALS: Final = {
     ADAM_KERNELS: ("is torch.optim's, which {} does not use", _PLAIN),
     STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
     COMPILE: ("is not modelled for {}", _PLAIN),
+    LIGER: ("replaces layers of transformers, not of {}", _PLAIN),
+    TILED_MLP: ("is DeepSpeed's for layers of transformers, not of {}", _PLAIN),
     ATTENTION: ("is an option of transformers, not of {}", _PLAIN),
 }
 _DEFAULTS: Final = defaults(JobConfig)

@@ -97,7 +97,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
     what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
-    which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``.
+    which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
+    ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
+    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence.
     """
 
     seq_length: int
@@ -132,6 +134,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     optimizer_in_backward: bool = False
     torch_compile: bool = False
     attn_implementation: AttnImplementation = AttnImplementation.SDPA
+    use_liger_kernel: bool = False
+    tiled_mlp: bool = False
 
     @property
     def transformer_engine(self) -> tuple[int, int]:
@@ -189,11 +193,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
                 "must be at least 1: the busiest rank over the mean",
                 "use 1",
             )
-        if self.main_grads_dtype not in (DType.FP32, DType.BF16):
-            raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
-        if self.weights_dtype not in (None, DType.FP32, DType.BF16):
-            raise UserError("job.weights_dtype", self.weights_dtype, "must be fp32 or bf16")
-        self._check_optimizer_dtypes()
+        self._check_dtypes()
         self._check_muon()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
@@ -206,8 +206,12 @@ class JobConfig(Struct, frozen=True, kw_only=True):
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
             )
 
-    def _check_optimizer_dtypes(self) -> None:
-        """Types other than fp32 need the precision-aware optimizer."""
+    def _check_dtypes(self) -> None:
+        """Types of the optimizer's tensors other than fp32 need the precision-aware optimizer."""
+        for field in ("main_grads_dtype", "weights_dtype"):
+            value = getattr(self, field)
+            if value not in (None, DType.FP32, DType.BF16):
+                raise UserError(f"job.{field}", value, "must be fp32 or bf16")
         for field, allowed in _OPTIMIZER_DTYPES.items():
             value = getattr(self, field)
             legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)

@@ -24,8 +24,10 @@ from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
     COMPILE,
+    LIGER,
     QUANTIZED_ADAM,
     SYNC_EACH_BATCH,
+    TILED_MLP,
     WEIGHTS_DTYPE,
 )
 from advisor.frameworks.protocols import FixedMemory, JobChange
@@ -57,6 +59,8 @@ class HuggingFace(TorchStack):
         QUANTIZED_ADAM,
         COMPILE,
         ATTENTION,
+        LIGER,
+        TILED_MLP,
     )
     versions = ("4", "5")
     newest_with_experts = "5"

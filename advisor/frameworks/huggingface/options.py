@@ -17,12 +17,13 @@ DEEPSPEED: Final = "deepspeed_config"
 CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
 SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
 MICRO_BATCH: Final = "per_device_train_batch_size"
+OPTIM: Final = "optim"
 STEPS: Final = "gradient_accumulation_steps"
 RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
 INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
 INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
 _DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
-OPTIMIZERS: Final = {
+_OPTIMIZERS: Final = {
     "adamw_torch": "adam",
     "adamw_torch_fused": "adam",
     "adamw_8bit": "adamw_8bit",
@@ -54,9 +55,9 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     option("fp16", False, "job.precision", means={True: "fp16"}),
     option("dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
     option("torch_dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
-    option("optim", "adamw_torch_fused", "job.optimizer", means=OPTIMIZERS),
-    option("optim", "adamw_torch_fused", "job.optimizer_implementation", means=KERNELS),
+    option(OPTIM, "adamw_torch_fused", "job.optimizer", means=_OPTIMIZERS),
     option("torch_compile", False, "job.torch_compile"),
+    option("use_liger_kernel", False, "job.use_liger_kernel"),
     option("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
     option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
     *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),

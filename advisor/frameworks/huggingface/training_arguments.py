@@ -42,6 +42,8 @@ def job_arguments(job: Job) -> Iterator[str]:
         yield from ("--optim", str(config.optimizer))
     elif config.optimizer_implementation is OptimizerImplementation.FOREACH:
         yield from ("--optim", "adamw_torch")
+    if config.use_liger_kernel:
+        yield from ("--use_liger_kernel", "True")
     if config.torch_compile:
         yield from ("--torch_compile", "True")
     if config.sync_each_batch:

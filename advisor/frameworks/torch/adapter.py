@@ -13,8 +13,10 @@ from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
     COMPILE,
+    LIGER,
     QUANTIZED_ADAM,
     STEP_IN_BACKWARD,
+    TILED_MLP,
     WEIGHTS_DTYPE,
 )
 from advisor.frameworks.protocols import FixedMemory, RulesOverview
@@ -249,6 +251,8 @@ class Fsdp2(TorchStack):
         STEP_IN_BACKWARD,
         COMPILE,
         ATTENTION,
+        LIGER,
+        TILED_MLP,
     )
     granularities = (
         Granularity.NONE,
