@@ -4,13 +4,23 @@ from collections.abc import Collection
 from typing import Final
 
 from advisor.base.errors import UserError
-from advisor.job.job import JobConfig, Optimizer
+from advisor.base.record import defaults
+from advisor.job.job import JobConfig
 
 MUON: Final = "optimizer"
 HOST_OPTIMIZER: Final = "optimizer_cpu_offload"
 HOST_PARAMETERS: Final = "param_cpu_offload"
 SYNC_EACH_BATCH: Final = "sync_each_batch"
+QUANTIZED_ADAM: Final = "quantized_adam"
+WEIGHTS_DTYPE: Final = "weights_dtype"
+ADAM_KERNELS: Final = "optimizer_implementation"
+STEP_IN_BACKWARD: Final = "optimizer_in_backward"
+COMPILE: Final = "torch_compile"
+ATTENTION: Final = "attn_implementation"
+LIGER: Final = "use_liger_kernel"
+TILED_MLP: Final = "tiled_mlp"
 
+_PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _REFUSALS: Final = {
     MUON: (
         "is Megatron's, and not modelled for {}",
@@ -19,13 +29,29 @@ _REFUSALS: Final = {
     HOST_OPTIMIZER: ("is not modelled for {}", "--framework deepspeed"),
     HOST_PARAMETERS: ("is DeepSpeed's offload_param, not an option of {}", "--framework deepspeed"),
     SYNC_EACH_BATCH: ("is an option of Accelerate", "--framework huggingface, or leave it out"),
+    QUANTIZED_ADAM: ("is bitsandbytes' or torchao's, and not modelled for {}", _PLAIN),
+    WEIGHTS_DTYPE: ("is decided by {} itself", _PLAIN),
+    ADAM_KERNELS: ("is torch.optim's, which {} does not use", _PLAIN),
+    STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
+    COMPILE: ("is not modelled for {}", _PLAIN),
+    LIGER: ("replaces layers of transformers, not of {}", _PLAIN),
+    TILED_MLP: ("is DeepSpeed's for layers of transformers, not of {}", _PLAIN),
+    ATTENTION: ("is an option of transformers, not of {}", _PLAIN),
 }
+_DEFAULTS: Final = defaults(JobConfig)
 
 
 def refuse_options(config: JobConfig, framework: str, has: Collection[str]) -> None:
     """Raise UserError on the first option of `config` that `framework` has not."""
-    for field, (relation, nearest) in _REFUSALS.items():
+    for option, (relation, nearest) in _REFUSALS.items():
+        field = MUON if option == QUANTIZED_ADAM else option
         value = getattr(config, field)
-        wanted = value is not Optimizer.ADAM if field == MUON else value
-        if wanted and field not in has:
+        match option:
+            case "optimizer":
+                wanted = value.is_muon
+            case "quantized_adam":
+                wanted = value.is_quantized
+            case _:
+                wanted = value != _DEFAULTS[field]
+        if wanted and option not in has:
             raise UserError(f"job.{field}", value, relation.format(framework), nearest)

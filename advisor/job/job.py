@@ -31,17 +31,45 @@ class CudaGraphImpl(StrEnum):
 
 
 class Optimizer(StrEnum):
-    """`--optimizer` of Megatron. Muon orthogonalizes the weights of linear layers, one whole tensor
-    at a time, and leaves the others to Adam; dist_muon deals the tensors to data-parallel ranks."""
+    """`--optimizer` of Megatron, `optim` of transformers. Muon orthogonalizes the weights of
+    linear layers, one whole tensor at a time, and leaves the others to Adam; dist_muon
+    deals the tensors to data-parallel ranks. Adam's moments take 8 or 4 bits in bitsandbytes
+    (adamw_8bit) and torchao (adamw_torch_8bit, adamw_torch_4bit)."""
 
     ADAM = "adam"
     MUON = "muon"
     DIST_MUON = "dist_muon"
+    BITSANDBYTES_8BIT = "adamw_8bit"
+    TORCHAO_8BIT = "adamw_torch_8bit"
+    TORCHAO_4BIT = "adamw_torch_4bit"
 
     @property
     def is_muon(self) -> bool:
         """Whether tensors stay whole."""
-        return self is not Optimizer.ADAM
+        return self in (Optimizer.MUON, Optimizer.DIST_MUON)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether Adam's moments have fewer bits than the weights."""
+        return self is not Optimizer.ADAM and not self.is_muon
+
+
+class OptimizerImplementation(StrEnum):
+    """How torch's Adam runs over its tensors: one kernel for all, a kernel an operation for all, or
+    an operation after the other for each."""
+
+    FUSED = "fused"
+    FOREACH = "foreach"
+    FOR_LOOP = "for-loop"
+
+
+class AttnImplementation(StrEnum):
+    """`attn_implementation` of transformers; sdpa is torch's scaled_dot_product_attention."""
+
+    SDPA = "sdpa"
+    FLASH_ATTENTION_2 = "flash_attention_2"
+    FLASH_ATTENTION_3 = "flash_attention_3"
+    EAGER = "eager"
 
 
 class JobConfig(Struct, frozen=True, kw_only=True):
@@ -67,6 +95,11 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
+    The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
+    what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
+    which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
+    ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
+    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence.
     """
 
     seq_length: int
@@ -96,6 +129,13 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     expandable_segments: bool = False
     memory_budget_bytes: int | None = None
     mean_packed_length: int | None = None
+    weights_dtype: DType | None = None
+    optimizer_implementation: OptimizerImplementation = OptimizerImplementation.FUSED
+    optimizer_in_backward: bool = False
+    torch_compile: bool = False
+    attn_implementation: AttnImplementation = AttnImplementation.SDPA
+    use_liger_kernel: bool = False
+    tiled_mlp: bool = False
 
     @property
     def transformer_engine(self) -> tuple[int, int]:
@@ -153,9 +193,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
                 "must be at least 1: the busiest rank over the mean",
                 "use 1",
             )
-        if self.main_grads_dtype not in (DType.FP32, DType.BF16):
-            raise UserError("job.main_grads_dtype", self.main_grads_dtype, "must be fp32 or bf16")
-        self._check_optimizer_dtypes()
+        self._check_dtypes()
         self._check_muon()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
@@ -168,8 +206,12 @@ class JobConfig(Struct, frozen=True, kw_only=True):
                 "job.fp8_param_gather", True, f"needs FP8, and job.precision is {self.precision}"
             )
 
-    def _check_optimizer_dtypes(self) -> None:
-        """Types other than fp32 need the precision-aware optimizer."""
+    def _check_dtypes(self) -> None:
+        """Types of the optimizer's tensors other than fp32 need the precision-aware optimizer."""
+        for field in ("main_grads_dtype", "weights_dtype"):
+            value = getattr(self, field)
+            if value not in (None, DType.FP32, DType.BF16):
+                raise UserError(f"job.{field}", value, "must be fp32 or bf16")
         for field, allowed in _OPTIMIZER_DTYPES.items():
             value = getattr(self, field)
             legal = allowed if self.use_precision_aware_optimizer else (DType.FP32,)

@@ -28,7 +28,9 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
 
     source: the package. layer, embedding: operators of one layer, and of what comes before the
     first. head: those behind the last, by what runs as one. mask_bytes: of the attention masks that
-    the model makes for all its layers.
+    the model makes for all its layers. holds_embedding: a variable of the model's forward holds the
+    embedding's output until the final norm is through. loss_inside: that forward computes the loss
+    as well.
     """
 
     source: str
@@ -36,6 +38,8 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     embedding: Callable[[RankShape], tuple[Operator, ...]]
     head: Callable[[RankShape], tuple[tuple[str, tuple[Operator, ...]], ...]]
     mask_bytes: Callable[[RankShape], int] = _no_mask
+    holds_embedding: bool = False
+    loss_inside: bool = False
 
 
 _LOADED: Final[dict[TransformerImpl, LayerFamily]] = {}

@@ -14,7 +14,11 @@ class RankShape(Struct, frozen=True, kw_only=True):
     Pipeline and data parallelism do not appear: they change how many layers and microbatches a
     rank has, not the shape of one. ``moe_load_imbalance``: tokens of the busiest expert-parallel
     rank over the mean. ``cp_all_to_all_size``: of the context-parallel ranks, those that exchange
-    heads. ``transformer_engine``: its release, by which attention over them differs.
+    heads. ``transformer_engine``: its release, by which attention over them differs. Where eager
+    torch runs on one device alone, ``weight_grads_dtype`` is the type of the weights' gradients
+    (None: that of the layers), and under ``adds_weight_grads`` each goes as soon as it is made: it
+    is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
+    ``eager_attention`` say how transformers' layers run (JobConfig).
     """
 
     model: ModelSpec
@@ -32,6 +36,11 @@ class RankShape(Struct, frozen=True, kw_only=True):
     expert_model_parallel_size: int = 1
     expert_tensor_parallel_size: int = 1
     moe_load_imbalance: float = 1.0
+    weight_grads_dtype: DType | None = None
+    adds_weight_grads: bool = False
+    use_liger_kernel: bool = False
+    tiled_mlp: bool = False
+    eager_attention: bool = False
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""

@@ -6,12 +6,19 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from advisor.layers.family import family_of
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, embedding_operators, head_groups
 from advisor.layers.weights import embedding_weights
 from advisor.memory.arena import Peak
-from advisor.memory.chunk_blocks import Block, kept_input, plain_block, segment_block
+from advisor.memory.chunk_blocks import (
+    Block,
+    keeps_input,
+    kept_input,
+    plain_block,
+    segment_block,
+)
 from advisor.memory.liveness import footprint
 from advisor.memory.working_set import ShardingOverhead, WorkingSet
 from advisor.models.layer_kind import Role
@@ -68,6 +75,8 @@ def chunk_footprint(
     tp], are among them. Source: megatron-core 0.16.1 schedules.py (deallocate_output_tensor),
     transformer_block.py; held against its peaks in tests/oracles.
     """
+    if working_set is not None:
+        shape = _with_gradients(shape, working_set)
     blocks = _blocks(shape, plan, first, last)
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
@@ -76,12 +85,16 @@ def chunk_footprint(
     waiting = _tied_weight_gradient(shape) if first and last else received
     stays = _left_by_later(blocks)
     copied = _copied_embedding_gradient(shape) if first and _predicts(plan) else 0
+    held = _held_embedding(shape, plan) if first else 0
     for index, block in enumerate(blocks):
         below = before + (block.count - 1) * block.kept
-        forward = _higher(forward, block, block.forward, below)
+        behind_first_layer = index > 1 or block.count > 1
+        variables = held if behind_first_layer and block.name != "loss" else 0
+        forward = _higher(forward, block, block.forward, below + variables)
         below += block.joined_gradient
         if index < len(blocks) - 1:
-            beside = waiting + stays[index] + (0 if block.joined_gradient else copied)
+            tied = 0 if block.name == "head" else waiting  # where it is made
+            beside = tied + stays[index] + (0 if block.joined_gradient else copied)
             # a spent graph behind holds the gradient that this block starts from
             inside = block.held_backward if blocks[index + 1].left_gradient else block.backward
             backward = _higher(backward, block, inside, below + beside)
@@ -99,7 +112,7 @@ def chunk_footprint(
         before += block.count * block.kept
     if copied:
         backward = backward.or_higher(3 * copied, "sum of the embedding's gradients")
-    if first and last:
+    if first and last and working_set is None:
         backward = backward.or_higher(_tied_gradient_sum(shape), "sum of the tied gradients")
     if working_set is not None:
         backward = backward.or_higher(working_set.step, "optimizer step")
@@ -116,6 +129,13 @@ def chunk_footprint(
     )
 
 
+def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
+    dtype, adds = working_set.weight_grads_dtype, working_set.adds_weight_grads
+    if dtype is None and not adds:
+        return shape
+    return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
+
+
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
     its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer
@@ -126,6 +146,14 @@ def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
         each = kept_input(shape, segment) if whole else segment_block(shape, segment).kept
         kept += segment.copies * each
     return kept
+
+
+def _held_embedding(shape: RankShape, plan: RecomputePlan) -> int:
+    """The embedding's output where a variable holds it beside the layers, and the first one does
+    not keep it anyway."""
+    if not family_of(shape.model).holds_embedding or keeps_input(shape, plan.segments[0]):
+        return 0
+    return shape.hidden(LAYER_INPUT).num_bytes
 
 
 def _left_by_later(blocks: tuple[Block, ...]) -> list[int]:
@@ -181,9 +209,10 @@ def _blocks(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> t
     if first:
         blocks.insert(0, plain_block("embedding", footprint(embedding_operators(shape), ())))
     if last:
-        blocks += [
-            plain_block(name, footprint(operators, ())) for name, operators in head_groups(shape)
-        ]
+        entry = shape.hidden(LAYER_INPUT).num_bytes
+        for name, operators in head_groups(shape):
+            block = plain_block(name, footprint(operators, ()))
+            blocks.append(replace(block, entry=entry) if name == "head" else block)
     return tuple(blocks)
 
 
@@ -214,11 +243,12 @@ def _raised(block: Block, beside: ShardingOverhead, left: int) -> Block:
 
     backward = beside.backward + left
     forward = more(block.forward, beside.forward)
+    end = block.entry + beside.exit + left
     return replace(
         block,
         forward=forward.or_higher(block.entry + beside.entry, "all-gather"),
-        backward=more(block.backward, backward),
-        held_backward=more(block.held_backward, backward),
+        backward=more(block.backward, backward).or_higher(end, "reduce-scatter"),
+        held_backward=more(block.held_backward, backward).or_higher(end, "reduce-scatter"),
     )
 
 

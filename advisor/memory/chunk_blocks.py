@@ -176,6 +176,13 @@ def kept_input(shape: RankShape, segment: Segment) -> int:
     return -(-hidden // shape.tp) if segment.shards_input else hidden
 
 
+def keeps_input(shape: RankShape, segment: Segment) -> bool:
+    """Whether the input of its first layer stays on the device until the backward."""
+    if segment.whole:
+        return not segment.input.offloaded
+    return LAYER_INPUT in kept_tensors(transformer_layer(shape, segment.layers[0]), segment.runs)
+
+
 def _input_beside(shape: RankShape, kind: LayerKind) -> int:
     """Bytes of a checkpoint's input that its first layer does not keep itself."""
     kept = kept_tensors(transformer_layer(shape, kind), ())

@@ -1,22 +1,28 @@
-"""Parameters and gradients that come and go with the blocks, where data-parallel ranks cut them."""
+"""Parameters and gradients that come and go with the blocks, where data-parallel ranks cut them or
+one device has them alone."""
 
 from msgspec import Struct
+
+from advisor.base.dtypes import DType
 
 
 class ShardingOverhead(Struct, frozen=True, kw_only=True):
     """Bytes alive beside a block's activations in either pass, at `entry` into its forward beside
-    its input alone; and what it leaves behind when it has gone back: its gradient shards, less
-    gathered parameters that it then frees."""
+    its input alone, at `exit` from its backward beside the gradient that it hands on, its own
+    weights' gradients included; and what it leaves behind when it has gone back: its gradient
+    shards, less gathered parameters that it then frees."""
 
     entry: int = 0
     forward: int = 0
     backward: int = 0
+    exit: int = 0
     left: int = 0
 
 
 class WorkingSet(Struct, frozen=True, kw_only=True):
     """What is gathered or reduced while each block of a model runs; last_layer is the one whose
-    backward comes first. step: bytes when the optimizer runs."""
+    backward comes first. step: bytes when the optimizer runs. weight_grads_dtype and
+    adds_weight_grads: see RankShape."""
 
     embedding: ShardingOverhead = ShardingOverhead()
     first_layer: ShardingOverhead = ShardingOverhead()
@@ -25,3 +31,5 @@ class WorkingSet(Struct, frozen=True, kw_only=True):
     head: ShardingOverhead = ShardingOverhead()
     loss: ShardingOverhead = ShardingOverhead()
     step: int = 0
+    weight_grads_dtype: DType | None = None
+    adds_weight_grads: bool = False

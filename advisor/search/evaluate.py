@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from advisor.answer.evaluation import Evaluation, EvaluationDetail
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
-from advisor.job.job import Job
+from advisor.job.job import AttnImplementation, Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
@@ -167,6 +167,9 @@ def rank_shape(job: Job) -> RankShape:
         expert_model_parallel_size=layout.expert_model_parallel_size,
         expert_tensor_parallel_size=layout.expert_tensor_degree if job.model.num_moe_experts else 1,
         moe_load_imbalance=config.moe_load_imbalance,
+        use_liger_kernel=config.use_liger_kernel,
+        tiled_mlp=config.tiled_mlp,
+        eager_attention=config.attn_implementation is AttnImplementation.EAGER,
     )
 
 

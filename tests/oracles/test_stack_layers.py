@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("tyro")  # comes with torchtitan, which itself cannot be imported as it is
 pytest.importorskip("transformers")
@@ -39,6 +40,17 @@ PEAK_TOLERANCE = 0.005
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_recomputed(name: str, impl: TransformerImpl) -> None:
     shape = shape_of(MODELS[name], impl)
+    measured = measure(shape)
+    predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
+    assert predicted.kept == measured.kept
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
+def test_eager_attention() -> None:
+    """transformers' scores in Python, with a mask of all pairs beside every layer."""
+    shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TRANSFORMERS)
+    shape = replace(shape, eager_attention=True)
     measured = measure(shape)
     predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
     assert predicted.kept == measured.kept

@@ -17,7 +17,14 @@ from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_prob
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
 from advisor.frameworks.huggingface.training_arguments import training_arguments
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import HOST_OPTIMIZER, HOST_PARAMETERS
+from advisor.frameworks.own_options import (
+    ATTENTION,
+    COMPILE,
+    HOST_OPTIMIZER,
+    HOST_PARAMETERS,
+    LIGER,
+    TILED_MLP,
+)
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.plan import Semantics
@@ -55,6 +62,10 @@ class DeepSpeed(TorchStack):
     own_options = (
         HOST_OPTIMIZER,
         HOST_PARAMETERS,
+        COMPILE,
+        ATTENTION,
+        LIGER,
+        TILED_MLP,
     )
     versions = ("0.17", "0.18", "0.19")
     label = "DeepSpeed"

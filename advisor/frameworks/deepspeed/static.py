@@ -133,8 +133,10 @@ def _buckets(elements: int, sharding: DataParallelSharding | None) -> tuple[Name
 def _working_set(
     shape: RankShape, elements: int, sharding: DataParallelSharding | None, ranks: int
 ) -> WorkingSet:
-    """Stage 3 gathers a layer and what it prefetches. The step brings the shard's gradients to
-    fp32, all at once (stage 3: sub_group_size parameters at a time, 1e9 by default)."""
+    """Stage 3 gathers a layer and what it prefetches. A weight's gradient goes into the bucket as
+    soon as it is made; one that is larger waits for the next (__add_grad_to_ipg_bucket). The step
+    brings the shard's gradients to fp32, all at once (stage 3: sub_group_size parameters at a time,
+    1e9 by default)."""
     narrow = DType.BF16.itemsize
     cut = sharding is not DataParallelSharding.NONE
     step = _shard(elements * DType.FP32.itemsize, ranks, cut=cut)
@@ -142,11 +144,15 @@ def _working_set(
         return WorkingSet(step=step)
     largest = max(layer_elements(shape, kind) for kind in {*shape.model.layer_kinds})
     layer = (largest + PREFETCH_BUCKET_ELEMENTS) * narrow
-    ends = shape.model.padded_vocab_size(1) * shape.model.hidden_size * narrow
-    beside, end = (
-        ShardingOverhead(forward=layer, backward=layer),
-        ShardingOverhead(forward=ends, backward=ends),
-    )
+    end = shape.model.padded_vocab_size(1) * shape.model.hidden_size
+    beside, ends = (ShardingOverhead(forward=size, backward=size) for size in (layer, end * narrow))
+    waits = end * narrow if end > REDUCE_BUCKET_ELEMENTS else 0
     return WorkingSet(
-        embedding=end, first_layer=beside, layer=beside, last_layer=beside, head=end, step=step
+        embedding=ends,
+        first_layer=beside,
+        layer=beside,
+        last_layer=replace(beside, backward=beside.backward + waits),
+        head=ends,
+        step=step,
+        adds_weight_grads=True,
     )

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.frameworks.huggingface.options import OPTIONS
 from advisor.frameworks.huggingface.training_arguments import (
@@ -19,14 +20,23 @@ from advisor.frameworks.huggingface.training_arguments import (
     training_arguments,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import SYNC_EACH_BATCH
+from advisor.frameworks.own_options import (
+    ADAM_KERNELS,
+    ATTENTION,
+    COMPILE,
+    LIGER,
+    QUANTIZED_ADAM,
+    SYNC_EACH_BATCH,
+    TILED_MLP,
+    WEIGHTS_DTYPE,
+)
 from advisor.frameworks.protocols import FixedMemory, JobChange
 from advisor.frameworks.torch.adapter import TorchStack
 from advisor.frameworks.torch.adapter import as_torch as _own
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
-from advisor.frameworks.torch.static import fsdp_memory
+from advisor.frameworks.torch.static import eager_memory
 from advisor.job.job import Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -34,6 +44,7 @@ from advisor.models.options import TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Checkpoint, Setting
 
+_UPCAST_NOTE = "Accelerate makes fp32 of the weights under FSDP2 (fsdp2_prepare_model)"
 _FSDP_NOTE = "Trainer warns of a redundant all-gather with FSDP; under FSDP2 there is none"
 
 
@@ -41,7 +52,16 @@ class HuggingFace(TorchStack):
     """One decoder layer is one checkpoint: reentrant by default in 4.x, not in 5.x."""
 
     framework = Framework.HUGGINGFACE
-    own_options = (SYNC_EACH_BATCH,)
+    own_options = (
+        SYNC_EACH_BATCH,
+        WEIGHTS_DTYPE,
+        ADAM_KERNELS,
+        QUANTIZED_ADAM,
+        COMPILE,
+        ATTENTION,
+        LIGER,
+        TILED_MLP,
+    )
     versions = ("4", "5")
     newest_with_experts = "5"
     label = "transformers"
@@ -98,17 +118,25 @@ class HuggingFace(TorchStack):
             yield Problem("gradient_checkpointing_kwargs.offload", reason, fix, source)
 
     def notes(self, setting: Setting, job: Job) -> tuple[str, ...]:
-        """What the Trainer warns of."""
-        nothing = _own(setting).granularity is Granularity.NONE or job.num_gpus == 1
-        return () if nothing else (_FSDP_NOTE,)
+        """What the Trainer warns of, and Accelerate does."""
+        return tuple(_notes(_own(setting), job))
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """Embedding and head are in the root's group; gradients of a batch's microbatches are
-        reduced with the last one (Accelerator.no_sync), or each time under sync_each_batch."""
-        syncs = job.config.sync_each_batch
-        return fsdp_memory(job, shape, chunks, root_holds_ends=True, syncs_every_microbatch=syncs)
+        """Accelerate 1.15 makes groups of embedding and head, as it is read for transformers 5;
+        before, they were the root's. Gradients of a batch's microbatches are reduced with the last
+        one (Accelerator.no_sync), or each time under sync_each_batch. Weights are loaded as their
+        checkpoint has them, before 5 in fp32 (from_pretrained's dtype)."""
+        return eager_memory(
+            job,
+            shape,
+            chunks,
+            root_holds_ends=job.config.framework_version == "4",
+            syncs_every_microbatch=job.config.sync_each_batch,
+            upcasts=True,
+            alone=DType.FP32 if job.config.framework_version == "4" else DType.BF16,
+        )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of TrainingArguments."""
@@ -130,3 +158,12 @@ class HuggingFace(TorchStack):
                 "full or full+offload, or --format flags",
             )
         return accelerate_file(own, job)
+
+
+def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
+    if job.num_gpus == 1:
+        return
+    if setting.granularity is not Granularity.NONE:
+        yield _FSDP_NOTE
+    if job.config.weights_dtype is DType.BF16:
+        yield _UPCAST_NOTE

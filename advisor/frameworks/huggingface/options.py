@@ -7,7 +7,9 @@ commands/config/config_args.py and commands/launch.py.
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
+from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 
 FSDP: Final = "fsdp_config"
@@ -15,10 +17,22 @@ DEEPSPEED: Final = "deepspeed_config"
 CHECKPOINTING: Final = ("activation_checkpointing", "gradient_checkpointing")
 SECTIONS: Final = tuple(f"{name}_kwargs" for name in CHECKPOINTING)
 MICRO_BATCH: Final = "per_device_train_batch_size"
+OPTIM: Final = "optim"
 STEPS: Final = "gradient_accumulation_steps"
 RESHARD: Final = f"{FSDP}.fsdp_reshard_after_forward"
 INSIDE: Final = f"{FSDP}.fsdp_activation_checkpointing"
 INSIDE_OFFLOAD: Final = f"{INSIDE}_offload"
+_DTYPES: Final = {str(dtype): str(dtype) for dtype in (DType.BF16, DType.FP32)}
+_OPTIMIZERS: Final = {
+    "adamw_torch": "adam",
+    "adamw_torch_fused": "adam",
+    "adamw_8bit": "adamw_8bit",
+    "adamw_bnb_8bit": "adamw_8bit",
+    "adamw_torch_8bit": "adamw_torch_8bit",
+    "adamw_torch_4bit": "adamw_torch_4bit",
+}
+KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
+_ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
 _RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
 
 
@@ -39,6 +53,12 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     option("model_max_length", None, "job.seq_length", kind=int),
     option("bf16", False, "job.precision", means={True: "bf16"}),
     option("fp16", False, "job.precision", means={True: "fp16"}),
+    option("dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
+    option("torch_dtype", None, "job.weights_dtype", kind=str, means=_DTYPES),
+    option(OPTIM, "adamw_torch_fused", "job.optimizer", means=_OPTIMIZERS),
+    option("torch_compile", False, "job.torch_compile"),
+    option("use_liger_kernel", False, "job.use_liger_kernel"),
+    option("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
     option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
     *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),

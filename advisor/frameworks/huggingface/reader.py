@@ -12,7 +12,9 @@ from advisor.frameworks.huggingface.options import (
     FSDP,
     INSIDE,
     INSIDE_OFFLOAD,
+    KERNELS,
     MICRO_BATCH,
+    OPTIM,
     OPTIONS,
     SECTIONS,
     STEPS,
@@ -85,12 +87,16 @@ class HuggingFaceReader(KeyedReader):
         return keys.number("num_processes")
 
     def values(self, keys: Keys) -> dict[str, ReadValue]:
-        """The sharding is a word of `fsdp`, the global batch a product."""
+        """The sharding is a word of `fsdp`, Adam's kernels one of `optim`, the global batch a
+        product."""
         found = super().values(keys)
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None:
             found["layout.data_parallel_sharding"] = keys.means("fsdp", sharding)
+        kernels = KERNELS.get(str(keys.get(OPTIM)))
+        if kernels is not None:
+            found["job.optimizer_implementation"] = keys.means(OPTIM, kernels)
         micro, steps, num_gpus = map(keys.number, (MICRO_BATCH, STEPS, "num_processes"))
         if micro and num_gpus:
             batch = micro * (steps or 1) * num_gpus

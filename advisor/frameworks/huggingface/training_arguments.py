@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import Job
+from advisor.job.job import Job, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
 _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
@@ -38,6 +38,14 @@ def job_arguments(job: Job) -> Iterator[str]:
     yield from ("--bf16", "True")
     yield from ("--per_device_train_batch_size", str(config.micro_batch_size))
     yield from ("--gradient_accumulation_steps", str(job.num_microbatches))
+    if config.optimizer.is_quantized:
+        yield from ("--optim", str(config.optimizer))
+    elif config.optimizer_implementation is OptimizerImplementation.FOREACH:
+        yield from ("--optim", "adamw_torch")
+    if config.use_liger_kernel:
+        yield from ("--use_liger_kernel", "True")
+    if config.torch_compile:
+        yield from ("--torch_compile", "True")
     if config.sync_each_batch:
         accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         yield from ("--accelerator_config", json.dumps(accumulation))

@@ -9,6 +9,16 @@ from advisor.answer.answer import Rejection
 from advisor.base.errors import UserError
 from advisor.frameworks.defaults import AdapterDefaults
 from advisor.frameworks.names import Framework
+from advisor.frameworks.own_options import (
+    ADAM_KERNELS,
+    ATTENTION,
+    COMPILE,
+    LIGER,
+    QUANTIZED_ADAM,
+    STEP_IN_BACKWARD,
+    TILED_MLP,
+    WEIGHTS_DTYPE,
+)
 from advisor.frameworks.protocols import FixedMemory, RulesOverview
 from advisor.frameworks.torch.budget import kernels_note
 from advisor.frameworks.torch.key_options import KeyOption, keys_by_field
@@ -37,7 +47,7 @@ from advisor.frameworks.torch.setting import (
     with_options,
 )
 from advisor.frameworks.torch.snippet import snippet
-from advisor.frameworks.torch.static import fsdp_memory
+from advisor.frameworks.torch.static import eager_memory
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
@@ -206,8 +216,8 @@ class TorchStack(AdapterDefaults):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """FSDP2 with embedding and head in the root's group."""
-        return fsdp_memory(job, shape, chunks, root_holds_ends=True)
+        """FSDP2 with embedding and head in the root's group; one device in 16 bits."""
+        return eager_memory(job, shape, chunks, root_holds_ends=True)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """The setting as the framework reads it."""
@@ -234,6 +244,16 @@ class Fsdp2(TorchStack):
     framework = Framework.FSDP2
     versions = ("2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13")
     label = "PyTorch FSDP2"
+    own_options = (
+        WEIGHTS_DTYPE,
+        ADAM_KERNELS,
+        QUANTIZED_ADAM,
+        STEP_IN_BACKWARD,
+        COMPILE,
+        ATTENTION,
+        LIGER,
+        TILED_MLP,
+    )
     granularities = (
         Granularity.NONE,
         Granularity.FULL,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.layers.weights import embedding_weights, output_weights
 from advisor.memory.static import (
@@ -35,6 +36,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     of their own.
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
+    weights_dtype: type of the shards and of their gradients, which go at once where
+    `steps_in_backward`.
     """
 
     ranks: int
@@ -44,6 +47,8 @@ class Sharding(Struct, frozen=True, kw_only=True):
     reduce_dtype: DType = DType.FP32
     accumulates: bool = False
     accumulates_whole: bool = False
+    weights_dtype: DType = DType.FP32
+    steps_in_backward: bool = False
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -54,17 +59,22 @@ class Sharding(Struct, frozen=True, kw_only=True):
         return elements * self.reduce_dtype.itemsize
 
     def shard(self, elements: int, experts: int = 0) -> int:
-        """Bytes of a group's fp32 parameters, or of their gradients, on one rank; `experts` of
+        """Bytes of a group's parameters, or of their gradients, on one rank; `experts` of
         `elements` are routed experts'."""
+        return self.elements(elements, experts) * self.weights_dtype.itemsize
+
+    def elements(self, elements: int, experts: int = 0) -> int:
+        """Elements of a group that one rank holds."""
         own = experts if self.expert_ranks else 0
         shards = -(-(elements - own) // self.ranks)
-        if own:
-            shards += -(-own // self.expert_ranks)
-        return shards * DType.FP32.itemsize
+        return shards + (-(-own // self.expert_ranks) if own else 0)
 
 
-def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMemory:
-    """fp32 shards of the parameters and of Adam's moments; gathered 16-bit parameters that stay.
+def fsdp_static(
+    elements: int, sharding: Sharding, experts: int = 0, moments: int | None = None
+) -> StaticMemory:
+    """Shards of the parameters and of Adam's `moments` (None: in their type); gathered 16-bit
+    parameters that stay.
 
     Gradients are counted where they outlive a microbatch; else they come with the backward.
     """
@@ -76,7 +86,7 @@ def fsdp_static(elements: int, sharding: Sharding, experts: int = 0) -> StaticMe
     return StaticMemory(
         weights=shard + stays,
         gradients=gradients,
-        optimizer=_ADAM_MOMENTS * shard,
+        optimizer=_ADAM_MOMENTS * shard if moments is None else moments,
     )
 
 
@@ -130,20 +140,22 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     and the reduce-scatter's input of the group that went back before.
     """
     layers = _Layers.of(shape)
-    layer = layers.largest
     embedding = num_elements(embedding_weights(shape))
     tied = shape.model.share_embeddings_and_output_weights
     head = num_elements(output_weights(shape, holds_embedding=tied))
-    if sharding.root_holds_ends or tied:
-        found = _root_holds_ends(layer, embedding, head, sharding)
-    else:
-        found = _groups_of_their_own(layer, embedding, head, sharding)
+    together = sharding.root_holds_ends or tied
+    groups = _one_group_of_ends if together else _groups_of_their_own
+    inside = family_of(shape.model).loss_inside
+    found = groups(layers, embedding, head, sharding, loss_inside=inside)
+    if tied:
+        found = replace(found, embedding=_tied(found.embedding, embedding, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
     elements = layers.all + embedding + head
+    ends = (0, 0) if together else (embedding, head)
     return replace(
-        _with_left(found, layers, embedding, head, sharding),
-        step=0 if sharding.accumulates else sharding.shard(elements, layers.experts),
+        _with_left(found, layers, *ends, sharding),
+        step=_appearing(sharding, elements, layers.experts),
     )
 
 
@@ -164,6 +176,7 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
             beside,
             entry=beside.entry + given * DType.BF16.itemsize,
             backward=beside.backward - above,
+            exit=0,
         )
 
     return replace(
@@ -174,74 +187,127 @@ def _with_groups_of_experts(found: WorkingSet, layers: _Layers, sharding: Shardi
     )
 
 
-def _layer(sharding: Sharding, layer: int, below: int, above: int) -> ShardingOverhead:
+def _layer(
+    sharding: Sharding, layer: int, *, before: int, below: int, above: int
+) -> ShardingOverhead:
     """A layer beside the all-gather of `below` elements and the reduce-scatter of `above`.
 
-    When it enters its forward, the last group's all-gather output is there as well.
+    When it enters its forward, the all-gather's output of the `before` elements of the group
+    before it is there as well.
     """
-    gathered, reduced = sharding.gathered(layer), sharding.reduced(above)
-    if not sharding.reshards:
-        return ShardingOverhead(entry=2 * gathered, forward=gathered, backward=reduced)
+    gathered = sharding.gathered(layer)
+    own, ahead = (gathered, sharding.gathered(below)) if sharding.reshards else (0, 0)
     return ShardingOverhead(
-        entry=3 * gathered,
-        forward=2 * gathered,
-        backward=gathered + sharding.gathered(below) + reduced,
+        entry=sharding.gathered(before) + gathered + own,
+        forward=gathered + own,
+        backward=own + ahead + sharding.reduced(above),
+        exit=ahead + _reduction(sharding, layer),
     )
+
+
+def _reduction(sharding: Sharding, elements: int, last: int = 0) -> int:
+    """Bytes while the gradients of a group are reduced, which its parameters have made room for.
+
+    The reduce-scatter's input is beside them all; its output, and the shards that it becomes,
+    beside the gradient of its `last` parameter, which a variable holds (foreach_reduce).
+    """
+    reduced, shards = sharding.reduced(elements), sharding.shard(elements)
+    same = sharding.reduce_dtype is sharding.weights_dtype
+    cast = 0 if same else -(-reduced // sharding.ranks)
+    most = max(sharding.gathered(elements), sharding.gathered(last) + cast + shards)
+    return most + reduced - (0 if sharding.reshards else sharding.gathered(elements))
 
 
 def _more(beside: ShardingOverhead, forward: int, backward: int) -> ShardingOverhead:
-    return replace(
-        beside,
+    return ShardingOverhead(
         entry=beside.entry + forward,
         forward=beside.forward + forward,
         backward=beside.backward + backward,
+        exit=beside.exit + backward,
     )
 
 
-def _groups_of_their_own(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
-    """torchtitan: tok_embeddings is a group, norm and output are one that is not freed between the
-    passes (apply_fsdp)."""
-    gathers = 1 if sharding.reshards else 0
-    first, last = sharding.gathered(embedding), sharding.gathered(head) * gathers
+def _groups_of_their_own(
+    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+) -> WorkingSet:
+    """Embedding is a group, norm and output are one that is not freed between the passes
+    (torchtitan's apply_fsdp, Accelerate's fsdp2_prepare_model). The last all-gather's output goes
+    when the root's forward returns.
+
+    Parameters that stay gathered are counted throughout (fsdp_static): what is not there yet is
+    taken off.
+    """
+    gathers, layer = sharding.reshards, layers.largest
+    first, last = sharding.gathered(embedding) * gathers, sharding.gathered(head) * gathers
+    absent = sharding.gathered(head) * (not gathers)
+    absent_layers = sharding.gathered(layers.all) * (not gathers)
+    first_layer = _layer(sharding, layer, before=embedding, below=embedding, above=layer)
+    others = max(0, absent_layers - sharding.gathered(layer))
+    ahead = sharding.gathered(layer) * gathers
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=first * (1 + gathers),
-            backward=max(first * gathers + sharding.reduced(layer), sharding.reduced(embedding)),
+            forward=first + sharding.gathered(embedding) - absent - absent_layers,
+            backward=first + sharding.reduced(layer),
+            exit=_reduction(sharding, embedding, last=embedding),
         ),
-        first_layer=_layer(sharding, layer, embedding, layer),
-        layer=_layer(sharding, layer, layer, layer),
-        last_layer=_layer(sharding, layer, layer, head),
+        first_layer=_more(first_layer, -absent - others, 0),
+        layer=_more(_layer(sharding, layer, before=layer, below=layer, above=layer), -absent, 0),
+        last_layer=_more(
+            _layer(sharding, layer, before=layer, below=layer, above=head), -absent, 0
+        ),
         head=ShardingOverhead(
-            forward=last + sharding.gathered(head),
-            backward=last + sharding.gathered(layer) * gathers,
+            entry=sharding.gathered(layer) + sharding.gathered(head) + last,
+            forward=sharding.gathered(head) + last,
+            backward=last + ahead,
+            exit=ahead + _reduction(sharding, head, last=head),
         ),
-        loss=ShardingOverhead(forward=last, backward=last),
+        loss=ShardingOverhead(forward=last + sharding.gathered(head) * loss_inside, backward=last),
     )
 
 
-def _root_holds_ends(layer: int, embedding: int, head: int, sharding: Sharding) -> WorkingSet:
-    """The root's group is gathered from the first forward to the last backward; the gradient of the
-    output layer waits there for the embedding's."""
-    ends = embedding + head
-    gathers = 1 if sharding.reshards else 0
-    root = sharding.gathered(ends) * gathers
-    waiting = root + sharding.gathered(head)
+def _one_group_of_ends(
+    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+) -> WorkingSet:
+    """One group is gathered from the first forward to the last backward; the gradient of the output
+    layer waits there for the embedding's. Where it is the root's, the backward of a loss inside the
+    root begins with the all-gather of the last layer.
+
+    Parameters that stay gathered are counted throughout (fsdp_static): those of layers that are
+    not there yet are taken off.
+    """
+    gathers, layer, ends = sharding.reshards, layers.largest, embedding + head
+    group = sharding.gathered(ends) * gathers
+    waiting = group + sharding.gathered(head)
+    absent = sharding.gathered(layers.all) * (not gathers)
+    others = max(0, absent - sharding.gathered(layer))
+    ahead = sharding.gathered(layer) * gathers
+    prefetched = ahead * (loss_inside and sharding.root_holds_ends)
+    first_layer = _layer(sharding, layer, before=ends, below=0, above=layer)
     return WorkingSet(
         embedding=ShardingOverhead(
-            forward=root + sharding.gathered(ends),
-            backward=max(
-                waiting + sharding.reduced(layer), sharding.gathered(head) + sharding.reduced(ends)
-            ),
+            forward=group + sharding.gathered(ends) - absent,
+            backward=waiting + sharding.reduced(layer),
+            exit=_reduction(sharding, ends, last=head),
         ),
-        first_layer=_more(_layer(sharding, layer, 0, layer), root, waiting),
-        layer=_more(_layer(sharding, layer, layer, layer), root, waiting),
-        last_layer=_more(_layer(sharding, layer, layer, 0), root, waiting),
-        head=ShardingOverhead(
-            forward=root + sharding.gathered(layer),
-            backward=root + sharding.gathered(layer) * gathers,
+        first_layer=_more(first_layer, group - others, waiting),
+        layer=_more(
+            _layer(sharding, layer, before=layer, below=layer, above=layer), group, waiting
         ),
-        loss=ShardingOverhead(forward=root, backward=root),
+        last_layer=_more(
+            _layer(sharding, layer, before=layer, below=layer, above=0), group, waiting
+        ),
+        head=ShardingOverhead(forward=group + sharding.gathered(layer), backward=group + ahead),
+        loss=ShardingOverhead(
+            forward=group + sharding.gathered(layer) * loss_inside, backward=group + prefetched
+        ),
     )
+
+
+def _tied(beside: ShardingOverhead, embedding: int, sharding: Sharding) -> ShardingOverhead:
+    """The embedding where the output layer's gradient of the same weight waits: the sum of both is
+    a third tensor; what is reduced at last is one of them (counted as waiting: memory.chunk)."""
+    one = sharding.gathered(embedding)
+    return replace(beside, exit=max(beside.exit - one, beside.backward + 2 * one))
 
 
 def _with_left(
@@ -259,5 +325,13 @@ def _with_left(
 
 
 def _left(elements: int, sharding: Sharding, experts: int = 0) -> int:
-    shards = 0 if sharding.accumulates else sharding.shard(elements, experts)
-    return shards - (0 if sharding.reshards else sharding.gathered(elements))
+    return _appearing(sharding, elements, experts) - (
+        0 if sharding.reshards else sharding.gathered(elements)
+    )
+
+
+def _appearing(sharding: Sharding, elements: int, experts: int) -> int:
+    """Gradient shards that come with the backward and stay to the step."""
+    if sharding.accumulates or sharding.steps_in_backward:
+        return 0
+    return sharding.shard(elements, experts)

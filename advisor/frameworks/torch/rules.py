@@ -13,10 +13,10 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.models.options import CrossEntropyFusion, SoftmaxType, TransformerImpl
+from advisor.models.options import Activation, CrossEntropyFusion, SoftmaxType, TransformerImpl
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import variants
 
@@ -94,6 +94,7 @@ def configured(
             )
         impl = model.transformer_impl
     _check_plain(model, impl)
+    _check_kernels(model, config, impl)
     if model.num_moe_experts is not None:
         model = eager_experts(model, impl, given)
     multiple = 1
@@ -127,6 +128,26 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
             "has no model in plain torch layers",
             "use --framework huggingface, or model.transformer_impl=transformers",
         )
+
+
+def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -> None:
+    """Kernels for transformers' layers alone; Liger's and the tiled MLP are gated ones here."""
+    for field in ("use_liger_kernel", "tiled_mlp"):
+        if not getattr(config, field):
+            continue
+        if impl is not TransformerImpl.TRANSFORMERS:
+            raise UserError(
+                f"job.{field}",
+                True,
+                "replaces parts of transformers' layers",
+                "model.transformer_impl=transformers, or --framework huggingface",
+            )
+        if model.activation is not Activation.SWIGLU or not model.norm_placement.before:
+            raise UserError(
+                f"job.{field}", True, f"is modelled for Llama, Mistral and Qwen, not {model.name}"
+            )
+        if model.num_moe_experts is not None:
+            raise UserError(f"job.{field}", True, "is not modelled for layers with experts")
 
 
 def data_parallel_layout(
@@ -223,6 +244,9 @@ def block_shape(job: Job) -> RankShape:
         micro_batch_size=config.micro_batch_size,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
+        use_liger_kernel=config.use_liger_kernel,
+        tiled_mlp=config.tiled_mlp,
+        eager_attention=config.attn_implementation is AttnImplementation.EAGER,
     )
 
 

@@ -1,15 +1,20 @@
-"""Weights, gradients, optimizer states and buffers of a rank under FSDP2."""
+"""Weights, gradients, optimizer states and buffers of a rank of eager torch."""
 
 from typing import Final
 
+from msgspec.structs import replace
+
+from advisor.base.dtypes import DType
 from advisor.frameworks.protocols import FixedMemory, StaticLabels
+from advisor.frameworks.torch.adam import adam_memory, adam_words
+from advisor.frameworks.torch.one_device import lone_memory
 from advisor.frameworks.torch.parameter_groups import (
     Sharding,
     fsdp_static,
     fsdp_working_set,
     stream_pools,
 )
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -18,27 +23,27 @@ from advisor.memory.static import stage_elements, stage_expert_elements
 from advisor.models.options import PositionEmbedding, TransformerImpl
 
 _COMPLEX64_BYTES: Final = 8
-_WORDS: Final = StaticLabels(
-    weights=(
-        "fp32 shards of the parameters, and 16-bit ones that stay gathered",
-        "torch distributed/fsdp",
-    ),
-    gradients=("gradients of earlier microbatches", "torch distributed/fsdp"),
-    optimizer=("Adam moments", "8 bytes a parameter over the ranks (fused Adam: no temporaries)"),
-)
 
 
-def fsdp_memory(
+def eager_memory(
     job: Job,
     shape: RankShape,
     chunks: tuple[ModelChunk, ...],
     *,
     root_holds_ends: bool,
     syncs_every_microbatch: bool = True,
+    alone: DType = DType.BF16,
+    upcasts: bool = False,
 ) -> FixedMemory:
-    """Memory beside the activations. Between microbatches gradients are shards, or whole where
+    """Memory beside the activations, under FSDP2 or on one device, where weights are loaded in
+    `alone` unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
+    `upcasts` them. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone."""
-    layout = job.layout
+    layout, config = job.layout, job.config
+    buffers = torch_buffers(job, shape)
+    if job.num_gpus == 1:
+        return lone_memory(job, shape, chunks, config.weights_dtype or alone, buffers)
+    dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
     sharding = Sharding(
         ranks=layout.data_parallel_size,
@@ -48,12 +53,25 @@ def fsdp_memory(
         reduce_dtype=job.config.main_grads_dtype,
         accumulates=job.num_microbatches > 1,
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
+        weights_dtype=dtype,
+        steps_in_backward=config.optimizer_in_backward,
     )
     experts = stage_expert_elements(shape, chunks)
+    elements = stage_elements(shape, chunks)
+    adam = adam_memory(
+        shape,
+        chunks,
+        config,
+        dtype,
+        ranks=sharding.ranks,
+        elements=sharding.elements(elements, experts),
+    )
+    working_set = fsdp_working_set(shape, sharding)
+    step = 0 if config.optimizer_in_backward else working_set.step + adam.step
     return FixedMemory(
-        static=fsdp_static(stage_elements(shape, chunks), sharding, experts),
-        words=_WORDS,
-        buffers=torch_buffers(job, shape),
+        static=fsdp_static(elements, sharding, experts, adam.states),
+        words=_words(config, dtype),
+        buffers=buffers,
         pools=(
             NamedBytes(
                 "communication streams' caches",
@@ -61,7 +79,16 @@ def fsdp_memory(
                 "torch _fsdp_param_group.py FSDPCommContext, CUDACachingAllocator",
             ),
         ),
-        working_set=fsdp_working_set(shape, sharding),
+        working_set=replace(working_set, step=step),
+    )
+
+
+def _words(config: JobConfig, dtype: DType) -> StaticLabels:
+    source = "torch distributed/fsdp"
+    return StaticLabels(
+        weights=(f"{dtype} shards of the parameters, and 16-bit ones that stay gathered", source),
+        gradients=("gradients of earlier microbatches", source),
+        optimizer=adam_words(config),
     )
 
 

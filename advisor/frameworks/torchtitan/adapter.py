@@ -10,14 +10,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from advisor.base.dtypes import DType
 from advisor.frameworks.names import Framework
+from advisor.frameworks.own_options import ADAM_KERNELS, COMPILE, STEP_IN_BACKWARD
 from advisor.frameworks.protocols import FixedMemory
 from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.partitioner.layer_graph import AttentionKernel
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.frameworks.torch.static import fsdp_memory
+from advisor.frameworks.torch.static import eager_memory
 from advisor.frameworks.torchtitan.flags import job_flags, mode_flags, python_module, toml
 from advisor.frameworks.torchtitan.options import OPTIONS
 from advisor.frameworks.torchtitan.sharding import layout_problems, titan_layout, titan_layouts
@@ -45,6 +47,7 @@ class TorchTitan(TorchStack):
     newest_with_experts = "0.2"
     label = "torchtitan"
     key_options = OPTIONS
+    own_options = (ADAM_KERNELS, STEP_IN_BACKWARD, COMPILE)
     granularities = (
         Granularity.NONE,
         Granularity.FULL,
@@ -129,8 +132,9 @@ class TorchTitan(TorchStack):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """Embedding and head are groups of their own; the head's stays between the passes."""
-        return fsdp_memory(job, shape, chunks, root_holds_ends=False)
+        """Embedding and head are groups of their own; the head's stays between the passes. On one
+        GPU weights are fp32 (maybe_enable_amp)."""
+        return eager_memory(job, shape, chunks, root_holds_ends=False, alone=DType.FP32)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""

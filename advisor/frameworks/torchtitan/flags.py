@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import Job
+from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
 Sections = dict[str, dict[str, str | int | float | bool]]
@@ -111,4 +111,15 @@ def _job(job: Job) -> Sections:
             "seq_len": config.seq_length,
         },
         "parallelism": degrees,
+        **_optimizer(config),
+        **({"compile": {"enable": True}} if config.torch_compile else {}),
     }
+
+
+def _optimizer(config: JobConfig) -> Sections:
+    values: dict[str, str | int | float | bool] = {}
+    if config.optimizer_implementation is not OptimizerImplementation.FUSED:
+        values["implementation"] = str(config.optimizer_implementation)
+    if config.optimizer_in_backward:
+        values["early_step_in_backward"] = True
+    return {"optimizer": values} if values else {}

@@ -50,5 +50,8 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     *unpriced(AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}),
     option(f"{AC}.memory_budget", 0.5, "recompute"),
     *harmless(AC, {"debugging": _DEBUGGING}),
-    *checked("compile", {"a memory budget needs it": "enable components"}),
+    option("compile.enable", False, "job.torch_compile"),
+    *checked("compile", {"a memory budget needs it": "components"}),
+    option("optimizer.implementation", "fused", "job.optimizer_implementation"),
+    option("optimizer.early_step_in_backward", False, "job.optimizer_in_backward"),
 )

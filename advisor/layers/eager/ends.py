@@ -21,6 +21,7 @@ from advisor.layers.operators import Module, Operator, Tensor, cached_operators
 from advisor.layers.shape import RankShape
 from advisor.layers.softcap import soft_cap
 from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
+from advisor.layers.transformers.liger import liger_loss, liger_norm
 from advisor.layers.transformers.norms import norm as transformers_norm
 from advisor.layers.weights import embedding_weights, output_weight
 from advisor.models.options import PositionEmbedding, TransformerImpl
@@ -44,7 +45,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
-    lookup = with_weight_gradients(replace(lookup, weights=embedding_weights(shape)))
+    lookup = with_weight_gradients(shape, replace(lookup, weights=embedding_weights(shape)))
     if shape.tp > 1:
         return _lookup_of_part(shape, lookup, whole, output)
     if model.apply_embedding_scaling:
@@ -68,6 +69,8 @@ def _lookup_of_part(
 def head_groups(shape: RankShape) -> tuple[tuple[str, tuple[Operator, ...]], ...]:
     """Final norm and output layer, and the loss, which is computed outside the model."""
     rows = output_weight(shape).shape[0]
+    if shape.use_liger_kernel:
+        return (("head", _fused_head(shape, rows)),)
     return ("head", _output_head(shape, rows)), ("loss", _cross_entropy(shape, rows))
 
 
@@ -88,6 +91,14 @@ def _output_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     *steps, last = soft_cap(raw, Module.OUTPUT_LAYER, held=False)
     linear_out = linear(shape, "output", Module.OUTPUT_LAYER, normed, raw, bias=False)
     return final, linear_out, *steps, replace(last, outputs=(logits,))
+
+
+@cached_operators
+def _fused_head(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
+    """Final norm, and Liger's output layer with the loss."""
+    source, normed = hidden(shape, "decoder_output"), hidden(shape, "final_norm_out")
+    final = liger_norm(shape, "final_norm", Module.FINAL_LAYERNORM, source, normed)
+    return final, liger_loss(shape, normed, output_weight(shape))
 
 
 @cached_operators

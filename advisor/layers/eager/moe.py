@@ -14,6 +14,7 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
     """Logits [tokens, num_moe_experts] in the type of the activations; whole on every TP rank."""
     tokens, experts = shape.tokens, shape.model.num_moe_experts or 1
     return with_weight_gradients(
+        shape,
         Operator(
             name="router.gate",
             module=Module.ROUTER,
@@ -23,7 +24,7 @@ def gate(shape: RankShape, source: Tensor) -> Operator:
             saved=(source,),
             weights=(Weight("router.gate.weight", (experts, shape.model.hidden_size)),),
             gemm=Gemm(tokens, experts, shape.model.hidden_size),
-        )
+        ),
     )
 
 
@@ -112,7 +113,7 @@ def grouped_linear(
         weights=(weight,),
         gemm=Gemm(rows, width, depth, groups=experts),
     )
-    return with_weight_gradients(operator)
+    return with_weight_gradients(shape, operator)
 
 
 def gated(shape: RankShape, gate: Tensor, up: Tensor) -> tuple[Operator, Operator]:

@@ -68,14 +68,24 @@ def linear(
         gemm=Gemm(shape.tokens, width, depth),
         forward_holds=holds,
     )
-    return with_weight_gradients(operator)
+    return with_weight_gradients(shape, operator)
 
 
-def with_weight_gradients(operator: Operator) -> Operator:
-    """`operator` whose weights get gradients of their own, in the type of its output."""
-    itemsize = operator.outputs[0].dtype.itemsize
-    gradients = sum(weight.num_elements for weight in operator.weights) * itemsize
-    return replace(operator, weight_gradient_bytes=gradients)
+def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
+    """`operator` whose weights get gradients of their own, in the type of its output; on one device
+    they are the parameters' own, or are added to them one by one."""
+    elements = sum(weight.num_elements for weight in operator.weights)
+    made = operator.outputs[0].dtype
+    own = shape.weight_grads_dtype or made
+    cast = elements * made.itemsize if own is not made else 0
+    if shape.adds_weight_grads:
+        most = cast + elements * own.itemsize
+        return replace(operator, backward_workspace=operator.backward_workspace + most)
+    return replace(
+        operator,
+        weight_gradient_bytes=elements * own.itemsize,
+        backward_workspace=operator.backward_workspace + cast,
+    )
 
 
 def pointwise(
@@ -150,7 +160,8 @@ def fused_norm(
     operator = pointwise(name, module, (source,), output, saved=(source, *kept))
     weights = norm_weights(shape, name, width)
     again = 2 * source.num_bytes
-    return with_weight_gradients(replace(operator, weights=weights, extra_backward_bytes=again))
+    operator = replace(operator, weights=weights, extra_backward_bytes=again)
+    return with_weight_gradients(shape, operator)
 
 
 def attention(shape: RankShape, query: Tensor, key: Tensor, value: Tensor) -> Operator:

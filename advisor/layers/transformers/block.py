@@ -26,8 +26,10 @@ from advisor.layers.operators import (
 )
 from advisor.layers.shape import RankShape
 from advisor.layers.transformers.core_attention import core_attention
+from advisor.layers.transformers.liger import liger_rotary, liger_swiglu
 from advisor.layers.transformers.moe import sparse_moe_block
 from advisor.layers.transformers.norms import norm
+from advisor.layers.transformers.tiled_mlp import tiled_mlp
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
 from advisor.models.options import Activation, PositionEmbedding
 
@@ -129,8 +131,12 @@ def _query_key_value(
         projected.append(out)
     query, key, value = projected
     if model.position_embedding_type is PositionEmbedding.ROPE:
-        operators.append(rotate_half(query, key))
-        query, key = operators[-1].outputs
+        if shape.use_liger_kernel:
+            operators += liger_rotary(query, key)
+            query, key = (operator.outputs[0] for operator in operators[-2:])
+        else:
+            operators.append(rotate_half(query, key))
+            query, key = operators[-1].outputs
     return query, key, value, tuple(operators)
 
 
@@ -154,14 +160,27 @@ def _mlp(
 ) -> tuple[Operator, ...]:
     """down_proj(act(gate_proj x) * up_proj x), or GPT-2's c_fc, act, c_proj; residual."""
     model = shape.model
+    if shape.tiled_mlp:
+        *tiled, out = tiled_mlp(shape, source)
+        output = hidden(shape, "layer_output")
+        add = residual("mlp_residual", Module.MLP_BDA, out.outputs[0], skip, output, holds=held)
+        return (*tiled, out, add)
     bias, width = model.add_bias_linear, model.ffn_hidden_size
     gated = model.activation.gated
     first = activation(shape, "gate_proj_out" if gated else "c_fc_out", width)
     name = first.name.removesuffix("_out")
     operators = [linear(shape, name, Module.LINEAR_FC1, source, first, bias=bias)]
     activated = activation(shape, "act_fn_out", width)
-    operators += _activation(model.activation, first, activated)
-    if gated:
+    if shape.use_liger_kernel:
+        up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
+        operators += [
+            linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),
+            liger_swiglu(first, up, product),
+        ]
+        activated = product
+    else:
+        operators += _activation(model.activation, first, activated)
+    if gated and not shape.use_liger_kernel:
         up, product = activation(shape, "up_proj_out", width), activation(shape, "product", width)
         operators += [
             linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias),

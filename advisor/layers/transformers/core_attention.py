@@ -20,7 +20,7 @@ def core_attention(
 ) -> tuple[Operator, ...]:
     """Flash attention where no mask is needed; SDPA with a mask where a window is; and where scores
     are capped, which SDPA cannot, eager attention."""
-    if shape.model.attn_logit_softcapping is not None:
+    if shape.eager_attention or shape.model.attn_logit_softcapping is not None:
         return _eager_attention(shape, query, key, value)
     if kind.mixer is Mixer.SLIDING_WINDOW and _is_masked(shape):
         return _masked_attention(shape, query, key, value)
@@ -38,7 +38,7 @@ def mask_bytes(shape: RankShape) -> int:
     for SDPA, of all sequences together; eager attention has 16-bit ones [micro_batch_size, 1, seq,
     seq], for layers with a window and for those without."""
     model, pairs = shape.model, shape.seq_length**2
-    if model.attn_logit_softcapping is not None:
+    if shape.eager_attention or model.attn_logit_softcapping is not None:
         kinds = 1 if model.window_size is None else 2
         return kinds * shape.micro_batch_size * pairs * shape.dtype.itemsize
     return pairs if _is_masked(shape) else 0
@@ -80,7 +80,9 @@ def _eager_attention(
         for name in ("raw_scores", "scores", "masked", "probs")
     )
     softmax = in_fp32(probs, "attention_softmax")
-    capped = soft_cap(scores, _CORE, held=False)
+    is_capped = shape.model.attn_logit_softcapping is not None
+    capped = soft_cap(scores, _CORE, held=False) if is_capped else ()
+    (read,) = capped[-1].outputs if capped else (scores,)
     width = shape.local_heads * shape.model.kv_channels
     context, output = (activation(shape, name, width) for name in ("context", "core_attention_out"))
     flops = 2 * shape.tokens * shape.seq_length * width
@@ -89,7 +91,7 @@ def _eager_attention(
         _matmul("attention_scores", (query, key), raw, flops),
         pointwise("attention_scale", _CORE, (raw,), scores),
         *capped,
-        pointwise("attention_mask", _CORE, capped[-1].outputs, masked),
+        pointwise("attention_mask", _CORE, (read,), masked),
         pointwise(
             "attention_softmax",
             _CORE,
@@ -97,6 +99,7 @@ def _eager_attention(
             softmax,
             saved=(softmax,),
             forward_workspace=softmax.num_bytes,
+            backward_workspace=softmax.num_bytes - masked.num_bytes,  # its gradient in fp32
         ),
         replace(pointwise("attention_probs", _CORE, (softmax,), probs), forward_holds=(masked,)),
         _matmul("attention_context", (probs, value), context, flops),

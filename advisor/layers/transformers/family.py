@@ -13,4 +13,6 @@ FAMILY: Final = LayerFamily(
     embedding=embedding_operators,
     head=head_groups,
     mask_bytes=mask_bytes,
+    holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
+    loss_inside=True,  # LlamaForCausalLM.forward
 )

@@ -9,6 +9,7 @@ from advisor.base.dtypes import DType
 from advisor.layers.eager.parts import fused_norm, in_fp32, pointwise, with_weight_gradients
 from advisor.layers.operators import Module, Operator, Tensor, Weight
 from advisor.layers.shape import RankShape
+from advisor.layers.transformers.liger import liger_norm
 from advisor.models.options import Normalization
 
 
@@ -26,6 +27,8 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
     """
     if shape.model.normalization is Normalization.LAYER_NORM:
         return fused_norm(shape, name, module, source, output)
+    if shape.use_liger_kernel:
+        return liger_norm(shape, name, module, source, output)
     copy = in_fp32(source, f"{name}.fp32")
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
     wide = _multiplies_in_fp32(shape)
@@ -39,7 +42,7 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         (source,),
         output,
         saved=tuple(saved),
-        forward_workspace=copy.num_bytes - (0 if wide else output.num_bytes),
+        forward_workspace=copy.num_bytes,
         backward_workspace=_backward_workspace(copy, normalized, inverse, output),
     )
     operator = replace(
@@ -50,7 +53,7 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         forward_kernels=8,
         backward_kernels=20,
     )
-    return with_weight_gradients(operator)
+    return with_weight_gradients(shape, operator)
 
 
 def _multiplies_in_fp32(shape: RankShape) -> bool:

@@ -83,9 +83,13 @@ def _llama(shape: RankShape) -> Block:
         bos_token_id=1,
         eos_token_id=2,
     )
-    config._attn_implementation = "sdpa"
+    config._attn_implementation = "eager" if shape.eager_attention else "sdpa"
     tables = tuple(torch.empty(1, shape.seq_length, model.kv_channels) for _ in range(2))
-    return layer_class(config, 0), (), {"position_embeddings": tables}
+    named: dict[str, Any] = {"position_embeddings": tables}
+    if shape.eager_attention:
+        size = (shape.micro_batch_size, 1, shape.seq_length, shape.seq_length)
+        named["attention_mask"] = torch.empty(size)
+    return layer_class(config, 0), (), named
 
 
 def variant_config(model: ModelSpec) -> Any:

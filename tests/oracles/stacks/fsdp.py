@@ -1,8 +1,11 @@
-"""A whole step of torchtitan's Llama under FSDP2, on fake tensors and a fake process group."""
+"""A whole step of torchtitan's or transformers' Llama under FSDP2, on fake tensors and a fake
+process group."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -23,6 +26,7 @@ from .meter import LiveBytes
 from .titan import import_titan
 
 RANKS = 8
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Step(Struct, frozen=True, dict=True):
@@ -76,6 +80,80 @@ def titan_step(
         return (measure or measured_step)(shape, model)
 
 
+def transformers_step(
+    shape: RankShape,
+    *,
+    checkpointed: bool,
+    by_accelerate: bool,
+    reshards: bool = True,
+    reduce_dtype: torch.dtype = torch.float32,
+    measure: Callable[..., Any] | None = None,
+) -> Any:
+    """The same of transformers' Llama, whose forward computes the loss; its groups are those that
+    Accelerate makes, or its layers and the root."""
+    with fake_ranks() as mesh, FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+        model = llama(shape)
+        if checkpointed:
+            model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "preserve_rng_state": False}
+            )
+        mixed = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype)
+        if by_accelerate:
+            _prepare(model, mesh, mixed, reshards)
+        else:
+            for layer in model.model.layers:
+                fully_shard(layer, mesh=mesh, mp_policy=mixed, reshard_after_forward=reshards)
+            fully_shard(model, mesh=mesh, mp_policy=mixed)
+        return (measure or measured_step)(shape, model, loss=loss_inside)
+
+
+def llama(shape: RankShape, dtype: torch.dtype = torch.float32) -> Any:
+    """The whole model of transformers, its weights in `dtype`."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    spec = shape.model
+    config = LlamaConfig(
+        hidden_size=spec.hidden_size,
+        intermediate_size=spec.ffn_hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        num_key_value_heads=spec.num_query_groups,
+        head_dim=spec.kv_channels,
+        num_hidden_layers=spec.num_layers,
+        vocab_size=spec.vocab_size,
+        tie_word_embeddings=spec.share_embeddings_and_output_weights,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    return LlamaForCausalLM._from_config(config, dtype=dtype).train()
+
+
+def _prepare(model: Any, mesh: Any, mixed: MixedPrecisionPolicy, reshards: bool) -> None:
+    """As Accelerator.prepare does under FSDP2."""
+    from accelerate.utils import FullyShardedDataParallelPlugin
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=reshards,
+        auto_wrap_policy="transformer_based_wrap",
+        transformer_cls_names_to_wrap=["LlamaDecoderLayer"],
+        mixed_precision_policy=mixed,
+        cpu_ram_efficient_loading=False,
+    )
+    accelerator: Any = SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin),
+        torch_device_mesh={("ranks",): mesh},
+        parallelism_config=SimpleNamespace(fsdp_dim_names=("ranks",)),
+        mixed_precision="bf16",
+        is_main_process=False,
+        device=torch.device("cpu"),
+    )
+    fsdp2_prepare_model(accelerator, model)
+
+
 def _titan(shape: RankShape) -> Any:
     model = shape.model
     if model.num_moe_experts is not None:
@@ -93,20 +171,21 @@ def _titan(shape: RankShape) -> Any:
     return import_titan("models.llama3.model.model").Transformer(arguments)
 
 
-def measured_step(shape: RankShape, model: Any) -> Step:
+def measured_step(shape: RankShape, model: Any, loss: Loss | None = None) -> Step:
     """Of the second of two steps."""
     tokens, labels = _batch(shape)
     known = [parameter.to_local() for parameter in model.parameters()]
+    known += model.buffers()
     with LiveBytes((*known, tokens, labels)) as live:
         for _ in range(2):  # FSDP2 sets itself up in the first
             live.reset_peak()
             before = live.now
-            loss = _forward(model, tokens, labels)
+            found = (loss or _forward)(model, tokens, labels)
             forward = live.peak - before
             live.reset_peak()
-            _backward(model, loss)
+            _backward(model, found)
             backward = live.peak - before
-            del loss
+            del found
         return Step(forward, backward)
 
 
@@ -120,16 +199,28 @@ def _forward(model: nn.Module, tokens: torch.Tensor, labels: torch.Tensor) -> to
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1), reduction="sum")
 
 
+def loss_inside(model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """As transformers' models compute it."""
+    # whether sequences are packed, which fake tensors cannot tell
+    with patch("transformers.masking_utils.find_packed_sequence_indices", lambda *_, **__: None):
+        loss: torch.Tensor = model(input_ids=tokens, labels=labels).loss
+    return loss
+
+
 def _backward(model: nn.Module, loss: torch.Tensor) -> None:
+    backward(loss)
+    model.zero_grad()
+
+
+def backward(loss: torch.Tensor) -> None:
     """As loss.backward() does, whose wrapper would leave GpuKernels."""
     one = torch.ones_like(loss)
     torch.autograd.Variable._execution_engine.run_backward(
         (loss,), (one,), False, False, (), True, True
     )
-    model.zero_grad()
 
 
-def tracked_peak(shape: RankShape, model: nn.Module) -> int:
+def tracked_peak(shape: RankShape, model: nn.Module, loss: Loss | None = None) -> int:
     """Peak of two steps by torch's own MemTracker, sharded parameters and buffers included."""
     tokens, labels = _batch(shape)
     tracker = MemTracker()
@@ -137,8 +228,8 @@ def tracked_peak(shape: RankShape, model: nn.Module) -> int:
     with tracker:
         for _ in range(2):
             tracker.reset_mod_stats()
-            loss = _forward(model, tokens, labels)
-            _backward(model, loss)
-            del loss
+            found = (loss or _forward)(model, tokens, labels)
+            _backward(model, found)
+            del found
     (peak,) = tracker.get_tracker_snapshot("peak").values()
     return int(peak["Total"])

@@ -1,0 +1,163 @@
+"""A whole step on one device: transformers' Llama in 16 bits under torch's own Adam."""
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from advisor.base.dtypes import DType  # noqa: E402
+from advisor.frameworks.torch.adam import adam_memory  # noqa: E402
+from advisor.frameworks.torch.one_device import lone_memory  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
+from advisor.hardware.catalogue import load_gpu  # noqa: E402
+from advisor.job.job import Job, JobConfig, OptimizerImplementation  # noqa: E402
+from advisor.job.layout import ParallelLayout  # noqa: E402
+from advisor.job.pipeline_split import ModelChunk  # noqa: E402
+from advisor.layers.shape import RankShape  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.layer_kind import DENSE  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+
+from .stacks.fsdp import backward, llama, loss_inside  # noqa: E402
+from .stacks.kernels import GpuKernels  # noqa: E402
+from .stacks.meter import LiveBytes  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+
+LAYERS = 4
+TOLERANCE = 0.005
+CHUNK = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
+
+
+def _shape(*, tied: bool, vocabulary: int) -> RankShape:
+    model = replace(
+        LLAMA3_8B,
+        num_layers=LAYERS,
+        vocab_size=vocabulary,
+        share_embeddings_and_output_weights=tied,
+        gradient_accumulation_fusion=False,
+    )
+    return shape_of(model, TransformerImpl.TRANSFORMERS, seq=512)
+
+
+def _measured(
+    shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
+) -> tuple[int, int]:
+    """Peaks of the last microbatch's forward and backward above weights and moments."""
+    with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
+        model = llama(shape, torch.bfloat16)
+        if checkpointed:
+            model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "preserve_rng_state": False}
+            )
+        size = shape.micro_batch_size, shape.seq_length
+        tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
+        if steps_in_backward:
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(_forget)
+        with LiveBytes((*model.parameters(), *model.buffers(), tokens, labels)) as live:
+            for _ in range(microbatches):
+                live.reset_peak()
+                loss = loss_inside(model, tokens, labels)
+                forward = live.peak
+                live.reset_peak()
+                backward(loss)
+                del loss
+            return forward, live.peak
+
+
+def _forget(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("vocabulary", [4096, 128256])
+def test_peaks(vocabulary: int, tied: bool, checkpointed: bool, microbatches: int) -> None:
+    _compare(
+        _shape(tied=tied, vocabulary=vocabulary),
+        checkpointed=checkpointed,
+        microbatches=microbatches,
+        steps_in_backward=False,
+    )
+
+
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
+    _compare(
+        _shape(tied=False, vocabulary=4096),
+        checkpointed=checkpointed,
+        microbatches=1,
+        steps_in_backward=True,
+    )
+
+
+def _compare(
+    shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
+) -> None:
+    config = JobConfig(
+        seq_length=shape.seq_length,
+        micro_batch_size=shape.micro_batch_size,
+        global_batch_size=shape.micro_batch_size * microbatches,
+        optimizer_in_backward=steps_in_backward,
+    )
+    job = Job(
+        model=shape.model,
+        layout=ParallelLayout(),
+        config=config,
+        gpu=load_gpu("H100"),
+        num_gpus=1,
+    )
+    fixed = lone_memory(job, shape, (CHUNK,), DType.BF16, ())
+    plan = chunk_plan(
+        FULL if checkpointed else NONE, shape, CHUNK.layers, Semantics(starts_with_first=True)
+    )
+    assert fixed.working_set is not None
+    working_set = replace(fixed.working_set, step=0)
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    held = fixed.static.gradients
+    forward, backward_peak = _measured(
+        shape,
+        checkpointed=checkpointed,
+        microbatches=microbatches,
+        steps_in_backward=steps_in_backward,
+    )
+    assert predicted.forward.num_bytes + held == pytest.approx(forward, rel=TOLERANCE)
+    assert predicted.backward.num_bytes + held == pytest.approx(backward_peak, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("implementation", OptimizerImplementation)
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.FP32])
+def test_adam_of_torch(dtype: DType, implementation: OptimizerImplementation) -> None:
+    """States and what a step takes beside them; its counters have 4 bytes a tensor."""
+    shape = _shape(tied=False, vocabulary=4096)
+    config = JobConfig(
+        seq_length=512,
+        micro_batch_size=2,
+        global_batch_size=2,
+        optimizer_implementation=implementation,
+    )
+    predicted = adam_memory(shape, (CHUNK,), config, dtype)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = llama(shape, getattr(torch, dtype))
+        for parameter in model.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        how = {"fused": {"fused": True}, "foreach": {"foreach": True}}
+        optimizer = torch.optim.AdamW(
+            model.parameters(), **how.get(implementation, {"foreach": False})
+        )
+        gradients = [parameter.grad for parameter in model.parameters()]
+        with LiveBytes((*model.parameters(), *gradients)) as live:
+            optimizer.step()
+            states = live.now
+            live.reset_peak()
+            optimizer.step()
+            step = live.peak - states
+    tensors = len(gradients)
+    assert predicted.states + 4 * tensors == states
+    assert predicted.step == step

@@ -1,0 +1,130 @@
+"""Peak of a step of transformers' Llama under FSDP2 against torch's own code.
+
+Eight fake ranks; groups as Accelerate 1.15 makes them, or the layers and the root, as a script of
+one's own does.
+"""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("tyro")  # comes with torchtitan
+pytest.importorskip("accelerate")
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+
+from advisor.base.dtypes import DType  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import (  # noqa: E402
+    Sharding,
+    fsdp_static,
+    fsdp_working_set,
+)
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
+from advisor.job.pipeline_split import ModelChunk  # noqa: E402
+from advisor.layers.shape import RankShape  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.memory.static import stage_elements  # noqa: E402
+from advisor.models.layer_kind import DENSE  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+
+from .stacks.fsdp import RANKS, Step, tracked_peak, transformers_step  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+
+TOLERANCE = 0.002
+"""A tenth of a percent is a hidden state and the masks of the loss; the bar is 0.5 %."""
+LAYERS = 4
+REDUCED = {DType.BF16: torch.bfloat16, DType.FP32: torch.float32}
+
+
+def _shape(vocabulary: int, *, tied: bool = False, seq: int = 512) -> RankShape:
+    model = replace(
+        LLAMA3_8B,
+        num_layers=LAYERS,
+        vocab_size=vocabulary,
+        share_embeddings_and_output_weights=tied,
+        gradient_accumulation_fusion=False,
+    )
+    return shape_of(model, TransformerImpl.TRANSFORMERS, seq=seq)
+
+
+def _predicted(shape: RankShape, sharding: Sharding, *, checkpointed: bool) -> Step:
+    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
+    elements = stage_elements(shape, (chunk,))
+    stays = fsdp_static(elements, sharding).weights - sharding.shard(elements)
+    setting = FULL if checkpointed else NONE
+    plan = chunk_plan(setting, shape, chunk.layers, Semantics(starts_with_first=True))
+    working_set = fsdp_working_set(shape, sharding)
+    found = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    return Step(found.forward.num_bytes + stays, found.backward.num_bytes + stays)
+
+
+def _compare(
+    shape: RankShape, reduce_dtype: DType, *, checkpointed: bool, by_accelerate: bool, **given: Any
+) -> None:
+    sharding = Sharding(
+        ranks=RANKS, root_holds_ends=not by_accelerate, reduce_dtype=reduce_dtype, **given
+    )
+    predicted = _predicted(shape, sharding, checkpointed=checkpointed)
+    step = transformers_step(
+        shape,
+        checkpointed=checkpointed,
+        by_accelerate=by_accelerate,
+        reduce_dtype=REDUCED[reduce_dtype],
+        **given,
+    )
+    assert predicted.forward == pytest.approx(step.forward, rel=TOLERANCE)
+    assert predicted.backward == pytest.approx(step.backward, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("reshards", [True, False], ids=["reshards", "stays"])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+@pytest.mark.parametrize("by_accelerate", [False, True], ids=["root", "accelerate"])
+@pytest.mark.parametrize(
+    ("vocabulary", "reduce_dtype"), [(32000, DType.BF16), (128256, DType.FP32)]
+)
+def test_peak_of_a_step(
+    vocabulary: int, reduce_dtype: DType, by_accelerate: bool, checkpointed: bool, reshards: bool
+) -> None:
+    """With 32,000 tokens the layers decide, with 128,256 the ends."""
+    _compare(
+        _shape(vocabulary),
+        reduce_dtype,
+        checkpointed=checkpointed,
+        by_accelerate=by_accelerate,
+        reshards=reshards,
+    )
+
+
+@pytest.mark.parametrize("reduce_dtype", [DType.BF16, DType.FP32])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+@pytest.mark.parametrize("vocabulary", [32000, 128256])
+def test_tied_ends_are_one_group(vocabulary: int, checkpointed: bool, reduce_dtype: DType) -> None:
+    """Embedding, norm and output layer; the sum of both gradients is a third tensor."""
+    shape = _shape(vocabulary, tied=True)
+    _compare(shape, reduce_dtype, checkpointed=checkpointed, by_accelerate=True)
+
+
+def test_longer_sequences() -> None:
+    """Activations and the loss decide."""
+    for by_accelerate in (False, True):
+        _compare(
+            _shape(128256, seq=2048), DType.BF16, checkpointed=True, by_accelerate=by_accelerate
+        )
+
+
+@pytest.mark.parametrize("by_accelerate", [False, True], ids=["root", "accelerate"])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+def test_torchs_own_tracker_sees_the_same_peak(checkpointed: bool, by_accelerate: bool) -> None:
+    """MemTracker counts the sharded parameters as well."""
+    shape = _shape(32000)
+    tracked = transformers_step(
+        shape, checkpointed=checkpointed, by_accelerate=by_accelerate, measure=tracked_peak
+    )
+    sharding = Sharding(ranks=RANKS, root_holds_ends=not by_accelerate)
+    step = _predicted(shape, sharding, checkpointed=checkpointed)
+    chunk = ModelChunk((DENSE,) * LAYERS, embedding=True, head=True)
+    parameters = sharding.shard(stage_elements(shape, (chunk,)))
+    assert step.backward + parameters == pytest.approx(tracked, rel=0.005)
