@@ -194,6 +194,8 @@ class Megatron(Struct, frozen=True):
             )
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
+        if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
+            model = replace(model, use_fused_weighted_squared_relu=False)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,

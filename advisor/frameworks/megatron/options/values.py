@@ -15,6 +15,11 @@ def has_experts(job: Described) -> bool:
     return job.model.num_moe_experts is not None
 
 
+def weights_squared_relu(job: Described) -> bool:
+    """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
+    return has_experts(job) and job.model.activation is Activation.SQUARED_RELU
+
+
 def is_latent(job: Described) -> bool:
     """Whether attention is latent."""
     return job.model.multi_latent_attention
