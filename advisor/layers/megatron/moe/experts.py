@@ -151,8 +151,9 @@ def _linear(
 def _activation(
     shape: RankShape, part: _Part, source: Tensor, output: Tensor, probs: Tensor
 ) -> Operator:
-    """Activation times the tokens' probabilities. Fused, it keeps its input and the probabilities. Unfused, also the activation's parts and its product before the
-    probabilities, which is multiplied in their type.
+    """Activation times the tokens' probabilities. Fused, it keeps its input and the probabilities.
+    Unfused, also the activation's parts and its product before the probabilities, which is
+    multiplied in their type.
     """
     saved: tuple[Tensor, ...] = (source, probs)
     wide = 0
