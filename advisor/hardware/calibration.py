@@ -66,6 +66,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_call_seconds, host_module_seconds, host_quantize_seconds, host_answer_seconds: of an x86
         server's processor, for one operation, for a module of Transformer Engine beyond its
         kernels, for a tensor that is quantized, and for a result that it waits for.
+    host_memory_bytes_per_second: of one GPU's process, Adam on the host.
     grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
     step_time_error: relative half-width of the band around a predicted step time: nine of ten
         measured runs lie inside. experts_step_time_error, eager_step_time_error: of models with
@@ -118,6 +119,7 @@ class Calibration(Struct, frozen=True, kw_only=True):
     host_quantize_seconds: float = 10e-6
     host_answer_seconds: float = 20e-6
     grace_slowdown: float = 1.3
+    host_memory_bytes_per_second: float = 50e9
     experts_step_time_error: float = 0.0
     eager_step_time_error: float = 0.0
     fitted_on: tuple[str, ...] = ()
@@ -202,6 +204,7 @@ NON_NEGATIVE = (
     "host_quantize_seconds",
     "host_answer_seconds",
     "grace_slowdown",
+    "host_memory_bytes_per_second",
 )
 
 

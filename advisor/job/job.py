@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -72,6 +73,24 @@ class AttnImplementation(StrEnum):
     EAGER = "eager"
 
 
+class Fp8Recipe(StrEnum):
+    """`--fp8-recipe` of Megatron (megatron-core enums.py, Fp8Recipe)."""
+
+    DELAYED = "delayed"
+    TENSORWISE = "tensorwise"
+    BLOCKWISE = "blockwise"
+    MXFP8 = "mxfp8"
+
+
+RECIPES_OF_PRECISIONS: Final = {
+    Precision.FP8_DELAYED: Fp8Recipe.DELAYED,
+    Precision.FP8_CURRENT: Fp8Recipe.TENSORWISE,
+    Precision.FP8_BLOCKWISE: Fp8Recipe.BLOCKWISE,
+    Precision.MXFP8: Fp8Recipe.MXFP8,
+}
+"""The recipe of each 8-bit precision."""
+
+
 class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
@@ -84,7 +103,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     Accelerate's, which reduces gradients with every microbatch instead of the last alone;
     ``fp8_param_gather`` keeps the linear layers' weights in 8 bits alone. ``copies_gradients`` is
     our own: Megatron's optimizer makes fp32 copies of its shard of 16-bit gradients all at once,
-    the harness's native step a few at a time. ``optimizer`` is Megatron's; main_params_dtype and
+    the harness's native step a few at a time. ``fp8_recipe`` is what Megatron's OptimizerConfig
+    names where no linear layer computes in 8 bits; None: what the framework leaves there
+    (adam_holds_main_params). ``optimizer`` is Megatron's; main_params_dtype and
     the moments' types are Adam's. ``framework_version`` is megatron-core's for Megatron-LM, and the
     framework's own for Megatron Bridge and NeMo; ``transformer_engine_version`` is the release of
     Transformer Engine beneath it, by default the newest that the framework's asks for.
@@ -111,6 +132,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     transformer_engine_version: str = ""
     main_grads_dtype: DType = DType.FP32
     copies_gradients: bool = True
+    fp8_recipe: Fp8Recipe | None = None
     optimizer: Optimizer = Optimizer.ADAM
     fp8_param_gather: bool = False
     use_precision_aware_optimizer: bool = False
@@ -160,16 +182,35 @@ class JobConfig(Struct, frozen=True, kw_only=True):
         return self.optimizer_offload_fraction if self.optimizer_cpu_offload else 0.0
 
     @property
+    def adam_holds_main_params(self) -> bool:
+        """Whether main parameters are Adam's and it reads the gradients where they are, instead of
+        an fp32 parameter with an fp32 gradient beside each shard.
+
+        Source: megatron-core 0.16.1 and 0.19.2 optimizer_config.py,
+        use_precision_aware_optimizer_no_fp8_or_ds_fp8, which asks for the recipe, not for FP8.
+        """
+        recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
+        return self.use_precision_aware_optimizer and (
+            self.main_params_dtype is not DType.FP32
+            or recipe in (None, Fp8Recipe.DELAYED)
+            or self.optimizer_cpu_offload
+        )
+
+    @property
     def optimizer_bytes(self) -> int:
         """Bytes of main parameter and Adam moments of one element.
 
-        The precision-aware optimizer keeps of an fp32 main parameter the 16 bits that its bf16
-        weight lacks (store_param_remainders), but not beside 8-bit recipes other than delayed
-        (megatron-core optimizer_config.py, use_precision_aware_optimizer_no_fp8_or_ds_fp8).
+        Of an fp32 main parameter that it holds, Adam keeps the 16 bits that its bf16 weight lacks
+        (store_param_remainders, from Transformer Engine 2.1 on).
         """
         main = self.main_params_dtype.itemsize
-        plain = self.precision in (Precision.BF16, Precision.FP8_DELAYED)
-        if self.use_precision_aware_optimizer and plain and self.main_params_dtype is DType.FP32:
+        remainders = (
+            self.adam_holds_main_params
+            and self.main_params_dtype is DType.FP32
+            and self.precision is not Precision.FP16
+            and self.transformer_engine >= (2, 1)
+        )
+        if remainders:
             main -= self.precision.parameter_dtype.itemsize
         return main + self.exp_avg_dtype.itemsize + self.exp_avg_sq_dtype.itemsize
 
@@ -194,12 +235,21 @@ class JobConfig(Struct, frozen=True, kw_only=True):
                 "use 1",
             )
         self._check_dtypes()
+        self._check_fp8()
         self._check_muon()
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise UserError(
                 "job.optimizer_offload_fraction",
                 self.optimizer_offload_fraction,
                 "must be in [0, 1]",
+            )
+
+    def _check_fp8(self) -> None:
+        """The recipe is that of the precision, and weights in 8 bits need one."""
+        recipe = RECIPES_OF_PRECISIONS.get(self.precision, self.fp8_recipe)
+        if self.fp8_recipe not in (None, recipe):
+            raise UserError(
+                "job.fp8_recipe", self.fp8_recipe, f"is not that of job.precision={self.precision}"
             )
         if self.fp8_param_gather and not self.precision.is_fp8:
             raise UserError(

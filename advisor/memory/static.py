@@ -22,6 +22,7 @@ PLAIN_OPTIMIZER_BYTES = 3 * DType.FP32.itemsize
 """Main parameter, exp_avg and exp_avg_sq of one element, fp32 each."""
 
 GRADIENT_COPIES = "fp32 copies of the gradients"
+STATE_COPIES = "fp32 copies of Adam's states"
 """What an optimizer's step takes beside its states, in words."""
 
 
@@ -128,11 +129,28 @@ def static_memory(
 
 def gradient_copies(static: StaticMemory, config: JobConfig) -> int:
     """fp32 copies of 16-bit gradients while the optimizer runs, of this rank's shard: as many
-    bytes as its main parameters; the precision-aware optimizer reads the gradients as they are.
+    bytes as its main parameters, until the next step begins; an Adam that holds the main parameters
+    reads the gradients as they are.
 
     Source: megatron-core 0.16.1 optimizer/distrib_optimizer.py, _copy_model_grads_to_main_grads.
     """
     sixteen_bit = config.main_grads_dtype is not DType.FP32
-    if not (sixteen_bit and config.copies_gradients) or config.use_precision_aware_optimizer:
+    if not (sixteen_bit and config.copies_gradients) or config.adam_holds_main_params:
         return 0
     return static.optimizer * DType.FP32.itemsize // config.optimizer_bytes
+
+
+def fp32_states(config: JobConfig) -> int:
+    """Bytes of an element that Adam makes of its narrower states while it works on one group of
+    parameters; the groups of an optimizer follow one another, and so do the optimizers of routed
+    experts and of the rest.
+
+    Source: Transformer Engine 2.20 optimizers/fused_adam.py, get_unscaled_state; two bf16 moments
+    go to its kernel as they are from 2.13 on (fuse_unscale).
+    """
+    states = [config.exp_avg_dtype, config.exp_avg_sq_dtype]
+    if set(states) == {DType.BF16} and config.transformer_engine >= (2, 13):
+        states = []
+    if config.adam_holds_main_params:
+        states.append(config.main_params_dtype)
+    return sum(DType.FP32.itemsize for dtype in states if dtype is not DType.FP32)

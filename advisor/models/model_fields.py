@@ -73,6 +73,7 @@ class ModelFields(Struct, frozen=True, kw_only=True):
     attention_softmax_in_fp32: bool = True
     masked_softmax_fusion: bool = True
     bias_activation_fusion: bool = True
+    use_fused_weighted_squared_relu: bool = False
     bias_dropout_fusion: bool = True
     apply_rope_fusion: bool = True
     gradient_accumulation_fusion: bool = True

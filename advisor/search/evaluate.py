@@ -152,7 +152,7 @@ def rank_shape(job: Job) -> RankShape:
     """Local sizes of one rank of `job`, its attention backend resolved."""
     layout, config = job.layout, job.config
     return RankShape(
-        model=_resolve_attention(job.model, job.gpu.compute_capability),
+        model=_resolve_attention(job.model, job.gpu.compute_capability, config.attn_implementation),
         seq_length=config.seq_length,
         micro_batch_size=config.micro_batch_size,
         precision=config.precision,
@@ -173,7 +173,9 @@ def rank_shape(job: Job) -> RankShape:
     )
 
 
-def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec:
+def _resolve_attention(
+    model: ModelSpec, compute_capability: float, wanted: AttnImplementation
+) -> ModelSpec:
     """What `auto` means: cuDNN's fused attention from Hopper on, flash-attn before (TE
     attention/dot_product_attention/utils.py); the local spec has only the unfused one, which alone
     caps scores. Before Hopper no kernel trains with sinks or with values narrower than keys:
@@ -185,6 +187,8 @@ def _resolve_attention(model: ModelSpec, compute_capability: float) -> ModelSpec
     if model.transformer_impl is TransformerImpl.LOCAL or capped:
         return replace(model, attention_backend=AttentionBackend.UNFUSED)
     fused = compute_capability >= (10.0 if model.transformer_impl.is_eager else 9.0)
+    if model.transformer_impl.is_eager and wanted is not AttnImplementation.SDPA:
+        fused = wanted is AttnImplementation.FLASH_ATTENTION_3
     older = AttentionBackend.FLASH
     sinks = model.softmax_type is not SoftmaxType.VANILLA
     if sinks or model.qk_channels != model.v_channels:

@@ -75,8 +75,9 @@ class JobTime:
         self._pp = layout.pipeline_model_parallel_size
         self._vpp = layout.virtual_pipeline_model_parallel_size
         self._microbatches = job.num_microbatches
-        eager = job.model.transformer_impl.is_eager
-        rates = machine(job.gpu, calibration, job.config.precision, eager=eager)
+        eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
+        precision = job.config.precision
+        rates = machine(job.gpu, calibration, precision, eager=eager, compiled=compiled)
         self.machine = replace(rates, host=_host(job, calibration, graphed))
         self.network = network(layout, job.gpu, calibration, job.model)
         each = pipeline.of_each_stage

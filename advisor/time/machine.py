@@ -21,7 +21,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
     hidden_fraction: of a collective that runs beside an operator, the part that costs no time;
     exchange_hidden_fraction: of the experts' exchange beside another microbatch. scan_flops: of the
-    scans of linear attention.
+    scans of linear attention. compiled: chains of torch's kernels are fused into one.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
@@ -38,6 +38,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     quantized: GemmRates | None = None
     quantize_bytes: int = 0
     host_bytes_per_second: float = 1.0
+    compiled: bool = False
+    host_memory_bytes_per_second: float = 1.0
     host: Host | None = None
 
 
@@ -60,9 +62,14 @@ B300 (results/published/kernels, casts.csv) has 0.72, 0.48 and 0.68 ms for 6, 4 
 
 @lru_cache(maxsize=64)
 def machine(
-    gpu: Gpu, calibration: Calibration, precision: Precision, *, eager: bool = False
+    gpu: Gpu,
+    calibration: Calibration,
+    precision: Precision,
+    *,
+    eager: bool = False,
+    compiled: bool = False,
 ) -> Machine:
-    """Datasheet rates times efficiencies.
+    """Datasheet rates times efficiencies. eager: layers are torch's own kernels; compiled: fused.
 
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
     Sources: configs/hardware, and configs/calibration with what each was fitted on.
@@ -71,7 +78,7 @@ def machine(
     linear = gemm_rates(
         gpu, calibration, Precision.FP16 if precision is Precision.FP16 else Precision.BF16
     )
-    narrow = gpu.quantized_flops(precision)
+    narrow, fused = gpu.quantized_flops(precision), compiled or not eager
     memory = gpu.memory_bandwidth_bytes_per_second
     reached = memory * calibration.bandwidth_efficiency
     return Machine(
@@ -80,7 +87,9 @@ def machine(
         bf16_flops=linear.sustained_flops,
         attention=_attention_rates(gpu, calibration, sixteen_bit),
         memory_bytes_per_second=reached,
-        chain_bytes_per_second=reached * (calibration.eager_bandwidth_share if eager else 1.0),
+        chain_bytes_per_second=reached * (1.0 if fused else calibration.eager_bandwidth_share),
+        compiled=compiled,
+        host_memory_bytes_per_second=calibration.host_memory_bytes_per_second,
         optimizer_bytes_per_second=memory
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,

@@ -79,6 +79,8 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
     traffic = operator.backward_bytes if backward else operator.forward_bytes
     if operator.unit is ComputeUnit.ATTENTION:
         return _attention_seconds(operator, machine, backward, traffic)
+    if machine.compiled:
+        traffic -= operator.extra_backward_bytes if backward else operator.extra_forward_bytes
     streamed = operator.module in _STREAMED
     seconds = traffic / (
         machine.memory_bytes_per_second if streamed else machine.chain_bytes_per_second
@@ -87,6 +89,8 @@ def _compute(operator: Operator, machine: Machine, *, backward: bool) -> float:
         factor = _SCAN_BACKWARD_MATMULS if backward else 1.0
         seconds += factor * operator.attention_flops / machine.scan_flops
     kernels = operator.backward_kernels if backward else operator.forward_kernels
+    if machine.compiled:
+        kernels = 1
     return seconds + kernels * machine.kernel_seconds
 
 

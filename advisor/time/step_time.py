@@ -94,6 +94,7 @@ class PassTimes(Struct, frozen=True):
         return self.kernels + self.exposed + self.offload + self.exchange + self.host
 
 
+_MLP = (Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2)
 _SHARED = (Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2)
 
 
@@ -111,6 +112,17 @@ def _operators_times(
         else:
             exposed += there.exposed + back.exposed
     return PassTimes(forward, backward, 0.0, exposed, 0.0, exchange)
+
+
+def _tiled_seconds(
+    shape: RankShape, operators: tuple[Operator, ...], machine: Machine, network: Network
+) -> float:
+    """Seconds of the forward that DeepSpeed's tiled MLP runs again, tile by tile, in its backward
+    (runtime/sequence_parallel/ulysses_sp.py TiledMLP)."""
+    if not shape.tiled_mlp:
+        return 0.0
+    mlp = tuple(operator for operator in operators if operator.module in _MLP)
+    return _operators_times(mlp, machine, network).forward
 
 
 def _hidden_by_shared_experts(
@@ -138,7 +150,8 @@ def layer_times(
     operators = transformer_layer(shape, kind)
     times = _operators_times(operators, machine, network)
     hidden = _hidden_by_shared_experts(shape, operators, machine, network, times.exchange)
-    return times + PassTimes(exchange=-hidden)
+    again = _tiled_seconds(shape, operators, machine, network)
+    return times + PassTimes(exchange=-hidden, recompute=again)
 
 
 @lru_cache(maxsize=8192)
@@ -389,8 +402,6 @@ def muon_seconds(
 
 _HOST_ADAM_BYTES_PER_ELEMENT = 28
 """fp32 on the host: reads gradient, parameter and two moments, writes all but the gradient."""
-_HOST_MEMORY_BYTES_PER_SECOND = 50e9
-"""What one GPU's process gets of its host's memory; a judgement: eight share two sockets."""
 
 
 def host_optimizer_seconds(
@@ -399,7 +410,7 @@ def host_optimizer_seconds(
     """Adam on the host for `elements` of this rank: gradients there, the update, 16-bit parameters
     back; the copies run beside the update where `overlapped` (overlap_cpu_optimizer_d2h_h2d)."""
     copies = elements * (gradient_itemsize + 2) / machine.host_bytes_per_second
-    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / _HOST_MEMORY_BYTES_PER_SECOND
+    update = elements * _HOST_ADAM_BYTES_PER_ELEMENT / machine.host_memory_bytes_per_second
     return max(copies, update) if overlapped else copies + update
 
 

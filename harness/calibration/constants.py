@@ -136,6 +136,14 @@ CONSTANTS: Final = (
         shared=True,
     ),
     Constant(
+        field="host_memory_bytes_per_second",
+        value=30e9,
+        sigma=0.7,
+        unit="B/s",
+        reason="eight processes share two sockets of some 300 GB/s, gradients and copies as well",
+        shared=True,
+    ),
+    Constant(
         field="grace_slowdown",
         value=1.5,
         sigma=0.4,

@@ -11,6 +11,7 @@ from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.megatron.bridge import (
+    OPTIMIZER_RECIPE,
     assumed_overrides,
     bridge_layout_overrides,
     bridge_overrides,
@@ -43,13 +44,16 @@ from advisor.frameworks.megatron.setting import (
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import HOST_OPTIMIZER, MUON, refuse_options
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
-from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.memory.static import (
+    GRADIENT_COPIES,
+    STATE_COPIES,
     StaticMemory,
+    fp32_states,
     gradient_copies,
     stage_elements,
     stage_expert_elements,
@@ -108,13 +112,29 @@ class Megatron(Struct, frozen=True):
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """No mask of all pairs of positions, which flash and fused attention do without."""
+        """No mask of all pairs of positions, which flash and fused attention do without; and main
+        parameters of two bytes."""
         if self._loads_attention_mask(job.config):
             config = replace(job.config, create_attention_mask=False)
             yield JobChange(
                 _WITHOUT_MASK[self.framework],
                 "the boolean mask [micro batch, 1, sequence, sequence] is not loaded",
                 partial(replace, job, config=config),
+            )
+        yield from self._param_remainders(job)
+
+    def _param_remainders(self, job: Job) -> Iterator[JobChange]:
+        """An Adam that holds the main parameters, where Bridge's precision keeps it from that."""
+        config = job.config
+        bridge = self.framework == Framework.MEGATRON_BRIDGE
+        aware = config.use_precision_aware_optimizer and not config.adam_holds_main_params
+        if bridge and aware and not config.precision.is_fp8:
+            delayed = Fp8Recipe.DELAYED
+            yield JobChange(
+                f"{OPTIMIZER_RECIPE}={delayed}",
+                "restores the 2-byte remainders of the precision-aware optimizer; its step copies "
+                "no gradients",
+                partial(replace, job, config=replace(config, fp8_recipe=delayed)),
             )
 
     def rules_overview(self, version: str) -> RulesOverview:
@@ -186,12 +206,22 @@ class Megatron(Struct, frozen=True):
             )
         self.check_options(config)
         revision = resolve_revision(self.framework, config.framework_version)
+        if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
+            model = replace(model, use_fused_weighted_squared_relu=False)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
             transformer_engine_version=release,
             create_attention_mask=self._loads_attention_mask(config),
+            fp8_recipe=self._optimizer_recipe(config),
         )
+
+    def _optimizer_recipe(self, config: JobConfig) -> Fp8Recipe:
+        """Without FP8 the one that Megatron-LM's argument has by default, or Bridge's bf16_mixed
+        and bf16_with_nvfp4_mixed (training/mixed_precision.py, v0.2 to v0.6.2)."""
+        bridge = self.framework == Framework.MEGATRON_BRIDGE
+        default = Fp8Recipe.TENSORWISE if bridge else Fp8Recipe.DELAYED
+        return RECIPES_OF_PRECISIONS.get(config.precision, config.fp8_recipe or default)
 
     def _loads_attention_mask(self, config: JobConfig) -> bool:
         """In Megatron-LM alone, and not with packed sequences, where it is not said: Bridge 0.6
@@ -266,16 +296,25 @@ class Megatron(Struct, frozen=True):
         if job.config.optimizer.is_muon:
             return muon_memory(job, self._revision(job), shape, chunks, buffers)
         config, static = job.config, StaticMemory(weights=0, gradients=0, optimizer=0)
+        largest = 0
         for elements, shards in _gradient_buffers(shape, chunks, job.layout):
             static += static_memory(
                 elements, shards, config.main_grads_dtype, config.optimizer_bytes
             )
+            largest = max(largest, -(-elements // shards))
         stays = 1 - config.offloaded_fraction
         static = replace(static, optimizer=int(stays * static.optimizer))
         static = without_narrow_weights(static, config, shape, chunks)
-        beside = gradient_copies(static, config) + last_inputs(shape, chunks)
+        gradients, states = (
+            gradient_copies(static, config),
+            int(stays * largest) * fp32_states(config),
+        )
         return FixedMemory(
-            static=static, words=STATIC_LABELS, buffers=buffers, optimizer_step=beside
+            static=static,
+            words=STATIC_LABELS,
+            buffers=buffers,
+            optimizer_step=gradients + states + last_inputs(shape, chunks),
+            step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
         )
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:

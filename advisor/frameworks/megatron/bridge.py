@@ -23,6 +23,7 @@ from advisor.frameworks.megatron.options.parallelism import Parallelism
 from advisor.frameworks.megatron.options.precision import Precision as NumberTypes
 from advisor.frameworks.megatron.options.recompute import Recompute
 from advisor.frameworks.megatron.options.training import Batch
+from advisor.frameworks.megatron.options.values import keeps_precision
 from advisor.frameworks.megatron.printing import Values, override, told
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, RecomputeSetting
@@ -40,6 +41,9 @@ _MODEL_AND_DATA: Final = (
 _RUN: Final = (NumberTypes, Loss)
 TOLD_SECTIONS: Final = (*_MODEL_AND_DATA, *_RUN)
 """What a recipe is told of a job, in order."""
+OPTIMIZER_RECIPE: Final = "mixed_precision.fp8_recipe"
+"""Which Bridge copies over the optimizer's configuration before it finalizes that
+(training/mixed_precision.py, setup; v0.2 to v0.6.2)."""
 
 
 def bridge_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> str:
@@ -66,6 +70,11 @@ def _overrides(
             yield override(path, row, row.recipe_value(job) if row.recipe_value else value)
 
 
+def _recipe_override(job: Job) -> Iterator[str]:
+    if keeps_precision(job):
+        yield f"{OPTIMIZER_RECIPE}={job.config.fp8_recipe}"
+
+
 def bridge_layout_overrides(job: Job, revision: Revision) -> str:
     """Overrides for the layout, batch, precision and CUDA graphs of the job.
 
@@ -78,6 +87,7 @@ def bridge_layout_overrides(job: Job, revision: Revision) -> str:
         (
             *_overrides(_MODEL_AND_DATA, values, job, revision),
             *muon_overrides(job),
+            *_recipe_override(job),
             *_overrides(_RUN, values, job, revision),
         )
     )
@@ -92,6 +102,7 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
         (
             *_overrides(types, values, job, revision),
             *muon_overrides(job),
+            *_recipe_override(job),
             *_overrides((Loss,), values, job, revision),
         )
     )

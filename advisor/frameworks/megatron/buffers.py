@@ -5,7 +5,8 @@ from functools import lru_cache
 
 from advisor.base.dtypes import DType
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.expert_tokens import moe_tokens, router_dtype
+from advisor.layers.expert_tokens import moe_tokens, router_dtype, runs_grouped
+from advisor.layers.megatron.core_attention import is_transformer_engines
 from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 from advisor.layers.megatron.quantization import weight_copies
 from advisor.layers.shape import RankShape
@@ -17,6 +18,7 @@ from advisor.models.options import AttentionBackend, PositionEmbedding, TokenDis
 _ROTARY_CACHE_ENTRIES = 32  # lru_cache of RotaryEmbedding.forward and YarnRotaryEmbedding.forward
 _TE_WORKSPACE_BYTES = 4_194_304  # TE pytorch/cpp_extensions/gemm.py, below compute capability 9
 _TE_WORKSPACE_HOPPER_BYTES = 33_555_456  # 32 MiB + 1024, from 9.0 on
+_TE_GROUPED_STREAMS = 4  # of a grouped GEMM, each with a workspace (TE get_num_cublas_streams)
 
 
 @lru_cache(maxsize=8192)
@@ -26,8 +28,9 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
     The gather buffer serves Megatron's own column-parallel layers: all of them on the local spec,
     of which multi-token prediction's reads two hidden states, the output layer alone under
     Transformer Engine: [seq_length / cp, micro_batch_size, hidden_size] in the type of the
-    activations. Unfused attention writes its scores into the same buffer, [micro_batch_size x heads
-    / tp, seq_length / cp, seq_length]. Rotary frequencies are cached in fp32. Sources:
+    activations. Megatron's own unfused attention writes its scores into the same buffer,
+    [micro_batch_size x heads / tp, seq_length / cp, seq_length]; Transformer Engine's makes a
+    tensor (UnfusedDotProductAttention). Rotary frequencies are cached in fp32. Sources:
     megatron-core 0.16.1, the file in each term.
     """
     terms = []
@@ -37,7 +40,8 @@ def process_buffers(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[N
     if shape.sequence_parallel and ((shape.is_local and layers) or last):
         projects = shape.is_local and any(chunk.predicts for chunk in chunks)
         gather = shape.gathered_hidden_bytes * (2 if projects else 1)
-    if shape.model.attention_backend is AttentionBackend.UNFUSED and layers:
+    unfused = shape.model.attention_backend is AttentionBackend.UNFUSED and layers
+    if unfused and not is_transformer_engines(shape):
         gather = max(gather, _score_bytes(shape))
     if _gathers_tokens(shape, chunks):
         gather = max(gather, gathered_token_bytes(shape))
@@ -114,20 +118,27 @@ def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> 
 
 
 def gemm_workspaces(
-    shape: RankShape, compute_capability: float, last: bool
+    shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
 ) -> tuple[NamedBytes, ...]:
     """cuBLAS workspaces of torch matmuls and Transformer Engine's own.
 
     torch holds one per thread and stream that runs a matmul of its own: every stage on the local
-    spec, under Transformer Engine the stage with Megatron's output layer.
+    spec, under Transformer Engine the stage with Megatron's output layer, and those whose attention
+    is unfused. Transformer Engine holds one, and four more for grouped GEMMs.
     """
     terms = []
-    if shape.is_local or last:
+    unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
+    if shape.is_local or unfused or any(chunk.head for chunk in chunks):
         terms.append(cublas_workspaces(compute_capability))
     if not shape.is_local:
         modern = compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
         terms.append(NamedBytes("TE GEMM workspace", each, "transformer_engine gemm.py"))
+        if runs_grouped(shape.model) and _holds_experts(chunks):
+            grouped = _TE_GROUPED_STREAMS * each
+            terms.append(
+                NamedBytes("TE grouped GEMM workspaces", grouped, "transformer_engine gemm.py")
+            )
     return tuple(terms)
 
 
@@ -167,7 +178,6 @@ def stage_buffers(
     the data loader's.
     """
     dummies = dummy_weight_gradients(shape, chunks)
-    last = any(chunk.head for chunk in chunks)
     copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)
     linear = (
         NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
@@ -176,5 +186,5 @@ def stage_buffers(
     return (
         *process_buffers(shape, chunks),
         *(term for term in linear if term.num_bytes),
-        *gemm_workspaces(shape, compute_capability, last),
+        *gemm_workspaces(shape, chunks, compute_capability),
     )

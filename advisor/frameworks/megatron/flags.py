@@ -78,7 +78,8 @@ def assumed_flags(job: Job, revision: Revision) -> str:
     is another one. Degrees and batch are not among them (layout_flags has everything)."""
     config = job.config
     plain = config.precision is Precision.BF16 and config.main_grads_dtype is DType.FP32
-    sections = _ASSUMED[1:] if plain else _ASSUMED
+    types = () if plain and not config.use_precision_aware_optimizer else _ASSUMED[:1]
+    sections = (*types, *_ASSUMED[1:])
     values = job_values(job, revision)
     return shlex.join(flags_of(sections, values, job, revision, everything=False))
 

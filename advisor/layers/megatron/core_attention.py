@@ -52,12 +52,20 @@ def core_attention(
     three are made contiguous (backends.py). The copies are made inside the module: a checkpoint
     around it keeps the views, and with them the whole mixed_qkv.
     """
-    if shape.model.attention_backend is AttentionBackend.UNFUSED:
-        return _unfused_attention(shape, query, key, value, mixer)
+    unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
+    attention = _unfused_attention if unfused else _flash_attention
+    if unfused and not is_transformer_engines(shape):
+        return attention(shape, query, key, value, mixer)
     copies: list[Operator] = []
     if not shape.is_local and (query.base is None or shape.context_parallel_size > 1):
         query, key, value = (_contiguous(shape, source, copies) for source in (query, key, value))
-    return (*copies, *_flash_attention(shape, query, key, value, mixer))
+    return (*copies, *attention(shape, query, key, value, mixer))
+
+
+def is_transformer_engines(shape: RankShape) -> bool:
+    """Whether core attention is Transformer Engine's: not the local spec's, nor that of Megatron
+    Bridge with capped scores, which is Megatron's own (0.3.1, gemma2_provider.py)."""
+    return not shape.is_local and shape.model.attn_logit_softcapping is None
 
 
 def _contiguous(shape: RankShape, source: Tensor, copies: list[Operator]) -> Tensor:
@@ -95,7 +103,8 @@ def _flash_attention(
 ) -> tuple[Operator, ...]:
     """Keeps q, k, v, the output and the log-sum-exp [b, heads, s] in fp32 (arXiv 2205.14135).
 
-    K and V are not expanded to the query heads. The flash-attn package works batch first: with
+    K and V are not expanded to the query heads. The backward sums the query's gradient up in fp32,
+    beside a number a row (2307.08691, algorithm 2). The flash-attn package works batch first: with
     several sequences Transformer Engine hands a transposed copy of the output on, while cuDNN's
     fused attention needs none.
     """
@@ -117,7 +126,7 @@ def _flash_attention(
         )
         // 2,
         attention=_attention_shape(shape, mixer),
-        backward_workspace=2 * output.num_bytes + lse.num_bytes if not shape.is_local else 0,
+        backward_workspace=2 * query.num_bytes + lse.num_bytes if not shape.is_local else 0,
     )
     if shape.context_parallel_size > 1:
         operator = over_context_ranks(shape, operator)
@@ -164,12 +173,15 @@ def _kept_by_attention(
 def _unfused_attention(
     shape: RankShape, query: Tensor, key: Tensor, value: Tensor, mixer: Mixer
 ) -> tuple[Operator, ...]:
-    """Scores, softmax, dropout and context as Megatron's DotProductAttention runs them.
+    """Scores, softmax, dropout and context as Megatron's DotProductAttention and Transformer
+    Engine's UnfusedDotProductAttention run them.
 
-    Scores live in a buffer of the process and are not kept. Softmax keeps its output: fp32 where
-    attention_softmax_in_fp32 and no fused kernel (then a copy in the compute type feeds the second
-    matmul), else the compute type. Dropout keeps a 1-byte mask; its output feeds the matmul. K and
-    V of grouped attention are expanded to all query heads. Capped scores keep a tanh of their size.
+    Scores are not kept. They are computed out of place, beside a tensor of their size that nobody
+    reads: Megatron's is a buffer of the process, Transformer Engine's goes behind it. Softmax keeps
+    its output: fp32 where attention_softmax_in_fp32 and no fused kernel (then a copy in the compute
+    type feeds the second matmul), else the compute type. Dropout keeps a 1-byte mask; its output
+    feeds the matmul. K and V of grouped attention are expanded to all query heads. Capped scores
+    keep a tanh of their size.
     """
     model, heads = shape.model, shape.local_heads
     scores_shape = (shape.micro_batch_size, heads, shape.local_seq, shape.seq_length)
@@ -199,6 +211,7 @@ def _unfused_attention(
             inputs=(query, key),
             outputs=(scores,),
             saved=(query, key),
+            forward_workspace=scores.num_bytes if is_transformer_engines(shape) else 0,
             attention_flops=_matmul_flops(shape, model.qk_channels, shape.seq_length),
         )
     )
@@ -260,7 +273,8 @@ def _softmax(
     probs = Tensor("attention_probs", scores_shape, shape.dtype)
     fused = _has_fused_softmax(shape)
     kept, copy, alive = probs, 0, 4
-    if shape.model.attention_softmax_in_fp32 and not fused:
+    in_fp32 = shape.model.attention_softmax_in_fp32 or is_transformer_engines(shape)
+    if in_fp32 and not fused:
         kept, alive = Tensor("softmax_fp32", scores_shape, DType.FP32), 3
         copy = kept.num_bytes
     counted = kept.num_bytes + probs.num_bytes + scores.num_bytes
@@ -277,9 +291,14 @@ def _softmax(
 
 
 def _has_fused_softmax(shape: RankShape) -> bool:
-    """Megatron's is_kernel_available: 16-bit input, 16 < keys <= 4096, multiples of four."""
+    """is_kernel_available of either: 16-bit input, multiples of four; Megatron's takes 16 < keys <=
+    4096, Transformer Engine's 16 < keys < 16384, multiples of eight, and no sink beside them (TE
+    attention/dot_product_attention/softmax.py)."""
     keys, queries = shape.seq_length, shape.local_seq
     batches = shape.micro_batch_size * shape.local_heads
+    if is_transformer_engines(shape):
+        vanilla = shape.model.softmax_type is SoftmaxType.VANILLA
+        return vanilla and 16 < keys < 16384 and keys % 8 == queries % 4 == batches % 4 == 0
     return (
         shape.model.masked_softmax_fusion
         and 16 < keys <= 4096

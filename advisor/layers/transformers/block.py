@@ -161,10 +161,10 @@ def _mlp(
     """down_proj(act(gate_proj x) * up_proj x), or GPT-2's c_fc, act, c_proj; residual."""
     model = shape.model
     if shape.tiled_mlp:
-        *tiled, out = tiled_mlp(shape, source)
+        *tiled, last = tiled_mlp(shape, source)
         output = hidden(shape, "layer_output")
-        add = residual("mlp_residual", Module.MLP_BDA, out.outputs[0], skip, output, holds=held)
-        return (*tiled, out, add)
+        add = residual("mlp_residual", Module.MLP_BDA, last.outputs[0], skip, output, holds=held)
+        return (*tiled, last, add)
     bias, width = model.add_bias_linear, model.ffn_hidden_size
     gated = model.activation.gated
     first = activation(shape, "gate_proj_out" if gated else "c_fc_out", width)

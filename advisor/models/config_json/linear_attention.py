@@ -194,4 +194,5 @@ def _nemotron_experts(config: HuggingFaceConfig) -> dict[str, Any]:
         "moe_router_enable_expert_bias": True,
         "moe_router_dtype": RouterDType.FP32,
         **AS_BRIDGE_RUNS_EXPERTS,
+        "use_fused_weighted_squared_relu": True,
     }

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from advisor.base.dtypes import Precision
 from advisor.base.record import defaults
 from advisor.frameworks.megatron.lowering import job_values, setting_values
-from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.setting import RecomputeSetting, parse_setting
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import RECIPES_OF_PRECISIONS, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import FeedForward, Mixer
 from advisor.models.options import (
@@ -191,7 +190,7 @@ _OF_KERNELS: Final = (("window_size", None), ("softmax_type", SoftmaxType.VANILL
 def _refusals(workload: Workload) -> Iterator[Refusal]:
     model, layout, engine = workload.model, workload.layout, runs_transformer_engine(workload)
     yield (
-        workload.precision not in (Precision.BF16, *(FP8_RECIPES if engine else ())),
+        workload.precision not in (Precision.BF16, *(RECIPES_OF_PRECISIONS if engine else ())),
         "job.precision",
         "the megatron_core backend runs bf16, and with Transformer Engine on a GPU FP8",
         "use bf16",

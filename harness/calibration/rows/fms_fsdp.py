@@ -37,9 +37,6 @@ _MODELS: Final[dict[str, ModelSource]] = {
 _OLDER: Final = {"mbs": "2", "gbs": "256"}
 
 
-_COMPILED: Final = "compiled, which no job of the advisor is"
-
-
 def fms_fsdp_targets(folder: Path = PUBLISHED) -> tuple[Target, ...]:
     """The table, and 7B without compilation."""
     rows = read_rows(folder, "ibm_fms_fsdp")
@@ -54,7 +51,7 @@ def _target(row: Row, judged_only: str = "") -> Target:
     values = {
         **batch_of(row),
         "framework": Framework.FSDP2,
-        "compile": compiled,
+        "torch_compile": compiled,
         "fsdp_version": 1,
         "hybrid_sharding": row["zero_or_fsdp"] == "HSDP",
     }
@@ -70,7 +67,7 @@ def _target(row: Row, judged_only: str = "") -> Target:
         setting=setting_of(done.job, spec),
         seconds=seconds_of_tokens(row),
         options=done.options,
-        judged_only=judged_only or (_COMPILED if compiled else ""),
+        judged_only=judged_only,
     )
 
 

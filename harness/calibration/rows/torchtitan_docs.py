@@ -51,7 +51,7 @@ def _target(row: Row) -> Target:
         "framework": Framework.TORCHTITAN,
         "framework_version": _RELEASE,
         "tensor_model_parallel_size": tp,
-        "compile": compiled,
+        "torch_compile": compiled,
         "async_tensor_parallel": asynchronous,
     }
     done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}x{kind}", values)

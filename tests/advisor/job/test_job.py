@@ -5,7 +5,7 @@ import pytest
 from advisor.base.dtypes import DType, Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.registry import adapter_of
-from advisor.job.job import JobConfig, Optimizer
+from advisor.job.job import Fp8Recipe, JobConfig, Optimizer
 
 
 def config(**fields: object) -> JobConfig:
@@ -26,6 +26,18 @@ def config(**fields: object) -> JobConfig:
             },
             6,
         ),
+        ({"use_precision_aware_optimizer": True, "fp8_recipe": Fp8Recipe.DELAYED}, 10),
+        ({"use_precision_aware_optimizer": True, "fp8_recipe": Fp8Recipe.TENSORWISE}, 12),
+        ({"use_precision_aware_optimizer": True, "precision": Precision.FP8_DELAYED}, 10),
+        ({"use_precision_aware_optimizer": True, "transformer_engine_version": "2.0"}, 12),
+        (
+            {
+                "use_precision_aware_optimizer": True,
+                "optimizer_cpu_offload": True,
+                "fp8_recipe": Fp8Recipe.TENSORWISE,
+            },
+            10,
+        ),
         (
             {
                 "use_precision_aware_optimizer": True,
@@ -38,7 +50,7 @@ def config(**fields: object) -> JobConfig:
     ],
 )
 def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: int) -> None:
-    """Of an fp32 main parameter the optimizer keeps what its bf16 weight lacks, 2 bytes."""
+    """Of an fp32 main parameter that Adam holds, it keeps what the bf16 weight lacks, 2 bytes."""
     assert config(**fields).optimizer_bytes == num_bytes
 
 
@@ -49,6 +61,10 @@ def test_optimizer_bytes_of_a_parameter(fields: dict[str, object], num_bytes: in
         ({"main_params_dtype": DType.BF16, "use_precision_aware_optimizer": True}, "must be"),
         ({"fp8_param_gather": True}, "needs FP8"),
         ({"optimizer_offload_fraction": 1.5}, "must be in"),
+        (
+            {"precision": Precision.MXFP8, "fp8_recipe": Fp8Recipe.DELAYED},
+            "is not that of job.precision=mxfp8",
+        ),
     ],
 )
 def test_types_of_the_optimizer_that_do_not_go(fields: dict[str, object], words: str) -> None:

@@ -10,14 +10,13 @@ import pytest
 from advisor.base.configuration import Group, packaged_configs
 from advisor.base.errors import UserError
 from advisor.base.fields import parse
-from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.rules import check, first_refusal
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.frameworks.names import Framework
 from advisor.hardware.catalogue import load_gpu
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Job
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_model, model_names
 from advisor.request.experiments import (
@@ -278,7 +277,7 @@ def raw_of(recipe: Recipe) -> RawSettings:
             "moe_shared_expert_intermediate_size": 2048 if latent else None,
             "multi_latent_attention": latent,
             "fp8": "hybrid" if precision.is_fp8 else None,
-            "fp8_recipe": FP8_RECIPES.get(precision),
+            "fp8_recipe": RECIPES_OF_PRECISIONS.get(precision),
             "recompute_granularity": None if shipped.granularity == "none" else shipped.granularity,
             "recompute_modules": shipped.modules,
             "recompute_method": shipped.method,

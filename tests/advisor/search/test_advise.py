@@ -350,3 +350,18 @@ def test_keys_that_need_each_other_may_stand_in_any_order() -> None:
     assert first.optimizer_cpu_offload
     budget = ask(overrides=("job.memory_budget_bytes=60GiB", *pair)).job.config.memory_budget_bytes
     assert budget == 60 * 2**30
+
+
+def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks() -> None:
+    """Its step, which no recompute lowers, is the peak of the recipe on 8 GPUs."""
+    moonlight = {"model": "moonlight_16b_a3b", "gpus": "8xH100", "memory_budget": "35GiB"}
+    advice = ask(framework="megatron_bridge", **moonlight)
+    first_row = advice.candidates[0].evaluation
+    assert first_row.stages[0].peak_phase.startswith("optimizer step")
+    first = advice.remedies[0]
+    assert first.change == "mixed_precision.fp8_recipe=delayed"
+    assert -4.5 < first.effect_bytes / 2**30 < -3.0
+    restored = ask(framework="megatron_bridge", overrides=("job.fp8_recipe=delayed",), **moonlight)
+    assert restored.fits
+    assert all("fp8_recipe" not in remedy.change for remedy in restored.remedies)
+    assert ask(framework="megatron_lm", **moonlight).fits

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.options.values import FP8_RECIPES
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.names import Framework
+from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_preset, model_names
 from advisor.reading.document_keys import known, truth, whole
@@ -37,7 +37,9 @@ _DEGREES: Final = (
     "pipeline_model_parallel_size",
     "context_parallel_size",
 )
-_RECIPES: Final = {name: str(precision) for precision, name in FP8_RECIPES.items()}
+_RECIPES: Final = {
+    str(recipe): str(precision) for precision, recipe in RECIPES_OF_PRECISIONS.items()
+}
 _RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained")
 
 

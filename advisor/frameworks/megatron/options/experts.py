@@ -16,6 +16,7 @@ from advisor.frameworks.megatron.options.values import (
     expert_tensor_degree,
     has_experts,
     sends_flex,
+    weights_squared_relu,
 )
 
 _EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
@@ -58,6 +59,16 @@ class Experts(Options):
     moe_pad_expert_input_to_capacity: bool = option(False, "model", place=8, **_RUN)
     moe_token_drop_policy: str = option("probs", "model", **_MODEL)
     moe_grouped_gemm: bool = option(False, "model", place=2, **_RUN)
+    use_fused_weighted_squared_relu: bool = option(
+        False,
+        "model",
+        printed=Said.DIFFERENT,
+        told=Said.ALWAYS,
+        when=weights_squared_relu,
+        told_when=weights_squared_relu,
+        place=9,
+        since="0.14",
+    )
     moe_use_legacy_grouped_gemm: bool = option(False, "model", **_MODEL, until="0.16")
     moe_apply_probs_on_input: bool = option(False, "model", **_MODEL, since="0.12")
     moe_shared_expert_intermediate_size: int | None = option(None, "model", **_MODEL)

@@ -43,7 +43,6 @@ class Implementation(Options):
     enable_experimental: bool = harmless(False)
     use_transformer_engine_op_fuser: bool = checked(False, _FUSED, since="0.18")
     use_te_activation_func: bool = unpriced(False, _FUSED, since="0.15")
-    use_fused_weighted_squared_relu: bool = unpriced(False, _FUSED, since="0.14")
     fused_single_qkv_rope: bool = unpriced(False, _FUSED, flag="", since="0.15")
     fused_residual_rmsnorm: bool = unpriced(False, _FUSED, since="0.17")
     persist_layer_norm: bool = harmless(

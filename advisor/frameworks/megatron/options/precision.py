@@ -22,8 +22,10 @@ from advisor.frameworks.megatron.options.values import (
     is_16_bit,
     is_quantized,
     mixed_precision,
+    names_precision,
     offloads_optimizer,
     optimizer_type,
+    reads_recipe,
     reduces_in_bf16,
     reduces_in_fp32,
 )
@@ -56,6 +58,7 @@ class Precision(Options):
         flag="",
         bridge="mixed_precision",
         told=Said.ALWAYS,
+        told_when=names_precision,
     )
     fp8: str | None = option(
         None, "job.precision", value=fp8_format, flag="--fp8-format", printed=Said.DIFFERENT
@@ -67,6 +70,7 @@ class Precision(Options):
         value=fp8_recipe,
         strict=True,
         printed=Said.ALWAYS,
+        when=reads_recipe,
         since="0.12",
     )
     fp4: str | None = option(

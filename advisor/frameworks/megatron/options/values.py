@@ -5,7 +5,7 @@ from typing import Final
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueOf
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.job.job import CudaGraphImpl, Optimizer
+from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
 from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion, TokenDispatcher
 
@@ -18,6 +18,11 @@ def has_experts(job: Described) -> bool:
 def sends_flex(job: Described) -> bool:
     """Whether the flex dispatcher sends the experts' tokens."""
     return has_experts(job) and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+
+
+def weights_squared_relu(job: Described) -> bool:
+    """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
+    return has_experts(job) and job.model.activation is Activation.SQUARED_RELU
 
 
 def is_latent(job: Described) -> bool:
@@ -160,6 +165,27 @@ def reduces_in_fp32(job: Described, revision: Revision) -> object:
     return job.config.main_grads_dtype is DType.FP32
 
 
+def reads_recipe(job: Described) -> bool:
+    """Whether the recipe has to be said: to FP8, or to an optimizer that it keeps from holding the
+    main parameters, for which Megatron-LM's default is delayed."""
+    config = job.config
+    aware = config.use_precision_aware_optimizer
+    return config.precision.is_fp8 or (aware and config.fp8_recipe not in (None, Fp8Recipe.DELAYED))
+
+
+def keeps_precision(job: Described) -> bool:
+    """Whether a recipe of Bridge keeps its mixed_precision, of which the optimizer's recipe alone
+    is told: another than the one that Bridge leaves there without FP8."""
+    config = job.config
+    aware = config.use_precision_aware_optimizer and not config.precision.is_fp8
+    return aware and config.fp8_recipe not in (None, Fp8Recipe.TENSORWISE)
+
+
+def names_precision(job: Described) -> bool:
+    """Whether a recipe of Bridge is told the name of a precision."""
+    return not keeps_precision(job)
+
+
 MIXED_PRECISION: Final = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
@@ -177,15 +203,6 @@ def mixed_precision(job: Described, revision: Revision) -> object:
     return MIXED_PRECISION[job.config.precision]
 
 
-FP8_RECIPES: Final = {
-    Precision.FP8_DELAYED: "delayed",
-    Precision.FP8_CURRENT: "tensorwise",
-    Precision.FP8_BLOCKWISE: "blockwise",
-    Precision.MXFP8: "mxfp8",
-}
-"""``fp8_recipe`` of each 8-bit precision (megatron-core enums.py, Fp8Recipe)."""
-
-
 def fp8_format(job: Described, revision: Revision) -> object:
     """Forward in E4M3, backward in E5M2 where the recipe has both."""
     return "hybrid" if job.config.precision.is_fp8 else None
@@ -193,10 +210,10 @@ def fp8_format(job: Described, revision: Revision) -> object:
 
 def fp8_recipe(job: Described, revision: Revision) -> object:
     """The scaling recipe; 0.11 has delayed scaling alone, and no option for it."""
-    precision = job.config.precision
-    if precision is Precision.FP8_DELAYED and not revision.at_least(0, 12):
+    recipe = RECIPES_OF_PRECISIONS.get(job.config.precision, job.config.fp8_recipe)
+    if recipe is Fp8Recipe.DELAYED and not revision.at_least(0, 12):
         return UNSAID
-    return FP8_RECIPES.get(precision, UNSAID)
+    return str(recipe) if recipe else UNSAID
 
 
 def fp4_format(job: Described, revision: Revision) -> object:

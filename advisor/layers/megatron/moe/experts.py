@@ -181,9 +181,9 @@ def _padding_traffic(shape: RankShape, rows_of: Tensor) -> int:
 def _activation(
     shape: RankShape, part: _Part, source: Tensor, output: Tensor, probs: Tensor
 ) -> Operator:
-    """Activation times the tokens' probabilities. Fused (SwiGLU, quick GEGLU), it keeps its input
-    and the probabilities. Unfused, also the activation's parts and its product before the
-    probabilities, which is multiplied in their type.
+    """Activation times the tokens' probabilities. Fused, it keeps its input and the probabilities.
+    Unfused, also the activation's parts and its product before the probabilities, which is
+    multiplied in their type.
     """
     saved: tuple[Tensor, ...] = (source, probs)
     wide = 0
@@ -210,7 +210,9 @@ _WEIGHTED = (Activation.SWIGLU, Activation.QUICK_GEGLU)
 
 
 def fuses_weighted_activation(shape: RankShape) -> bool:
-    """Whether activation and probabilities are one kernel (fusions/fused_bias_swiglu.py and
-    fused_bias_geglu.py)."""
+    """Whether activation and probabilities are one kernel (fusions/fused_bias_swiglu.py,
+    fused_bias_geglu.py; fused_weighted_squared_relu.py in a grouped MLP alone)."""
     model = shape.model
+    if model.activation is Activation.SQUARED_RELU:
+        return model.use_fused_weighted_squared_relu and runs_grouped(model)
     return model.bias_activation_fusion and model.activation in _WEIGHTED

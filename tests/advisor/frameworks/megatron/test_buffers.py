@@ -10,6 +10,8 @@ from advisor.frameworks.megatron.buffers import (
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE
+from advisor.models.options import AttentionBackend
+from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, MOE, moe_shape
 from tests.advisor.toys import GPT, HIDDEN, SHARD, held, toy_shape
 
 MIB = 2**20
@@ -44,6 +46,8 @@ def test_unfused_attention_writes_its_scores_into_the_same_buffer() -> None:
     assert buffers(toy_shape(GPT)) == {"global gather buffer": max(scores, HIDDEN)}
     long = toy_shape(GPT, seq_length=256, sequence_parallel=False)
     assert buffers(long) == {"global gather buffer": 2 * 4 * 256 * 256 * 2}
+    assert not buffers(toy_shape(GPT, **TE))
+    assert buffers(toy_shape(GPT, **TE, attn_logit_softcapping=50.0)) == buffers(toy_shape(GPT))
 
 
 def test_each_chunk_caches_its_rotary_frequencies() -> None:
@@ -73,11 +77,18 @@ def test_one_placeholder_gradient_a_weight_shape() -> None:
 )
 def test_workspaces_by_compute_capability(capability: float, cublas: int, te: int) -> None:
     def sizes(shape: RankShape, *, last: bool) -> list[int]:
-        return [term.num_bytes for term in gemm_workspaces(shape, capability, last)]
+        chunks = held(last=last)
+        return [term.num_bytes for term in gemm_workspaces(shape, chunks, capability)]
 
     assert sizes(toy_shape(), last=False) == [2 * cublas]
     assert sizes(toy_shape(**TE), last=False) == [te]
     assert sizes(toy_shape(**TE), last=True) == [2 * cublas, te]
+    unfused = toy_shape(**TE, attention_backend=AttentionBackend.UNFUSED)
+    assert sizes(unfused, last=False) == [2 * cublas, te]
+    experts = gemm_workspaces(moe_shape(**GROUPED), (ModelChunk(MOE.layer_kinds),), capability)
+    assert [term.num_bytes for term in experts] == [te, 4 * te]
+    dense = gemm_workspaces(moe_shape(**GROUPED), held(), capability)
+    assert [term.num_bytes for term in dense] == [te]
 
 
 def test_a_stage_has_all_of_them_each_with_its_source() -> None:

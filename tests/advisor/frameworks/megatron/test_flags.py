@@ -306,6 +306,27 @@ def test_bridge_layout_overrides(make_job) -> None:
     assert "model.cuda_graph_impl=local 'model.cuda_graph_scope=[full_iteration]'" in old
 
 
+@pytest.mark.parametrize(
+    ("recipe", "flag", "override"),
+    [
+        ("delayed", "", "mixed_precision.fp8_recipe=delayed"),
+        ("tensorwise", "--fp8-recipe tensorwise", ""),
+        (None, "", ""),
+    ],
+)
+def test_the_recipe_that_the_optimizer_reads_without_fp8(
+    recipe: str | None, flag: str, override: str, make_job
+) -> None:
+    """Where it is not the framework's default; the recipe's own mixed_precision stays."""
+    job = make_job(fp8_recipe=recipe, use_precision_aware_optimizer=True)
+    words = layout_flags(job, V19)
+    assert flag in words
+    assert ("--fp8-recipe" in words) == bool(flag)
+    told = bridge_layout_overrides(job, BRIDGE).split()
+    assert ("mixed_precision=bf16_mixed" in told) == (not override)
+    assert [word for word in told if "fp8_recipe" in word] == [override] * bool(override)
+
+
 # What we print, our own reader takes back, and finds nothing wrong with
 
 

@@ -14,7 +14,8 @@ from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.frameworks.registry import adapter_of
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.layers.operators import Module
 from advisor.lint.target import lint_target
 from advisor.models.presets import load_model
@@ -151,3 +152,15 @@ def test_equal_segments_are_tallied_wherever_they_stand() -> None:
     assert len(plan.segments) > 40
     pairs = chunk_plan(parse_setting("full:uniform:2"), NEMOTRON, NEMOTRON.layer_kinds, False)
     assert sum(segment.total_layers for segment in tallied(pairs)) == 52
+
+
+@pytest.mark.parametrize(("version", "fused"), [("0.13", False), ("0.14", True), ("0.19", True)])
+def test_a_release_without_the_fused_weighted_squared_relu_runs_without(
+    version: str, fused: bool
+) -> None:
+    config = JobConfig(
+        seq_length=8, micro_batch_size=1, global_batch_size=1, framework_version=version
+    )
+    model = load_model("nemotron3_nano_30b_a3b")
+    run, _ = adapter_of(Framework.MEGATRON_LM).configure(model, config, frozenset())
+    assert run.use_fused_weighted_squared_relu is fused

@@ -151,6 +151,20 @@ def test_unfused_attention_expands_key_and_value_to_all_heads() -> None:
     assert "key_rope" not in saved
 
 
+def test_transformer_engines_unfused_attention_makes_its_scores_a_tensor() -> None:
+    """Its softmax kernel takes up to 16384 keys, multiples of eight, and works in fp32 without."""
+    changes = {"transformer_impl": "transformer_engine", "attention_dropout": 0.0}
+    shape = toy_shape(GPT, **changes, attention_softmax_in_fp32=False)
+    scores = 2 * 4 * 32 * 32 * 2
+    (product,) = (o for o in attention(shape) if o.name == "attention_scores")
+    assert product.forward_workspace == scores
+    assert "softmax_fp32" not in saved_bytes(attention(shape))
+    odd = toy_shape(GPT, **changes, attention_softmax_in_fp32=False, seq_length=28)
+    assert saved_bytes(attention(odd))["softmax_fp32"] == 2 * 4 * 28 * 28 * 4
+    (product,) = (o for o in attention(toy_shape(GPT)) if o.name == "attention_scores")
+    assert product.forward_workspace == 0  # Megatron's stays, see process_buffers
+
+
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_flops_of_attention_over_the_causal_half(tp: int) -> None:
     """2 matmuls x 2 x batch x heads x head_dim x s x s / 2, whether fused or not."""

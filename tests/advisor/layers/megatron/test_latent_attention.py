@@ -48,6 +48,13 @@ def operators(shape: RankShape) -> tuple[Operator, ...]:
     return latent_attention_operators(shape, shape.hidden("normed"))
 
 
+def test_the_kernels_backward_sums_up_the_querys_gradient_in_fp32() -> None:
+    """Of the query's width, which is not the output's."""
+    shape = latent(transformer_impl="transformer_engine")
+    (kernel,) = (o for o in operators(shape) if o.name == "core_attention")
+    assert kernel.backward_workspace == 2 * QUERY + LSE
+
+
 def test_the_local_spec_gathers_ranks_and_cuts_the_sequence() -> None:
     """The query's norm reads a view of the whole sequence, the keys' a copy of the rank's part."""
     assert saved_bytes(operators(latent())) == {

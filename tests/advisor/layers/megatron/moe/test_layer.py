@@ -9,6 +9,7 @@ import pytest
 from advisor.layers.megatron.moe.layer import MOE_MODULES, moe_operators
 from advisor.layers.operators import CollectiveKind, Group, Module, Operator
 from advisor.layers.shape import RankShape
+from advisor.models.options import Activation
 from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, TOKENS, moe_shape
 from tests.advisor.toys import saved_bytes
 
@@ -38,6 +39,15 @@ def test_grouped_experts_with_fused_permutation() -> None:
         "expert_fc1_out": ROUTED * 2 * 32 * 2,
         "expert_activation_out": ROUTED * 32 * 2,
     }
+
+
+def test_a_squared_relu_keeps_its_output_before_the_probabilities_unless_fused() -> None:
+    """And only a grouped MLP fuses it."""
+    squared = {"activation": Activation.SQUARED_RELU, "bias_activation_fusion": False}
+    fused = squared | {"use_fused_weighted_squared_relu": True}
+    assert kept(**GROUPED, **squared)["weighted_input"] == ROUTED * 32 * 2
+    assert "weighted_input" not in kept(**GROUPED, **fused)
+    assert "weighted_input_7" in kept(**fused)
 
 
 def test_one_expert_a_rank_is_not_sorted() -> None:
