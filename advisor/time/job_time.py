@@ -38,6 +38,10 @@ from advisor.time.step_time import (
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
 
+_NCCL_SMS = 32
+"""Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
+
+
 def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
     """The processor beside the job's GPU."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
@@ -144,7 +148,8 @@ class JobTime:
 
     def exchange_left(self, stage: int, pace: PassTimes) -> float:
         """Part of the experts' exchange that nothing hides: all of it, unless the kernels of
-        another microbatch run beside it. What fills the pipeline has no other microbatch.
+        another microbatch run beside it, on the multiprocessors that it leaves them. What fills the
+        pipeline has no other microbatch.
 
         Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
         """
@@ -152,7 +157,10 @@ class JobTime:
             return 1.0
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        hidden = self.machine.exchange_hidden_fraction * min(1.0, pace.kernels / pace.exchange)
+        dispatcher = self.network.dispatcher
+        taken = (dispatcher.sms if dispatcher else _NCCL_SMS) / self._job.gpu.sm_count
+        hidden = self.machine.exchange_hidden_fraction * (1 - taken)
+        hidden *= min(1.0, pace.kernels / pace.exchange)
         return 1 - hidden * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:

@@ -137,7 +137,7 @@ def _is_held(operator: Operator, host: Host) -> bool:
     return operator.module in host.graphed and (host.whole or not exchanges)
 
 
-_NODES, _NODE_CALLS = 10, 15
+_NODES, _NODE_CALLS = 10, 8
 """Parts that a layer's passes are cut into where another microbatch runs beside it, and operations
 for each: its stream, events, detached tensors and a backward of its own (megatron-core 0.16.1
 models/gpt/fine_grained_callables.py, pipeline_parallel/utils.py ScheduleNode)."""

@@ -143,6 +143,7 @@ def _fit_of(values: dict[tuple[str, str], float], families: Iterable[str]) -> Fi
             load_calibration(load_gpu(_GPUS[family])),
             kernel_seconds=_KERNEL_SECONDS,
             gemm_training_share=1.0,
+            quantized_training_share=1.0,
             **shared,
             **{name: values[family, name] for name in _OF_FAMILY[family]},
         )
