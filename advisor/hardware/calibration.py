@@ -63,8 +63,9 @@ class Calibration(Struct, frozen=True, kw_only=True):
     deepep_sm_bytes_per_second: bytes that each SM of a DeepEP dispatch moves over NVLink.
     speed_spread: relative standard deviation of the speed of a job's GPUs; the slowest is awaited.
     step_seconds: fixed cost of one step (optimizer launches, synchronization, data).
-    host_call_seconds, host_module_seconds, host_quantize_seconds, host_answer_seconds: of an x86
-        server's processor, for one operation, for a module of Transformer Engine beyond its
+    host_call_seconds, host_wrapped_call_seconds, host_module_seconds, host_quantize_seconds,
+        host_answer_seconds: of an x86 server's processor, for one operation of torch, for one in
+        Megatron's functions around Transformer Engine, for a module of the latter beyond its
         kernels, for a tensor that is quantized, and for a result that it waits for.
     host_memory_bytes_per_second: of one GPU's process, Adam on the host.
     grace_slowdown: how much longer NVIDIA's Grace takes for any of them.
@@ -114,7 +115,8 @@ class Calibration(Struct, frozen=True, kw_only=True):
     speed_spread: float = 0.0235
     attention_half_rate_rows: float = 0.0
     attention_half_rate_tokens: float = 0.0
-    host_call_seconds: float = 24e-6
+    host_call_seconds: float = 10e-6
+    host_wrapped_call_seconds: float = 24e-6
     host_module_seconds: float = 24e-6
     host_quantize_seconds: float = 9e-6
     host_answer_seconds: float = 31e-6
@@ -200,6 +202,7 @@ NON_NEGATIVE = (
     "attention_half_rate_rows",
     "attention_half_rate_tokens",
     "host_call_seconds",
+    "host_wrapped_call_seconds",
     "host_module_seconds",
     "host_quantize_seconds",
     "host_answer_seconds",

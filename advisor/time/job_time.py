@@ -13,6 +13,7 @@ from advisor.layers.operators import Collective, CollectiveKind, Group, Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.muon_shares import muon_shares
+from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
 from advisor.time.groups import ParameterGroup, parameter_groups
@@ -46,8 +47,10 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Hos
     """The processor beside the job's GPU."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
+    wrapped = job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
+    call = calibration.host_wrapped_call_seconds if wrapped else calibration.host_call_seconds
     return Host(
-        call_seconds=slower * calibration.host_call_seconds,
+        call_seconds=slower * call,
         module_seconds=slower * calibration.host_module_seconds,
         quantize_seconds=slower * calibration.host_quantize_seconds,
         answer_seconds=slower * calibration.host_answer_seconds,

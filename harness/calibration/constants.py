@@ -106,9 +106,17 @@ CONSTANTS: Final = (
     Constant(
         field="host_call_seconds",
         value=10e-6,
-        sigma=0.5,
+        sigma=0.3,
         unit="s",
         reason="one torch operation with autograd takes 7 us (pytorch issue 41383)",
+        shared=True,
+    ),
+    Constant(
+        field="host_wrapped_call_seconds",
+        value=20e-6,
+        sigma=0.5,
+        unit="s",
+        reason="the same inside functions, hooks and timers of Megatron's own, in Python",
         shared=True,
     ),
     Constant(
