@@ -75,6 +75,8 @@ _FUSED_OPERATOR_CALLS = 3
 _FORWARD_GEMM_CALLS, _BACKWARD_GEMM_CALLS = 2, 4
 """Of each weight: a slice of the input and a product; back two products, the gradient's hook and
 the input's slice."""
+_COLLECTIVE_CALLS = 4
+"""Of a collective beside or behind a product: its function, its checks, NCCL's call, its wait."""
 _EXPERT_BIAS_CALLS = 4
 """Of each expert: two slices, a product, a sum (experts.py _apply_bias)."""
 
@@ -88,6 +90,8 @@ def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launche
         calls = (_BACKWARD_GEMM_CALLS if backward else _FORWARD_GEMM_CALLS) * groups
         if operator.module is Module.EXPERT_FC2 and len(operator.weights) > 1:
             calls += _EXPERT_BIAS_CALLS * groups
+        sent = operator.backward_collectives if backward else operator.forward_collectives
+        calls += _COLLECTIVE_CALLS * len(sent)
         return Launches(calls, int(engine), quantized)
     if operator.unit is ComputeUnit.ATTENTION:
         if operator.name == "core_attention":

@@ -36,7 +36,7 @@ def test_a_gpu_without_rows_says_that_it_is_uncalibrated() -> None:
     calibration = load_calibration(replace(load_gpu("L40S"), calibration=None))
     assert calibration.provenance is Provenance.DATASHEET
     assert calibration.fitted_on == ()
-    assert calibration.summary == "uncalibrated, step time ±30 %"
+    assert calibration.summary() == "uncalibrated, step time ±30 %"
 
 
 @pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
@@ -46,7 +46,17 @@ def test_a_fitted_one_names_its_rows_and_its_errors(gpu: str) -> None:
     assert calibration.fitted_on
     assert "worst" in calibration.fit_error
     assert "worst" in calibration.left_out_error
-    assert calibration.summary.startswith("step time ±")
+    assert calibration.summary().startswith("step time ±")
+    assert calibration.summary(0.2) == "step time ±20 %"
+
+
+def test_a_class_of_jobs_has_a_band_of_its_own(h100: Calibration) -> None:
+    known = replace(h100, experts_step_time_error=0.3, eager_step_time_error=0.2)
+    assert known.error_of(experts=False, eager=False) == known.step_time_error
+    assert known.error_of(experts=True, eager=False) == 0.3
+    assert known.error_of(experts=False, eager=True) == 0.2
+    assert known.error_of(experts=True, eager=True) == 0.3
+    assert h100.error_of(experts=True, eager=True) == h100.step_time_error
 
 
 def test_an_uncalibrated_band_is_wider_than_any_fitted_one() -> None:

@@ -77,6 +77,7 @@ TIME = {
     "pipeline_bubble",
     "optimizer",
     "offload",
+    "host",
 }
 
 
