@@ -129,10 +129,10 @@ CONSTANTS: Final = (
     ),
     Constant(
         field="host_quantize_seconds",
-        value=30e-6,
+        value=10e-6,
         sigma=0.7,
         unit="s",
-        reason="a tensor's quantizer and cast in Python (TransformerEngine PR 2897)",
+        reason="a grouped MLP of 64 experts, there and back, takes Grace 3.3 ms (TE PR 2897)",
         shared=True,
     ),
     Constant(

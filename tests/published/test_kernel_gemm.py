@@ -90,7 +90,7 @@ def test_kernels_are_predicted(every: tuple[GemmRow, ...], stored: Fit) -> None:
         of = [row for row in every if row.family == family and is_fitted(row)]
         found = errors(stored, of).values()
         assert sum(e.mean * e.count for e in found) / len(of) < bar, family
-        assert abs(sum(e.bias * e.count for e in found) / len(of)) < 4.0, family
+        assert abs(sum(e.bias * e.count for e in found) / len(of)) < 4.5, family
 
 
 def test_sources_left_out_are_predicted(every: tuple[GemmRow, ...]) -> None:
