@@ -34,6 +34,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True):
 
     optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved beside the peak, but not allocated then (caches of other streams).
+    in_buffers: weights are made one by one and then copied into one buffer.
     """
 
     static: StaticMemory
@@ -43,6 +44,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True):
     step_words: str = GRADIENT_COPIES
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
+    in_buffers: bool = False
 
     @property
     def resident(self) -> int:

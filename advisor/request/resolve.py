@@ -269,7 +269,7 @@ def _layout(
 
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "moe_load_imbalance": assumed("each rank's experts get the same"),
+    "moe_load_imbalance": assumed("each rank's experts get the same, but in what fits"),
     "transformer_engine_version": assumed("the newest release that is known"),
     "expandable_segments": assumed("off, as torch has it"),
     "mean_packed_length": assumed("sequences are not packed"),

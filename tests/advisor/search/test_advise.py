@@ -205,8 +205,9 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
 def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is_named() -> None:
     advice = ask(
         "kimi_k2",
-        "256xH100",
+        "256xH200",
         overrides=("job.optimizer=adam",),
+        memory_budget="84GiB",
         expert_model_parallel_size=64,
         recompute=("full:uniform:1",),
     )
