@@ -164,8 +164,8 @@ class JobSupport(Protocol):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Model and job as the framework runs them, but for the model's fields `given` by the
-        user; UserError where it cannot run them."""
+        """Model and job as the framework runs them, but for the fields `given` by the user, the
+        model's by name and ``job.NAME``; UserError where it cannot run them."""
         ...
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
