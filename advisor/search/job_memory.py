@@ -15,7 +15,7 @@ from advisor.layers.shape import RankShape
 from advisor.memory.activations import ActivationPeak, activation_peak
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint
+from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, running_bytes
 from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, routed_bytes, unevenness
 from advisor.memory.replay import Held, Replayed, replay, weight_sizes
 from advisor.memory.trace import chunk_trace
@@ -113,11 +113,14 @@ class JobMemory:
             routed_bytes(self._shape, plans[group])
             for group in (pipeline.group_of if self._most_uneven > 0 else ())
         ]
+        overlaps = self._job.layout.overlap_moe_expert_parallel_comm
+        beside = max(running_bytes(self._shape, plan) for plan in plans) if overlaps else 0
         return [
             self._stage(
                 number,
                 tuple(footprints[chunk] for chunk in stage.chunks),
                 tuple(routed[chunk] for chunk in stage.chunks if routed),
+                beside,
             )
             for number, stage in enumerate(pipeline.stages)
         ]
@@ -214,11 +217,14 @@ class JobMemory:
         stage: int,
         footprints: tuple[ChunkFootprint, ...],
         routed: tuple[RoutedBytes, ...],
+        beside: int,
     ) -> StageDetail:
         classes = self._pipeline.stages[stage].classes
         peak = activation_peak(
             self._shape, footprints, classes, self._pp, stage, self._microbatches
         )
+        if beside:
+            peak = peak.beside_forward(beside)
         fixed = self._fixed[stage]
         whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
         parts = StageParts(

@@ -1,7 +1,8 @@
 """FSDP2 predictions against torchtitan's published runs. Nothing is fitted on these rows.
 
 Memory: the two runs of Llama 3.1 8B without torch.compile and in bf16, maximum of reserved memory
-(context and communicators are outside it), with expandable segments as run_train.sh has them. Their H100 has 96 GB.
+(context and communicators are outside it), with expandable segments as run_train.sh has them. Their
+H100 has 96 GB.
 Throughput: the two runs on A100, of which the document does not say whether they were compiled.
 The H100 rows are no test of times: a part with HBM2e and 500 W, for which there is no datasheet.
 """
@@ -18,7 +19,8 @@ from tests.published.rows import TorchtitanRow, torchtitan
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
 MEMORY_TOLERANCE = 0.035
-"""Of 3.1 and 1.7 % that are missing: the communication streams' caches are an estimate. Allocated peaks are held to 0.5 % in tests/oracles/test_fsdp2.py."""
+"""3.2 and 1.9 % are missing: the communication streams' caches are an estimate. Allocated peaks are
+held to 0.5 % in tests/oracles/test_fsdp2.py."""
 THROUGHPUT_TOLERANCE = 0.05
 """Published throughput repeats to about 5 % (results/published/README.md)."""
 
