@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -93,17 +94,30 @@ class EvaluationDetail(Struct, frozen=True, kw_only=True):
     hardware_flops_per_step: float
 
 
+class Replay(Struct, frozen=True, kw_only=True):
+    """What a replay of the allocator changes of an evaluation. requests: how long it was."""
+
+    peak_reserved_bytes: int
+    fit_probability: float
+    requests: int
+    look: Callable[[], EvaluationDetail]
+
+
 class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """One setting on one job: memory of every stage and time of one step.
 
-    peak_reserved_bytes: of the stage that reserves most. look: the rest, which is worked out for
-    those that somebody looks at: a search makes thousands and shows a few.
+    peak_reserved_bytes: of the stage that reserves most, with the share that allocators usually
+    leave unused, or as their replay has it (`requests` of it, None where there was none);
+    usual_reserved_bytes with that share in any case: by these settings are held against each other.
+    look, replay: the rest, which is worked out for those that somebody looks at: a search makes
+    thousands and shows a few.
     """
 
     job: Job
     setting: Setting
     calibration: Calibration
     peak_reserved_bytes: int
+    usual_reserved_bytes: int
     time_seconds: TimeBreakdown
     step_time_low_seconds: float
     step_time_high_seconds: float
@@ -112,6 +126,22 @@ class Evaluation(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     model_flops_per_step: float
     recompute_overhead: float
     look: Callable[[], EvaluationDetail]
+    replay: Callable[[], Replay]
+    requests: int | None = None
+
+    @cached_property
+    def replayed(self) -> "Evaluation":
+        """This evaluation with the allocator replayed."""
+        if self.requests is not None:
+            return self
+        found = self.replay()
+        return replace(
+            self,
+            peak_reserved_bytes=found.peak_reserved_bytes,
+            fit_probability=found.fit_probability,
+            requests=found.requests,
+            look=found.look,
+        )
 
     @cached_property
     def _detail(self) -> EvaluationDetail:

@@ -34,6 +34,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True):
 
     optimizer_step: bytes that it takes while it runs, of step_words.
     pools: reserved beside the peak, but not allocated then (caches of other streams).
+    in_buffers: weights are made one by one and then copied into one buffer.
     """
 
     static: StaticMemory
@@ -43,6 +44,7 @@ class FixedMemory(Struct, frozen=True, kw_only=True):
     step_words: str = GRADIENT_COPIES
     pools: tuple[NamedBytes, ...] = ()
     working_set: WorkingSet | None = None
+    in_buffers: bool = False
 
     @property
     def resident(self) -> int:
@@ -162,8 +164,8 @@ class JobSupport(Protocol):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Model and job as the framework runs them, but for the model's fields `given` by the
-        user; UserError where it cannot run them."""
+        """Model and job as the framework runs them, but for the fields `given` by the user, the
+        model's by name and ``job.NAME``; UserError where it cannot run them."""
         ...
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:

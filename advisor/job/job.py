@@ -91,6 +91,10 @@ RECIPES_OF_PRECISIONS: Final = {
 """The recipe of each 8-bit precision."""
 
 
+GRADIENTS_AT_ONCE = 2**28
+"""Elements of which the harness's native step makes fp32 copies together."""
+
+
 class JobConfig(Struct, frozen=True, kw_only=True):
     """What `job.KEY=VALUE` reaches: batch, precision and run-time options.
 
@@ -111,8 +115,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     Transformer Engine beneath it, by default the newest that the framework's asks for.
     ``create_attention_mask`` is Megatron-LM's create_attention_mask_in_dataloader, of the same name
     in NeMo; see loads_attention_mask. ``moe_load_imbalance`` is our own: tokens that reach the
-    busiest expert-parallel rank over the mean; 1, its default, is what
-    moe_router_force_load_balancing aims at. ``expandable_segments`` is that option of
+    busiest expert-parallel rank over the mean. At 1, its default, bytes are those of balanced
+    routing, and what fits is told of a published imbalance (memory/imbalance.py) unless
+    ``moe_router_force_load_balancing`` balances it. ``expandable_segments`` is that option of
     PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
@@ -147,6 +152,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     cuda_graph_impl: CudaGraphImpl = CudaGraphImpl.NONE
     cuda_graph_modules: tuple[str, ...] = ()
     moe_load_imbalance: float = 1.0
+    moe_router_force_load_balancing: bool = False
     create_attention_mask: bool | None = None
     expandable_segments: bool = False
     memory_budget_bytes: int | None = None

@@ -226,6 +226,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     forward_holds: tensors that variables of the program keep alive until the operator has run
         forward, whether it reads them or not.
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
+    second_stream_bytes: of either workspace, what another stream than the computing one allocates:
+        the caching allocator keeps that for it.
     weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
         whole layer has gone back.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
@@ -251,6 +253,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     forward_holds: tuple[Tensor, ...] = ()
     forward_workspace: int = 0
     backward_workspace: int = 0
+    second_stream_bytes: int = 0
     weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0

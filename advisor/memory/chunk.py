@@ -136,6 +136,13 @@ def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
     return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
 
 
+def running_bytes(shape: RankShape, plan: RecomputePlan) -> int:
+    """The most that the forward of one layer of a chunk has alive, what it keeps included."""
+    return max(
+        (segment_block(shape, segment).forward.num_bytes for segment in plan.segments), default=0
+    )
+
+
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:
     """Bytes that one microbatch keeps in the layers of a chunk on one rank: of a whole checkpoint
     its input, else what autograd saves of each layer under the plan's runs. Embedding, output layer

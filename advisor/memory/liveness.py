@@ -49,7 +49,7 @@ def footprint(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> L
     kept = kept_tensors(operators, runs)
     small = sum(run.extra_kept_bytes for run in runs)
     forward = walk_forward(operators, kept)
-    backward = _walk_backward(operators, runs, kept)
+    backward = walk_backward(operators, runs, kept)
     return LayerFootprint(
         kept=sum(tensor.num_bytes for tensor in kept.values()) + small,
         forward=_raised(forward.peak, small),
@@ -62,11 +62,13 @@ def _raised(peak: Peak, num_bytes: int) -> Peak:
     return Peak(peak.num_bytes + num_bytes, peak.point)
 
 
-def walk_forward(operators: Sequence[Operator], kept: dict[str, Tensor]) -> Arena:
+def walk_forward(
+    operators: Sequence[Operator], kept: dict[str, Tensor], into: Arena | None = None
+) -> Arena:
     """Live bytes through a forward that leaves `kept` behind, storages by name; the input is alive
     throughout. A tensor goes behind the last operator that reads it; an operator's workspace is
-    alive while it runs."""
-    arena = Arena()
+    alive while it runs. into: the arena to walk in, a new one where none is given."""
+    arena = into or Arena()
     last_reader = _last_readers(operators)
     for tensor in operators[0].inputs:
         arena.store(tensor)
@@ -91,10 +93,15 @@ def _last_readers(operators: Sequence[Operator]) -> dict[str, int]:
     }
 
 
-def _walk_backward(
-    operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], kept: dict[str, Tensor]
+def walk_backward(
+    operators: tuple[Operator, ...],
+    runs: tuple[ReplayRun, ...],
+    kept: dict[str, Tensor],
+    into: Arena | None = None,
 ) -> Arena:
-    arena = Arena()
+    """Live bytes through the backward of operators that kept `kept`, replays included. into: as in
+    walk_forward."""
+    arena = into or Arena()
     for tensor in kept.values():
         arena.store(tensor)
     gradients = Gradients(arena)

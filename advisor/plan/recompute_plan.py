@@ -230,10 +230,19 @@ _SMALLEST_OFFLOADED_ELEMENTS = 1024 * 1024
 def offloaded_bytes(
     operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
 ) -> int:
-    """Bytes of one layer that leave the device: kept storages that operators of `modules`, and no
+    """Bytes of one layer that leave the device."""
+    kept = kept_tensors(operators, runs)
+    return sum(kept[name].num_bytes for name in offloaded_names(operators, runs, modules))
+
+
+@lru_cache(maxsize=8192)
+def offloaded_names(
+    operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...], modules: frozenset[Module]
+) -> frozenset[str]:
+    """Storages of one layer that leave the device: kept ones that operators of `modules`, and no
     others, save. What a checkpoint keeps as its input stays."""
     if not modules:
-        return 0
+        return frozenset()
     saved: dict[str, Tensor] = {}
     elsewhere: dict[str, Tensor] = {}
     for operator, run in zip(operators, assign_runs(operators, runs), strict=True):
@@ -242,8 +251,8 @@ def offloaded_bytes(
         else:
             _keep(saved if operator.module in modules else elsewhere, operator.saved)
     kept = kept_tensors(operators, runs)
-    return sum(
-        tensor.num_bytes
+    return frozenset(
+        name
         for name, tensor in saved.items()
         if name in kept
         and name not in elsewhere

@@ -104,7 +104,12 @@ def _of_options(facts: Facts) -> Iterator[str]:
 def _of_model(facts: Facts) -> Iterator[str]:
     model, config = facts.model, facts.config
     if model.num_moe_experts is not None:
-        yield f"busiest expert rank {config.moe_load_imbalance:g} x the mean"
+        if config.moe_load_imbalance != 1.0:
+            yield f"busiest expert rank {config.moe_load_imbalance:g} x the mean"
+        elif config.moe_router_force_load_balancing:
+            yield "routing forced to balance"
+        else:
+            yield "routing balanced, but for a published imbalance in what fits"
     linear = sorted({str(kind.mixer) for kind in model.layer_kinds if kind.mixer in LINEAR_MIXERS})
     if linear:
         yield f"{' and '.join(linear)} layers read in their kernels' sources, not measured"

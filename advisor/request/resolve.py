@@ -237,7 +237,7 @@ def _as_framework_runs(
     model: Sourced[ModelSpec], config: Sourced[JobConfig], subject: _Subject, given: Given
 ) -> tuple[Sourced[ModelSpec], Sourced[JobConfig]]:
     """Model and options as the framework makes them; UserError where it cannot run them."""
-    own = frozenset(given.model_fields)
+    own = frozenset(given.model_fields) | {f"job.{name}" for name in given.job_fields}
     run_model, run_config = subject.adapter.configure(model.value, config.value, own)
     origin = _default(run_config)
     return model.turned_into(run_model, origin), config.turned_into(run_config, origin)
@@ -269,7 +269,7 @@ def _layout(
 
 _NO_FRAMEWORKS: Final = {
     "memory_budget_bytes": assumed("all of the GPU's memory"),
-    "moe_load_imbalance": assumed("each rank's experts get the same"),
+    "moe_load_imbalance": assumed("each rank's experts get the same, but in what fits"),
     "transformer_engine_version": assumed("the newest release that is known"),
     "expandable_segments": assumed("off, as torch has it"),
     "mean_packed_length": assumed("sequences are not packed"),

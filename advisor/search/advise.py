@@ -26,7 +26,7 @@ from advisor.search.layout_search import (
     evaluate_settings,
     search_layouts,
 )
-from advisor.search.ranking import rank
+from advisor.search.ranking import first_replayed, rank
 from advisor.search.remedies import find_remedies, other_layout
 
 
@@ -115,9 +115,10 @@ def _with_another_layout(
         searched = best_on_any_layout(free, calibration, asked)
     except UserError:
         return advice
-    if not searched.best.fits:
+    best = searched.best.replayed
+    if not best.fits:
         return advice
-    remedy = other_layout(searched.best, advice.candidates[0].evaluation, searched.num_layouts)
+    remedy = other_layout(best, advice.candidates[0].evaluation, searched.num_layouts)
     return replace(
         advice,
         remedies=(remedy, *advice.remedies),
@@ -161,7 +162,7 @@ def _rank_settings(
             rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
     if not settings and (found := stack.check(stack.none, job)):
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
-    evaluations = evaluate_settings(job, settings, calibration)
+    evaluations = first_replayed(evaluate_settings(job, settings, calibration))
     candidates = tuple(
         replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
         for c in rank(evaluations, _notes(evaluations, stack))
@@ -182,7 +183,8 @@ def _rank_layouts(
 ) -> Answer:
     """Every layout with every setting, in one ranking."""
     searched = search_layouts(resolution, calibration)
-    candidates = rank(searched.evaluations, _notes(searched.evaluations, stack))
+    evaluations = first_replayed(searched.evaluations)
+    candidates = rank(evaluations, _notes(evaluations, stack))
     said = f"{searched.num_layouts} legal layouts searched"
     if not searched.whole:
         said += f", for the first {ROWS} rows"
@@ -242,7 +244,7 @@ def _notes(
         said = list(stack.notes(evaluation.setting, evaluation.job))
         none = without.get(id(evaluation.job))
         if none is not None:
-            more = evaluation.peak_reserved_bytes - none.peak_reserved_bytes
+            more = evaluation.usual_reserved_bytes - none.usual_reserved_bytes
             if more >= 0:
                 figure = f": {human_bytes(more)} more than none" if alone and more else ""
                 said.insert(0, f"buys nothing{figure}")

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation, EvaluationDetail
+from advisor.answer.evaluation import Evaluation, EvaluationDetail, Replay
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import AttnImplementation, Job
@@ -57,25 +57,26 @@ class Evaluator:
         self.is_hopeless = self.at_least_bytes > self.budget_bytes
 
     def evaluate(self, setting: Setting) -> Evaluation:
-        """Memory and time of `setting`, which must be legal for the job."""
+        """Memory and time of `setting`, which must be legal for the job. The allocator is not
+        replayed: see Evaluation.replayed."""
         plans = self._plans(setting)
-        stages = self._memory.stages(plans)
-        time = self._time.step(plans)
+        stages, time = self._memory.stages(plans), self._time.step(plans)
         error = self.step_time_error
-        reserved = [stage.reserved for stage in stages]
         return Evaluation(
             job=self.job,
             setting=setting,
             calibration=self.calibration,
-            peak_reserved_bytes=max(one.total for one in reserved),
+            peak_reserved_bytes=_most(stages),
+            usual_reserved_bytes=_most(stages),
             time_seconds=time,
             step_time_low_seconds=time.total * (1 - error),
             step_time_high_seconds=time.total * (1 + error),
-            fit_probability=min(one.fit_probability(self.budget_bytes) for one in reserved),
+            fit_probability=self._fit_probability(stages),
             budget_bytes=self.budget_bytes,
             model_flops_per_step=float(self._model_flops),
             recompute_overhead=time.total / self._none_seconds - 1,
             look=lambda: self._detail(setting, plans, stages),
+            replay=lambda: self._replay(setting),
         )
 
     def seconds(self, setting: Setting) -> float:
@@ -86,9 +87,11 @@ class Evaluator:
         """The plan of one model chunk under `setting`."""
         return self._plan(setting, chunk.layers)
 
-    def stage_detail(self, setting: Setting, stage: int) -> StageDetail:
-        """Memory of one stage in all its terms."""
-        return self._memory.stages(self._plans(setting))[stage]
+    def stage_detail(self, setting: Setting, stage: int, *, replayed: bool = False) -> StageDetail:
+        """Memory of one stage in all its terms; replayed: with its allocator replayed."""
+        plans = self._plans(setting)
+        detail = self._memory.stages(plans)[stage]
+        return self._memory.replayed_stage(plans, stage, detail) if replayed else detail
 
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
@@ -104,6 +107,19 @@ class Evaluator:
     def rates(self) -> tuple[Machine, Network]:
         """Rates behind the times, for reports."""
         return self._time.machine, self._time.network
+
+    def _replay(self, setting: Setting) -> Replay:
+        plans = self._plans(setting)
+        stages = self._memory.replayed(plans)
+        return Replay(
+            peak_reserved_bytes=_most(stages),
+            fit_probability=self._fit_probability(stages),
+            requests=sum(stage.reserved.requests for stage in stages),
+            look=lambda: self._detail(setting, plans, stages),
+        )
+
+    def _fit_probability(self, stages: list[StageDetail]) -> float:
+        return min(stage.reserved.fit_probability(self.budget_bytes) for stage in stages)
 
     def _plan(self, setting: Setting, layers: tuple[LayerKind, ...]) -> RecomputePlan:
         return self._stack.plan(setting, self.shape, layers, self.job)
@@ -145,6 +161,10 @@ def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
     """Half-width of the band around the step times of a model."""
     experts = model.num_moe_experts is not None
     return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
+
+
+def _most(stages: list[StageDetail]) -> int:
+    return max(stage.reserved.total for stage in stages)
 
 
 @lru_cache(maxsize=4096)
@@ -198,5 +218,5 @@ def _resolve_attention(
 
 
 def evaluate(job: Job, setting: Setting, calibration: Calibration) -> Evaluation:
-    """`setting` on `job`; use an Evaluator for several settings of one job."""
-    return Evaluator(job, calibration).evaluate(setting)
+    """`setting` on `job`, the allocator replayed; use an Evaluator for several settings."""
+    return Evaluator(job, calibration).evaluate(setting).replayed

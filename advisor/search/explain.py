@@ -26,7 +26,9 @@ def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
     """Bytes of the worst rank by component and tensor; they sum to its reserved peak."""
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     stage = evaluation.peak.stage
-    detail = evaluator.stage_detail(evaluation.setting, stage)
+    detail = evaluator.stage_detail(
+        evaluation.setting, stage, replayed=evaluation.requests is not None
+    )
     static, words = detail.fixed.static, detail.fixed.words
     weights, gradients, optimizer = words.weights, words.gradients, words.optimizer
     return (

@@ -47,6 +47,32 @@ def rank(
     )
 
 
+_REPLAYED_REQUESTS = 8_000
+"""After so many no further row is replayed: about 15 ms."""
+_HEAD = 32
+_CLEAR = 0.95
+
+
+def first_replayed(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
+    """`evaluations` with the allocator replayed for the one that comes first then, and while that
+    takes little for those of which it is not clear whether they fit, and for other first rows."""
+    head = dict(enumerate(sorted(evaluations, key=order)[:_HEAD]))
+    replaced: dict[int, Evaluation] = {}
+    spent = 0
+    while True:
+        rows = sorted(head, key=lambda row: order(head[row]))
+        waiting = [row for row in rows if head[row].requests is None]
+        if not waiting or (waiting[0] != rows[0] and spent > _REPLAYED_REQUESTS):
+            break
+        unclear = [row for row in waiting if 1 - _CLEAR < head[row].fit_probability < _CLEAR]
+        first = [rows[0]] if rows[0] == waiting[0] else []
+        row = (*first, *unclear, *waiting)[0]
+        before = head[row]
+        head[row] = replaced[id(before)] = before.replayed
+        spent += before.replayed.requests or 0
+    return tuple(replaced.get(id(evaluation), evaluation) for evaluation in evaluations)
+
+
 def pareto_front(evaluations: Sequence[Evaluation]) -> set[int]:
     """Identities of evaluations that no other beats in both peak memory and step time."""
     by_memory = sorted(

@@ -74,7 +74,7 @@ def _helps(other: Evaluation, best: Evaluation) -> bool:
     if tier(other) != tier(best):
         return tier(other) < tier(best)
     if tier(best) == 2:
-        return other.peak_reserved_bytes < best.peak_reserved_bytes
+        return other.usual_reserved_bytes < best.usual_reserved_bytes
     return other.step_time_seconds < best.step_time_seconds
 
 
@@ -82,7 +82,7 @@ def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
     with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
     return Remedy(
         change=change.words + with_setting,
-        effect_bytes=other.peak_reserved_bytes - best.peak_reserved_bytes,
+        effect_bytes=other.usual_reserved_bytes - best.usual_reserved_bytes,
         effect_seconds=other.step_time_seconds - best.step_time_seconds,
         why=change.why,
     )

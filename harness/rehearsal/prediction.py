@@ -5,6 +5,7 @@ from typing import Final
 from advisor.frameworks.registry import adapter_of
 from advisor.job.layout import ParallelLayout
 from advisor.memory.allocator import Reserved, reserved_memory
+from advisor.models.options import TransformerImpl
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from harness.trial.result import StagePeaks
@@ -32,13 +33,14 @@ def reserved_alone(
     """What each stage's rank takes of a GPU where nothing communicates: no NCCL."""
     job = evaluator.job
     setting = adapter_of(job.config.framework).parse(recompute)
-    details = (evaluator.stage_detail(setting, stage) for stage in stages)
+    details = (evaluator.stage_detail(setting, stage, replayed=True) for stage in stages)
     return tuple(
         reserved_memory(
             detail.reserved.allocated,
-            detail.activations.total,
             ParallelLayout(),
             expandable_segments=job.config.expandable_segments,
+            unused=detail.reserved.unused,
+            engine=job.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE,
         )
         for detail in details
     )

@@ -13,6 +13,7 @@ from advisor.answer.evaluation import (
     Evaluation,
     EvaluationDetail,
     MemoryBreakdown,
+    Replay,
     StageMemory,
     TimeBreakdown,
 )
@@ -106,11 +107,20 @@ def evaluation(
         optimizer=0.25,
     )
     model_flops = 8.0 * 400e12 * 32
+
+    def look() -> EvaluationDetail:
+        return EvaluationDetail(
+            stages=stages,
+            saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
+            hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
+        )
+
     return Evaluation(
         job=job,
         setting=setting,
         calibration=CALIBRATION,
         peak_reserved_bytes=stages[0].peak_reserved_bytes,
+        usual_reserved_bytes=stages[0].peak_reserved_bytes,
         time_seconds=time,
         step_time_low_seconds=time.total * 0.92,
         step_time_high_seconds=time.total * 1.08,
@@ -118,10 +128,12 @@ def evaluation(
         budget_bytes=BUDGET,
         model_flops_per_step=model_flops,
         recompute_overhead=recompute_seconds / 8.0,
-        look=lambda: EvaluationDetail(
-            stages=stages,
-            saved_bytes_per_layer=saved or {DENSE: 300 * 2**20},
-            hardware_flops_per_step=model_flops * (1 + recompute_seconds / 10),
+        look=look,
+        replay=lambda: Replay(
+            peak_reserved_bytes=stages[0].peak_reserved_bytes,
+            fit_probability=probability,
+            requests=0,
+            look=look,
         ),
     )
 

@@ -4,6 +4,7 @@ Bars: allocated mean 1 %, worst 3 %; reserved mean 3 %; step time mean 4 %,
 worst 10 % over cells left out; what misses its bar is named here, with its figure.
 """
 
+from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 from statistics import mean
@@ -21,10 +22,10 @@ from advisor.search.evaluate import Evaluator
 from harness.backends.jobs import as_run
 from harness.judge.accuracy.cells import Half, Row, rows
 from harness.judge.accuracy.judgement import judge
-from harness.judge.accuracy.repredict import predict_again
+from harness.judge.accuracy.repredict import expands, predict_again
 from harness.judge.results import load_results
 from harness.rehearsal.prediction import predicted_stages
-from harness.trial.result import TrialResult
+from harness.trial.result import MemoryPeak, TrialResult
 from harness.trial.trial import Backend, Device, Trial
 
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
@@ -102,9 +103,10 @@ def test_the_first_choice_is_the_best_that_was_measured() -> None:
     assert judged.verdicts.false_fits == judged.verdicts.false_refusals == 0
 
 
-def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """Setting and predicted over measured peak, less one, of each rank of Llama 3 70B."""
-    errors = []
+def rehearsed_ranks(
+    gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Evaluator, Trial, MemoryPeak]]:
+    """Each rank of Llama 3 70B: its job, what was run of it, what it took."""
     for result in found(gpu, Backend.REHEARSAL):
         trial = read_record(Trial, result.trial, result.name)
         engine = bool(result.environment["software"]["transformer_engine"])
@@ -124,14 +126,22 @@ def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, floa
                 precision=workload.precision,
                 main_grads_dtype=workload.main_grads_dtype,
                 framework_version="0.16",
+                expandable_segments=expands(trial),
             ),
         )
         run = as_run(job, workload)
-        evaluator = Evaluator(run, load_calibration(run.gpu))
-        peaks = predicted_stages(evaluator, workload.recompute, trial.stages, Device.CUDA)
         (measured,) = result.memory
+        yield Evaluator(run, load_calibration(run.gpu)), trial, measured
+
+
+def rehearsed(gpu: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
+    """Setting and predicted over measured peak, less one, of each rank of Llama 3 70B."""
+    errors = []
+    for evaluator, trial, measured in rehearsed_ranks(gpu, monkeypatch):
+        recompute = trial.workload.recompute
+        peaks = predicted_stages(evaluator, recompute, trial.stages, Device.CUDA)
         assert measured.allocated is not None
-        errors.append((workload.recompute, max(one.peak for one in peaks) / measured.allocated - 1))
+        errors.append((recompute, max(one.peak for one in peaks) / measured.allocated - 1))
     return errors
 
 

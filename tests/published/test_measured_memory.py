@@ -48,8 +48,8 @@ class Comparison(Struct, frozen=True, dict=True):
         return self.predicted_gib / self.measured_gib - 1
 
 
-def predicted_gib(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> list[float]:
-    """Peak of every stage."""
+def evaluator_of(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> Evaluator:
+    """Of the row's job."""
     tp, pp = row.tensor_model_parallel_size or 1, row.pipeline_model_parallel_size or 1
     assert row.seq_length
     assert row.micro_batch_size
@@ -69,18 +69,26 @@ def predicted_gib(row: PublishedRow, model: ModelSpec, gpu: str, dp: int) -> lis
         gpu=load_gpu(gpu),
         num_gpus=tp * pp * dp,
     )
-    stages = Evaluator(job, load_calibration(job.gpu)).evaluate(NONE).stages
-    return [stage.peak_allocated_bytes / GIB for stage in stages]
+    return Evaluator(job, load_calibration(job.gpu))
 
 
-def simumax(row: SimuMaxRow) -> list[Comparison]:
-    """The worst rank of every stage; ranks of one stage lie side by side."""
+def predicted_gib(evaluator: Evaluator) -> list[float]:
+    """Peak of every stage."""
+    return [stage.peak_allocated_bytes / GIB for stage in evaluator.evaluate(NONE).stages]
+
+
+def simumax_evaluator(row: SimuMaxRow) -> Evaluator:
     llama = load_model("llama3_70b", None)
     model = replace(
         llama, num_layers=row.num_layers, cross_entropy_fusion=CrossEntropyFusion.TE
     )  # "cef" in the case's name
     assert row.data_parallel_size
-    predicted = predicted_gib(row, model, "B200", row.data_parallel_size)
+    return evaluator_of(row, model, "B200", row.data_parallel_size)
+
+
+def simumax(row: SimuMaxRow) -> list[Comparison]:
+    """The worst rank of every stage; ranks of one stage lie side by side."""
+    predicted = predicted_gib(simumax_evaluator(row))
     measured, ranks = row.allocated_gib_by_rank, len(row.allocated_gib_by_rank) // len(predicted)
     name = f"B200 TP{row.tensor_model_parallel_size} PP{len(predicted)} x{row.num_microbatches}"
     return [
@@ -94,7 +102,7 @@ def ci_golden(row: MegatronGoldenRow, *, assume: bool = True) -> Comparison:
     assert row.peak_memory_gib
     unfused = assume and ("deterministic" in (row.notes or "") or row.gpu == "A100")
     model = replace(load_model(MODEL[row.model], None), gradient_accumulation_fusion=not unfused)
-    (peak,) = predicted_gib(row, model, row.gpu, DATA_PARALLEL_SIZE[row.model])
+    (peak,) = predicted_gib(evaluator_of(row, model, row.gpu, DATA_PARALLEL_SIZE[row.model]))
     return Comparison(f"{row.gpu} {row.model}", peak, row.peak_memory_gib)
 
 

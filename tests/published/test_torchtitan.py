@@ -1,12 +1,14 @@
 """FSDP2 predictions against torchtitan's published runs. Nothing is fitted on these rows.
 
 Memory: the two runs of Llama 3.1 8B without torch.compile and in bf16, maximum of reserved memory
-(context and communicators are outside it). Their H100 has 96 GB; capacity plays no part here.
+(context and communicators are outside it), with expandable segments as run_train.sh has them. Their
+H100 has 96 GB.
 Throughput: the two runs on A100, of which the document does not say whether they were compiled.
 The H100 rows are no test of times: a part with HBM2e and 500 W, for which there is no datasheet.
 """
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation
 from advisor.hardware.calibration import load_calibration
@@ -16,9 +18,9 @@ from tests.published.rows import TorchtitanRow, torchtitan
 
 GIB = 2**30
 OUTSIDE_TORCH = ("CUDA context", "NCCL communicators")
-MEMORY_TOLERANCE = 0.08
-"""Reserved memory holds the fragmentation of one run, for which there is one rule, from other runs:
-we are 7 % below both rows. Allocated peaks are held to 0.5 % in tests/oracles/test_fsdp2.py."""
+MEMORY_TOLERANCE = 0.035
+"""3.2 and 1.9 % are missing: the communication streams' caches are an estimate. Allocated peaks are
+held to 0.5 % in tests/oracles/test_fsdp2.py."""
 THROUGHPUT_TOLERANCE = 0.05
 """Published throughput repeats to about 5 % (results/published/README.md)."""
 
@@ -43,8 +45,9 @@ def _evaluate(row: TorchtitanRow, spec: str, gpu: str) -> tuple[Evaluator, Evalu
         micro_batch_size=row.micro_batch_size,
         global_batch_size=row.global_batch_size,
     )
+    job = replace(job, gpu=replace(job.gpu, memory_bytes=96 * 10**9))
     evaluator = Evaluator(job, load_calibration(job.gpu))
-    return evaluator, evaluator.evaluate(stack.parse(spec))
+    return evaluator, evaluator.evaluate(stack.parse(spec)).replayed
 
 
 def test_reserved_memory() -> None:
@@ -52,7 +55,7 @@ def test_reserved_memory() -> None:
     assert [row.num_gpus for row in rows] == [8, 128]
     for row in rows:
         evaluator, evaluation = _evaluate(row, "op:torchtitan", "H100")
-        terms = evaluator.stage_detail(evaluation.setting, 0).reserved.terms
+        terms = evaluator.stage_detail(evaluation.setting, 0, replayed=True).reserved.terms
         outside = sum(t.num_bytes for t in terms if t.name.endswith(OUTSIDE_TORCH))
         predicted = (evaluation.peak.peak_reserved_bytes - outside) / GIB
         assert row.peak_memory_gib

@@ -16,7 +16,7 @@ from advisor.frameworks.megatron.bridge import (
     bridge_layout_overrides,
     bridge_overrides,
 )
-from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers
+from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers, stream_pools
 from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
 from advisor.frameworks.megatron.flags import (
     assumed_flags,
@@ -315,6 +315,8 @@ class Megatron(Struct, frozen=True):
             buffers=buffers,
             optimizer_step=gradients + states + last_inputs(shape, chunks),
             step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
+            pools=stream_pools(shape, chunks),
+            in_buffers=job.layout.use_distributed_optimizer,
         )
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:

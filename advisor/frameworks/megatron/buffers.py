@@ -117,6 +117,19 @@ def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> 
     return sum(rows * columns for rows, columns in shapes) * shape.dtype.itemsize
 
 
+@lru_cache(maxsize=1024)
+def stream_pools(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
+    """What the allocator keeps for other streams than the computing one: every other step of
+    attention over context-parallel ranks has its own."""
+    kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
+    operators = (operator for kind in kinds for operator in transformer_layer(shape, kind))
+    most = max((operator.second_stream_bytes for operator in operators), default=0)
+    if not most:
+        return ()
+    source = "Transformer Engine context_parallel.py, flash_attn_streams"
+    return (NamedBytes("second stream of context parallelism", most, source),)
+
+
 def gemm_workspaces(
     shape: RankShape, chunks: tuple[ModelChunk, ...], compute_capability: float
 ) -> tuple[NamedBytes, ...]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
-from advisor.frameworks.megatron.buffers import last_inputs, quantized_elements
+from advisor.frameworks.megatron.buffers import last_inputs, quantized_elements, stream_pools
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.protocols import FixedMemory, StaticLabels
 from advisor.job.job import Job, JobConfig, Optimizer
@@ -88,6 +88,7 @@ def muon_memory(
         static=static,
         words=_MUON_WORDS,
         buffers=buffers,
+        pools=stream_pools(shape, chunks),
         optimizer_step=copies + received * DType.BF16.itemsize + last_inputs(shape, chunks),
         step_words="the weights gathered from all ranks" if received else GRADIENT_COPIES,
     )

@@ -61,8 +61,11 @@ class TorchTitan(TorchStack):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """With cuDNN's attention, which comes first from 0.2 on (models/attention.py)."""
+        """With cuDNN's attention, which comes first from 0.2 on (models/attention.py), and with
+        expandable segments, which run_train.sh asks for in every release."""
         model, config = super().configure(model, config, given)
+        if "job.expandable_segments" not in given:
+            config = replace(config, expandable_segments=True)
         unsaid = model.attention_backend is AttentionBackend.AUTO
         if unsaid and config.framework_version != "0.1":
             model = replace(model, attention_backend=AttentionBackend.FUSED)

@@ -113,9 +113,24 @@ def over_context_ranks(shape: RankShape, alone: Operator) -> Operator:
         backward_collectives=run.backward,
         forward_workspace=max(0, run.forward_alive - sum(fresh.values())),
         backward_workspace=max(alone.backward_workspace, run.backward_alive - sizes.inputs),
+        second_stream_bytes=_of_second_stream(shape, sizes),
         extra_forward_bytes=run.forward_traffic,
         extra_backward_bytes=run.backward_traffic,
     )
+
+
+def _of_second_stream(shape: RankShape, sizes: _Sizes) -> int:
+    """Bytes that every other step allocates on the stream of context parallelism
+    (flash_attn_streams): of the ring's forward what the steps hold together, of all_gather the
+    gradients of its second step, which attends to the keys of all ranks."""
+    match _kind(shape):
+        case CpCommType.P2P | CpCommType.A2A_P2P:
+            steps = 1 if sizes.release >= _TWO_STEPS else sizes.ring // 2
+            return steps * (sizes.keys_values + sizes.output + sizes.statistics)
+        case CpCommType.ALL_GATHER:
+            return sizes.gathered + sizes.query // 2
+        case _:
+            return 0
 
 
 def _kind(shape: RankShape) -> CpCommType:

@@ -87,7 +87,13 @@ def as_megatron_runs(job: Job, workload: Workload) -> Job:
     data has no mask, experts get equal shares, nothing is captured in CUDA graphs, optimizer states
     are fp32 and not on the host."""
     plain: dict[str, Any] = {name: _CONFIG_DEFAULTS[name] for name in _PLAIN_FIELDS}
-    config = replace(job.config, create_attention_mask=False, precision=workload.precision, **plain)
+    config = replace(
+        job.config,
+        create_attention_mask=False,
+        moe_router_force_load_balancing=True,
+        precision=workload.precision,
+        **plain,
+    )
     layout = replace(job.layout, tp_comm_overlap=_overlaps_tp(workload))
     return replace(job, model=megatron_model(workload), config=config, layout=layout)
 

@@ -1,17 +1,16 @@
 """Fused AdamW with fp32 states over 16-bit parameters, and the sums of gradients before it."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from advisor.job.job import GRADIENTS_AT_ONCE
 from harness.backends.native.process_groups import Groups
 from harness.backends.training_rank import LEARNING_RATE
-
-_BUCKET_ELEMENTS: Final = 2**28
 
 
 class _Bucket:
@@ -100,7 +99,7 @@ def _local(grad: Any) -> Tensor:
 def _in_buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     bucket: list[nn.Parameter] = []
     for parameter in parameters:
-        if bucket and sum(p.numel() for p in bucket) + parameter.numel() > _BUCKET_ELEMENTS:
+        if bucket and sum(p.numel() for p in bucket) + parameter.numel() > GRADIENTS_AT_ONCE:
             yield bucket
             bucket = []
         bucket.append(parameter)

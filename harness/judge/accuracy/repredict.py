@@ -25,25 +25,34 @@ def predict_again(result: TrialResult, config_dir: Path | None = None) -> dict[s
     names = result.gpu_names
     if workload.backend is not Backend.NATIVE or workload.device is not Device.CUDA or not names:
         return None
-    config = JobConfig(
-        seq_length=workload.seq_length,
-        micro_batch_size=workload.micro_batch_size,
-        global_batch_size=workload.global_batch_size,
-        precision=workload.precision,
-        expandable_segments=any("expandable_segments:True" in v for v in trial.variables),
-    )
     try:
-        gpu = load_gpu(names[0], config_dir)
-        setting = adapter_of(config.framework).parse(workload.recompute)
+        evaluator = evaluator_again(trial, names[0], config_dir)
+        setting = adapter_of(evaluator.job.config.framework).parse(workload.recompute)
     except UserError:
         return None
+    found: dict[str, Any] = plain(trial)
+    return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting).replayed))}
+
+
+def evaluator_again(trial: Trial, gpu_name: str, config_dir: Path | None) -> Evaluator:
+    """The job that a native trial ran, as it ran it."""
+    workload, gpu = trial.workload, load_gpu(gpu_name, config_dir)
     job = Job(
         model=workload.model,
         layout=workload.layout,
         gpu=gpu,
         num_gpus=workload.layout.world_size,
-        config=config,
+        config=JobConfig(
+            seq_length=workload.seq_length,
+            micro_batch_size=workload.micro_batch_size,
+            global_batch_size=workload.global_batch_size,
+            precision=workload.precision,
+            expandable_segments=expands(trial),
+        ),
     )
-    evaluator = Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
-    found: dict[str, Any] = plain(trial)
-    return found | {"prediction": plain(predict(workload, evaluator.evaluate(setting)))}
+    return Evaluator(as_run(job, workload), load_calibration(gpu, config_dir))
+
+
+def expands(trial: Trial) -> bool:
+    """Whether the trial's allocator had expandable segments."""
+    return any("expandable_segments:True" in variable for variable in trial.variables)

@@ -16,8 +16,8 @@ ANSWER = (
     "print(*sys.modules)"
 )
 DENSE = "--model llama3_70b --gpus 32xH100"
-MOST_MODULES = 188
-"""Of ours, for a dense model: 178 when this was written, of 316 that there are."""
+MOST_MODULES = 192
+"""Of ours, for a dense model: 188 when this was written."""
 NOT_FOR_A_PAGE = {*HEAVY, "rich", "dataclasses", "shutil", "json.decoder"}
 OF_OTHERS = (
     "advisor.models.config_json.importer",

@@ -123,7 +123,8 @@ ASKED = ("--model", "llama3.2_1b", "--gpus", "8xH100", "--framework", "toy")
 
 
 def test_it_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*ASKED, "--micro-batch-size", "8", "--format", "json"]) == 0
+    batch = ("--micro-batch-size", "7", "--global-batch-size", "56")
+    assert main([*ASKED, *batch, "--format", "json"]) == 0
     report = json.loads(capsys.readouterr().out)
     fitting = [c["recompute"]["spec"] for c in report["candidates"] if c["fits"]]
     layers = [int(spec.partition(":")[2] or 0) for spec in fitting]

@@ -5,24 +5,108 @@ import pytest
 from advisor.base.dtypes import Precision
 from advisor.base.units import GIB, MIB
 from advisor.job.layout import ParallelLayout
-from advisor.memory.allocator import model_error, reserved_memory
+from advisor.memory.allocator import communicator_names, model_error, reserved_memory
+from advisor.memory.resident import NamedBytes
 
 ALONE = ParallelLayout()
 
 
-def test_a_rank_alone_takes_fragmentation_and_a_context() -> None:
-    found = reserved_memory(70 * GIB, 20 * GIB, ALONE, expandable_segments=False)
-    assert found.fragmentation == int(0.04 * 70 * GIB)  # of 0.28 x 20 GiB, which is more
+def test_a_rank_alone_takes_what_allocators_usually_leave_unused_and_a_context() -> None:
+    found = reserved_memory(70 * GIB, ALONE, expandable_segments=False)
+    assert found.fragmentation == int((0.039 + 0.0038) * 70 * GIB)
     assert [term.name for term in found.terms if term.num_bytes] == [
         "fragmentation",
         "CUDA context",
     ]
     assert found.total == 70 * GIB + found.fragmentation + 751 * MIB
+    expandable = reserved_memory(70 * GIB, ALONE, expandable_segments=True)
+    assert expandable.fragmentation == int((0.005 + 0.0038) * 70 * GIB)
 
 
-def test_expandable_segments_leave_a_quarter_of_it() -> None:
-    found = reserved_memory(70 * GIB, 4 * GIB, ALONE, expandable_segments=True)
-    assert found.fragmentation == int(0.28 * 4 * GIB / 4)
+def test_a_replay_takes_the_place_of_the_usual_share_and_is_surer() -> None:
+    usual = reserved_memory(70 * GIB, ALONE, expandable_segments=False)
+    found = reserved_memory(70 * GIB, ALONE, expandable_segments=False, unused=GIB)
+    assert found.fragmentation == int(GIB + 0.0038 * 70 * GIB)
+    assert found.spread < 0.25 * usual.spread
+    assert found.terms[0].source != usual.terms[0].source
+
+
+def test_transformer_engine_leaves_more_unused_and_is_less_sure() -> None:
+    plain, engine = (
+        reserved_memory(70 * GIB, ALONE, expandable_segments=True, unused=0, engine=engine)
+        for engine in (False, True)
+    )
+    assert engine.fragmentation == int(0.0075 * 70 * GIB)
+    assert engine.spread > plain.spread
+
+
+def test_pools_of_other_streams_are_reserved_and_unsure() -> None:
+    pool = NamedBytes("a stream's cache", 4 * GIB, "")
+    alone, with_pool = (
+        reserved_memory(70 * GIB, ALONE, expandable_segments=True, pools=pools)
+        for pools in ((), (pool,))
+    )
+    assert with_pool.total - alone.total == 4 * GIB
+    assert with_pool.spread**2 - alone.spread**2 == pytest.approx((2 * GIB) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        (ParallelLayout(), ()),
+        (ParallelLayout(data_parallel_size=8), ("world", "data parallel")),
+        (
+            ParallelLayout(
+                tensor_model_parallel_size=2,
+                pipeline_model_parallel_size=2,
+                data_parallel_size=2,
+            ),
+            (
+                "world",
+                "tensor parallel",
+                "data parallel",
+                "pipeline parallel",
+                "model parallel",
+            ),
+        ),
+        (
+            ParallelLayout(
+                pipeline_model_parallel_size=4,
+                virtual_pipeline_model_parallel_size=2,
+                data_parallel_size=16,
+                expert_model_parallel_size=8,
+            ),
+            (
+                "world",
+                "data parallel",
+                "previous stage",
+                "next stage",
+                "model parallel",
+                "expert parallel",
+                "expert tensor and model parallel",
+                "expert data parallel",
+            ),
+        ),
+        (
+            ParallelLayout(
+                tensor_model_parallel_size=2, data_parallel_size=4, expert_model_parallel_size=4
+            ),
+            (
+                "world",
+                "tensor parallel",
+                "data parallel",
+                "model parallel",
+                "expert parallel",
+                "expert tensor parallel",
+                "expert tensor and model parallel",
+            ),
+        ),
+    ],
+)
+def test_communicators_of_the_groups_that_a_layout_makes(
+    layout: ParallelLayout, names: tuple[str, ...]
+) -> None:
+    assert communicator_names(layout) == names
 
 
 @pytest.mark.parametrize(
@@ -40,6 +124,6 @@ def test_expandable_segments_leave_a_quarter_of_it() -> None:
 def test_what_was_seen_on_a_gpu_is_surer(precision: Precision, linear: bool, error: float) -> None:
     found = model_error(precision, linear_attention=linear)
     assert found == error
-    wide = reserved_memory(70 * GIB, 0, ALONE, expandable_segments=True, error=found)
-    sure = reserved_memory(70 * GIB, 0, ALONE, expandable_segments=True, error=0.0)
+    wide = reserved_memory(70 * GIB, ALONE, expandable_segments=True, error=found)
+    sure = reserved_memory(70 * GIB, ALONE, expandable_segments=True, error=0.0)
     assert wide.spread**2 - sure.spread**2 == pytest.approx((error * 70 * GIB) ** 2)

@@ -205,8 +205,9 @@ def test_where_nothing_fits_the_remedies_name_the_layout_and_the_experts_paralle
 def test_where_nothing_fits_with_the_experts_parallelism_alone_given_a_layout_is_named() -> None:
     advice = ask(
         "kimi_k2",
-        "256xH100",
+        "256xH200",
         overrides=("job.optimizer=adam",),
+        memory_budget="84GiB",
         expert_model_parallel_size=64,
         recompute=("full:uniform:1",),
     )
@@ -354,7 +355,7 @@ def test_keys_that_need_each_other_may_stand_in_any_order() -> None:
 
 def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks() -> None:
     """Its step, which no recompute lowers, is the peak of the recipe on 8 GPUs."""
-    moonlight = {"model": "moonlight_16b_a3b", "gpus": "8xH100", "memory_budget": "35GiB"}
+    moonlight = {"model": "moonlight_16b_a3b", "gpus": "8xH100", "memory_budget": "38GiB"}
     advice = ask(framework="megatron_bridge", **moonlight)
     first_row = advice.candidates[0].evaluation
     assert first_row.stages[0].peak_phase.startswith("optimizer step")

@@ -82,9 +82,7 @@ class Experts(Options):
         False, "tokens of padding are not counted", since="0.16"
     )
     moe_input_jitter_eps: float | None = checked(None, "one product of a token's size")
-    moe_router_force_load_balancing: bool = harmless(
-        False, "job.moe_load_imbalance=1 is what it aims at", since="0.13"
-    )
+    moe_router_force_load_balancing: bool = option(False, "job", since="0.13")
     moe_router_topk_scaling_factor: float | None = harmless(None)
     moe_router_topk_limited_devices: int | None = harmless(
         None, "an old name of moe_router_group_topk", flag=""

@@ -309,7 +309,6 @@ def test_an_unsure_budget_widens_the_probability_of_fitting() -> None:
     detail = evaluator.stage_detail(setting, 0)
     sure = reserved_memory(
         detail.reserved.allocated,
-        detail.activations.total,
         job.layout,
         expandable_segments=job.config.expandable_segments,
         pools=detail.fixed.pools,

@@ -1,0 +1,182 @@
+"""What the allocator reserves on one rank: two steps of it, request by request."""
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
+
+from msgspec import Struct
+
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.shape import RankShape
+from advisor.memory.caching_allocator import Block, CachingAllocator
+from advisor.memory.static import StaticMemory, stage_weights
+from advisor.memory.trace import NEGLIGIBLE, ChunkTrace, Request
+from advisor.plan.schedule import num_warmup_passes, passes
+
+_STEPS = 2
+"""The optimizer's states are made in the first step, in what its passes have left free; the passes
+of the second find that taken."""
+
+_STEADY_PASSES = 4
+"""Passes behind the warm-up: two forwards with all microbatches in flight, and their backwards."""
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What a rank holds between steps, and how it is laid out.
+
+    weights: elements of each tensor. in_buffers: weights are made one by one, then copied into one
+    buffer beside the one of the gradients, and freed (Megatron's distributed optimizer).
+    resident: bytes of each buffer that comes with the first step. step: bytes that the optimizer's
+    step takes and gives back, of all weights; stepped_together: of so many elements at a time, 0 of
+    all.
+    """
+
+    weights: tuple[int, ...]
+    static: StaticMemory
+    in_buffers: bool
+    resident: tuple[int, ...]
+    step: int
+    stepped_together: int = 0
+
+
+class Replayed(Struct, frozen=True):
+    """Peaks of what the allocator counts, bytes; allocated is that of the steps, without what was
+    alive only while the model was made. requests: how many were replayed."""
+
+    allocated: int
+    reserved: int
+    requests: int
+
+    @property
+    def unused(self) -> int:
+        """Bytes reserved beyond the allocated peak."""
+        return self.reserved - self.allocated
+
+
+@lru_cache(maxsize=1024)
+def weight_sizes(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[int, ...]:
+    """Elements of every tensor of weights of a stage, in the order of the layers' kinds; the
+    experts of a rank as one."""
+    return tuple(
+        weight.num_elements
+        for weight, layers in stage_weights(shape, chunks)
+        for _ in range(layers)
+    )
+
+
+class Rank:
+    """One rank's tensors on a caching allocator."""
+
+    def __init__(self, *, expandable_segments: bool, capacity: int | None = None) -> None:
+        self.allocator = CachingAllocator(
+            expandable_segments=expandable_segments, capacity=capacity
+        )
+
+    def take(self, sizes: Iterable[int]) -> list[Block]:
+        """Blocks for requests of `sizes`."""
+        return [self.allocator.allocate(size) for size in sizes if size > 0]
+
+    def give_back(self, blocks: Iterable[Block]) -> None:
+        """Free them, in order."""
+        for block in blocks:
+            self.allocator.release(block)
+
+    def run(
+        self, units: tuple[tuple[int, tuple[Request, ...]], ...], live: dict[int, Block]
+    ) -> None:
+        """One pass of one microbatch, whose live blocks are `live`."""
+        allocate, release = self.allocator.allocate, self.allocator.release
+        for place, requests in units:
+            for number, size in requests:
+                name = number + place
+                if size:
+                    if name not in live:
+                        live[name] = allocate(size)
+                elif (block := live.pop(name, None)) is not None:
+                    release(block)
+
+    def passes(
+        self, traces: tuple[ChunkTrace, ...], classes: tuple[int, ...], pp: int, stage: int, m: int
+    ) -> None:
+        """Forwards and backwards of `m` microbatches: the first of each where one is in flight at a
+        time, else up to the second backward; what is kept then goes."""
+        live: dict[tuple[int, int], dict[int, Block]] = {}
+        numbers = {False: [0] * len(classes), True: [0] * len(classes)}
+        warmup = num_warmup_passes(pp, len(classes), m, stage)
+        filled = warmup + _STEADY_PASSES if warmup else 2
+        for backward, chunk in islice(passes(pp, len(classes), m, stage), filled):
+            trace, counts = traces[classes[chunk]], numbers[backward]
+            key = chunk, counts[chunk]
+            counts[chunk] += 1
+            if backward:
+                self.run(trace.backward, live[key])
+                self.give_back(live.pop(key).values())
+            else:
+                self.run(trace.forward, live.setdefault(key, {}))
+        for kept in reversed(live.values()):
+            self.give_back(reversed(kept.values()))
+
+
+def replay(
+    held: Held,
+    traces: tuple[ChunkTrace, ...],
+    classes: tuple[int, ...],
+    pp: int,
+    stage: int,
+    microbatches: int,
+    *,
+    expandable_segments: bool,
+    capacity: int | None = None,
+) -> Replayed:
+    """Peaks of a rank of `stage` whose chunk k runs as traces[classes[k]]. OutOfMemoryError where
+    it does not get by with `capacity` bytes, what lies free returned to the driver when needed.
+
+    Main parameters are made with the model, Adam's two moments when it first steps, after the
+    copies that its step makes. Microbatches beyond those that fill the pipeline repeat what was.
+    """
+    rank = Rank(expandable_segments=expandable_segments, capacity=capacity)
+    static = held.static
+    weights = rank.take(_cut(static.weights, held.weights))
+    if held.in_buffers:
+        rank.take((static.weights, static.gradients))
+        rank.give_back(weights)
+    else:
+        rank.take(_cut(static.gradients, held.weights))
+    third = static.optimizer // 3
+    rank.take(_cut(third, held.weights))
+    rank.take(held.resident)
+    rank.allocator.peak_allocated = rank.allocator.allocated
+    microbatches = min(microbatches, 2 * pp)
+    moments = static.optimizer - third
+    for step in range(_STEPS):
+        rank.passes(traces, classes, pp, stage, microbatches)
+        for share, sizes in _groups(held):
+            copies = rank.take(_cut(int(held.step * share), sizes))
+            if step == 0:
+                halves = _cut(int(moments * share / 2), sizes)
+                rank.take(half for size in halves for half in (size, size))
+            rank.give_back(copies)
+    found = rank.allocator
+    return Replayed(found.peak_allocated, found.peak_reserved, found.requests)
+
+
+def _groups(held: Held) -> Iterator[tuple[float, tuple[int, ...]]]:
+    """Weights that the optimizer steps together, with their share of all."""
+    whole, group = sum(held.weights), 0
+    members: list[int] = []
+    for size in held.weights:
+        if held.stepped_together and members and group + size > held.stepped_together:
+            yield group / whole, tuple(members)
+            members, group = [], 0
+        members.append(size)
+        group += size
+    if members:
+        yield group / whole, tuple(members)
+
+
+def _cut(total: int, sizes: tuple[int, ...]) -> list[int]:
+    """`total` bytes in the proportions of `sizes`, what is negligible in one."""
+    whole = sum(sizes)
+    pieces = [total * size // whole for size in sizes] if whole else []
+    large = [piece for piece in pieces if piece > NEGLIGIBLE]
+    return [*large, total - sum(large)]

@@ -1,0 +1,247 @@
+"""Requests to the allocator during one rank's step, in order: what the walks over operators add up,
+one by one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from msgspec import Struct, field
+
+from advisor.base.units import MIB
+from advisor.layers.operators import Module, Operator
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import (
+    LAYER_INPUT,
+    embedding_operators,
+    head_groups,
+    transformer_layer,
+)
+from advisor.memory.arena import Arena
+from advisor.memory.liveness import walk_backward, walk_forward
+from advisor.memory.working_set import WorkingSet
+from advisor.plan.recompute_plan import (
+    Checkpoint,
+    RecomputePlan,
+    ReplayRun,
+    Segment,
+    kept_tensors,
+    offloaded_names,
+)
+
+NEGLIGIBLE = MIB
+"""Requests up to here come of the small pool, whose segments of 2 MiB leave little."""
+
+Request = tuple[int, int]
+"""The number of a name, and the bytes requested for it; 0 gives them back. A name that is live is
+not requested again, and one that is not is not given back."""
+Name = tuple[int, int, str]
+"""0, or 1 of what a unit hands to the next; the layer of the unit; the storage's own name."""
+Event = tuple[Name, int]
+_Own = tuple[str, int]
+_INPUT, _GRADIENT, _GATHERED, _LEFT, _OWN, _STRIDE = 0, 1, 2, 3, 4, 1 << 20
+"""Numbers of names: of a unit's input, its gradient, of what is beside the unit, of its own ones;
+those of the next unit lie a stride behind."""
+
+
+class Recorder(Arena):
+    """An arena that writes down what it is asked for."""
+
+    events: list[_Own] = field(default_factory=list)
+
+    def add(self, name: str, num_bytes: int) -> None:
+        """As in Arena; a storage that grows is another one."""
+        known = self.sizes.get(name, 0)
+        if num_bytes > known:
+            if known > NEGLIGIBLE:
+                self.events.append((name, 0))
+            if num_bytes > NEGLIGIBLE:
+                self.events.append((name, num_bytes))
+        Arena.add(self, name, num_bytes)
+
+    def drop(self, name: str) -> None:
+        """As in Arena."""
+        if self.sizes.get(name, 0) > NEGLIGIBLE:
+            self.events.append((name, 0))
+        Arena.drop(self, name)
+
+    def mark(self, point: str, extra: int = 0) -> None:
+        """As in Arena: `extra` is requested and given back."""
+        if extra > NEGLIGIBLE:
+            self.events += [(point, extra), (point, 0)]
+        Arena.mark(self, point, extra)
+
+
+class UnitTrace(Struct, frozen=True):
+    """Requests of one unit of a chunk, in either pass: a layer, a checkpoint, an end of the model;
+    numbers of the names as if the unit were the first of its chunk."""
+
+    forward: tuple[Request, ...]
+    backward: tuple[Request, ...]
+
+
+class ChunkTrace(Struct, frozen=True):
+    """Requests of one microbatch through one chunk: those of each unit, with what its place adds to
+    the numbers of names."""
+
+    forward: tuple[tuple[int, tuple[Request, ...]], ...]
+    backward: tuple[tuple[int, tuple[Request, ...]], ...]
+
+
+@lru_cache(maxsize=1024)
+def chunk_trace(
+    shape: RankShape,
+    plan: RecomputePlan,
+    first: bool,
+    last: bool,
+    working_set: WorkingSet | None = None,
+) -> ChunkTrace:
+    """Requests of a chunk under `plan`, as chunk.chunk_footprint adds them up; `first` holds the
+    embedding, `last` norm, head and loss. Left out: requests up to NEGLIGIBLE bytes, attention
+    masks. working_set: what is gathered and reduced beside each unit, as one request a pass, and
+    what it leaves."""
+    units = [
+        ("layer", _checkpoint(shape, segment) if segment.whole else _layer(shape, segment))
+        for segment in plan.segments
+        for _ in range(segment.copies)
+    ]
+    if first:
+        units.insert(0, ("embedding", _plain((embedding_operators(shape),), ())))
+    if last:
+        units += [(name, _plain((operators,), ())) for name, operators in head_groups(shape)]
+    if working_set is not None:
+        units = _with_working_set(units, working_set)
+    hidden, end = shape.hidden(LAYER_INPUT).num_bytes, len(units) * _STRIDE
+    received = () if first else ((_INPUT, hidden),)
+    gradient = () if last else ((_GRADIENT, hidden),)
+    return ChunkTrace(
+        (
+            (0, received),
+            *((index * _STRIDE, unit.forward) for index, (_, unit) in enumerate(units)),
+            (end, ((_INPUT, 0),)),
+        ),
+        (
+            (end, gradient),
+            *((i * _STRIDE, units[i][1].backward) for i in range(len(units) - 1, -1, -1)),
+            (end, ((_GRADIENT, 0),)),
+            (0, ((_GRADIENT, 0),)),
+        ),
+    )
+
+
+def _with_working_set(
+    units: list[tuple[str, UnitTrace]], found: WorkingSet
+) -> list[tuple[str, UnitTrace]]:
+    """`units` with what is alive beside each."""
+    named = {"embedding": found.embedding, "head": found.head, "loss": found.loss}
+    layers = [index for index, (name, _) in enumerate(units) if name not in named]
+    ends = {layers[-1]: found.last_layer, layers[0]: found.first_layer}
+    raised = []
+    for index, (name, unit) in enumerate(units):
+        beside = named.get(name) or ends.get(index, found.layer)
+        gone, left = (_GATHERED, 0), (_LEFT, max(0, beside.left))
+        forward = ((_GATHERED, beside.forward), *unit.forward, gone)
+        backward = ((_GATHERED, beside.backward), *unit.backward, gone, left)
+        raised.append((name, UnitTrace(forward, backward)))
+    return raised
+
+
+def _numbered(forward: Iterable[Event], backward: Iterable[Event]) -> UnitTrace:
+    numbers = {
+        (0, 0, "input"): _INPUT,
+        (0, 0, "gradient"): _GRADIENT,
+        (1, 0, "input"): _STRIDE + _INPUT,
+        (1, 0, "gradient"): _STRIDE + _GRADIENT,
+    }
+
+    def requests(events: Iterable[Event]) -> tuple[Request, ...]:
+        return tuple((numbers.setdefault(name, _OWN + len(numbers)), size) for name, size in events)
+
+    return UnitTrace(requests(forward), requests(backward))
+
+
+def _layer(shape: RankShape, segment: Segment) -> UnitTrace:
+    (kind,) = segment.layers
+    return _plain((transformer_layer(shape, kind),), segment.runs, segment.offloaded)
+
+
+@lru_cache(maxsize=4096)
+def _plain(
+    layers: tuple[tuple[Operator, ...], ...],
+    runs: tuple[ReplayRun, ...],
+    offloaded: frozenset[Module] = frozenset(),
+) -> UnitTrace:
+    """Layers that run forward one after another, and back; what `offloaded` modules save waits on
+    the host between the passes."""
+    return _numbered(*_passes(layers, runs, offloaded))
+
+
+def _passes(
+    layers: tuple[tuple[Operator, ...], ...],
+    runs: tuple[ReplayRun, ...],
+    offloaded: frozenset[Module] = frozenset(),
+) -> tuple[list[Event], list[Event]]:
+    forward: list[Event] = []
+    backward: list[Event] = []
+    for index, operators in enumerate(layers):
+        named = _names(operators, index, len(layers))
+        kept = kept_tensors(operators, runs)
+        walked = Recorder()
+        walk_forward(operators, kept, walked)
+        stays = {_ends(operators)[1], *kept} - offloaded_names(operators, runs, offloaded)
+        forward += _renamed(walked.events + _gone(walked, stays), named)
+        walked = Recorder()
+        walk_backward(operators, runs, kept, walked)
+        stays = {f"gradient of {_ends(operators)[0]}"}
+        backward[:0] = _renamed(walked.events + _gone(walked, stays), named)
+    return forward, backward
+
+
+@lru_cache(maxsize=4096)
+def _checkpoint(shape: RankShape, segment: Segment) -> UnitTrace:
+    """One checkpoint around all layers of `segment`: its forward keeps the input alone, and its
+    backward begins with the forward again; a reentrant one holds output and gradient to the end."""
+    layers = tuple(transformer_layer(shape, kind) for kind in segment.layers)
+    enters: Event = ((0, 0, "input"), 0)
+    leaves: list[Event] = [((1, 0, "input"), 0), ((1, 0, "gradient"), 0)]
+    forward: list[Event] = []
+    for index, operators in enumerate(layers):
+        walked = Recorder()
+        walk_forward(operators, {}, walked)
+        gone = _gone(walked, {_ends(operators)[1]})
+        forward += _renamed(walked.events + gone, _names(operators, index, len(layers)))
+    again, backward = _passes(layers, ())
+    held = leaves if segment.checkpoint is Checkpoint.REENTRANT else leaves[:1]
+    backward = [event for event in backward if event not in held]
+    if segment.input.offloaded:
+        forward.append(enters)
+    else:
+        forward = [event for event in forward if event != enters]
+    return _numbered(forward, (*again, *backward, *leaves, enters))
+
+
+def _ends(operators: Sequence[Operator]) -> tuple[str, str]:
+    """Names of what goes in and what comes out."""
+    first, last = operators[0].inputs, operators[-1].outputs
+    return (first[0].storage.name if first else ""), (last[0].storage.name if last else "")
+
+
+def _names(operators: Sequence[Operator], index: int, layers: int) -> Callable[[str], Name]:
+    enters, leaves = _ends(operators)
+    behind = (1, 0) if index == layers - 1 else (0, index + 1)
+    ends = {
+        enters: (0, index, "input"),
+        f"gradient of {enters}": (0, index, "gradient"),
+        leaves: (*behind, "input"),
+        f"gradient of {leaves}": (*behind, "gradient"),
+    }
+    return lambda name: ends.get(name) or (0, index, name)
+
+
+def _renamed(events: Iterable[_Own], named: Callable[[str], Name]) -> list[Event]:
+    return [(named(name), size) for name, size in events]
+
+
+def _gone(arena: Arena, stays: set[str]) -> list[_Own]:
+    """What goes with the end of a pass."""
+    return [
+        (name, 0) for name, size in arena.sizes.items() if size > NEGLIGIBLE and name not in stays
+    ]

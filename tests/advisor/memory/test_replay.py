@@ -1,0 +1,116 @@
+"""A step's requests on the allocator, beside the sums that the same walks give."""
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.base.units import MIB
+from advisor.frameworks.megatron.setting import parse_setting
+from advisor.frameworks.registry import adapter_of
+from advisor.hardware.calibration import load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job
+from advisor.job.pipeline_split import Pipeline
+from advisor.memory.replay import Held, Replayed, replay
+from advisor.memory.static import StaticMemory
+from advisor.memory.trace import ChunkTrace
+from advisor.models.presets import load_model
+from advisor.request.experiments import load_experiment
+from advisor.search.evaluate import Evaluator
+from advisor.search.job_memory import JobMemory
+
+NOTHING = StaticMemory(weights=0, gradients=0, optimizer=0)
+
+
+def held(**changes: object) -> Held:
+    nothing = Held(weights=(1,), static=NOTHING, in_buffers=False, resident=(), step=0)
+    return replace(nothing, **changes)
+
+
+def one_layer(forward: int, backward: int) -> ChunkTrace:
+    """A chunk that keeps `forward` bytes and needs `backward` more to go back."""
+    return ChunkTrace(((0, ((0, forward),)),), ((0, ((1, backward), (1, 0))), (0, ((0, 0),))))
+
+
+def test_states_of_the_first_step_take_the_place_of_what_the_passes_left() -> None:
+    """By hand: 30 of main parameters, 40 kept and 60 to go back are a segment each. The moments,
+    30 each, go into those of 40 and 60: the second step needs 40 and 60 anew."""
+    states = replace(NOTHING, optimizer=90 * MIB)
+    found = replay(
+        held(static=states, weights=(90,)),
+        (one_layer(40 * MIB, 60 * MIB),),
+        (0,),
+        1,
+        0,
+        1,
+        expandable_segments=False,
+    )
+    assert found.allocated == (90 + 40 + 60) * MIB
+    assert found.reserved == (30 + 40 + 60 + 40 + 60) * MIB
+    assert found.unused == 40 * MIB
+
+
+def test_weights_that_move_into_a_buffer_leave_their_segments_to_the_passes() -> None:
+    """100 of weights, and as much again for the buffer; activations of 50 then fit into what the
+    weights had."""
+    weights = replace(NOTHING, weights=100 * MIB)
+    found = [
+        replay(
+            held(static=weights, weights=(1,), in_buffers=moved),
+            (one_layer(50 * MIB, 20 * MIB),),
+            (0,),
+            1,
+            0,
+            1,
+            expandable_segments=False,
+        )
+        for moved in (False, True)
+    ]
+    assert [one.allocated for one in found] == [170 * MIB, 170 * MIB]
+    assert [one.reserved for one in found] == [170 * MIB, 200 * MIB]
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    experiment = load_experiment("llama3_70b_32xh100")
+    return Job(
+        model=experiment.configure(load_model("llama3_70b")),
+        layout=experiment.layout,
+        config=experiment.config,
+        gpu=load_gpu("H100"),
+        num_gpus=32,
+    )
+
+
+def replayed(job: Job, spec: str, stage: int) -> tuple[Replayed, int]:
+    """Stage `stage` of `job`, and its allocated peak by the walks."""
+    evaluator, setting = Evaluator(job, load_calibration(job.gpu)), parse_setting(spec)
+    pipeline = Pipeline(evaluator.stages)
+    stack = adapter_of(job.config.framework)
+    memory = JobMemory(job, evaluator.shape, evaluator.stages, pipeline, stack)
+    plans = [stack.plan(setting, evaluator.shape, layers, job) for layers in pipeline.groups]
+    detail = evaluator.stage_detail(setting, stage)
+    return memory.replay(plans, stage), detail.reserved.allocated
+
+
+@pytest.mark.parametrize("spec", ["none", "selective:mlp", "full:uniform:1", "full:block:2"])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_the_requests_add_up_to_the_peak_of_the_walks(job: Job, spec: str, stage: int) -> None:
+    """Within 1 %: small requests, and what the schedule's variables hold, are no part of them."""
+    found, walked = replayed(job, spec, stage)
+    assert found.allocated == pytest.approx(walked, rel=0.01)
+    assert found.unused >= 0
+
+
+def test_what_is_offloaded_is_not_there_between_the_passes(job: Job) -> None:
+    kept, _ = replayed(job, "none", 0)
+    away, walked = replayed(job, "none+offload=core_attn,attn_proj", 0)
+    assert away.allocated < kept.allocated
+    assert away.allocated == pytest.approx(walked, rel=0.02)
+
+
+def test_expandable_segments_leave_less(job: Job) -> None:
+    fixed, expandable = (
+        replayed(replace(job, config=replace(job.config, expandable_segments=on)), "none", 0)[0]
+        for on in (False, True)
+    )
+    assert 0 <= expandable.unused < fixed.unused
