@@ -228,6 +228,8 @@ class Operator(Struct, frozen=True, kw_only=True):
     forward_workspace, backward_workspace: bytes alive only while the operator runs.
     weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
         whole layer has gone back.
+    narrow_weight_gradient_bytes: 16-bit gradients of fp32 weights, which are cast when everything
+        else of the operator is gone.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
     forward_kernels, backward_kernels: of what memory bounds, kernels that run one after another.
     """
@@ -252,6 +254,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     forward_workspace: int = 0
     backward_workspace: int = 0
     weight_gradient_bytes: int = 0
+    narrow_weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0
     forward_kernels: int = 1

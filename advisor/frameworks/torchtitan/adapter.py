@@ -61,12 +61,13 @@ class TorchTitan(TorchStack):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """With cuDNN's attention, which comes first from 0.2 on (models/attention.py)."""
+        """With cuDNN's attention, which comes first from 0.2 on (models/attention.py); on one GPU
+        weights are fp32 (maybe_enable_amp)."""
         model, config = super().configure(model, config, given)
         unsaid = model.attention_backend is AttentionBackend.AUTO
         if unsaid and config.framework_version != "0.1":
             model = replace(model, attention_backend=AttentionBackend.FUSED)
-        return model, config
+        return model, replace(config, weights_dtype=DType.FP32)
 
     def semantics(self, job: Job) -> Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
@@ -132,9 +133,8 @@ class TorchTitan(TorchStack):
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """Embedding and head are groups of their own; the head's stays between the passes. On one
-        GPU weights are fp32 (maybe_enable_amp)."""
-        return eager_memory(job, shape, chunks, root_holds_ends=False, alone=DType.FP32)
+        """Embedding and head are groups of their own; the head's stays between the passes."""
+        return eager_memory(job, shape, chunks, root_holds_ends=False)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""
