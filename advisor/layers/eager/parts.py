@@ -57,7 +57,8 @@ def linear(
     weights = [Weight(f"{name}.weight", (width, depth), in_linear=True)]
     if bias:
         weights.append(Weight(f"{name}.bias", (width,)))
-    saved, cast = (source,), 0
+    saved: tuple[Tensor, ...] = (source,)
+    cast = 0
     if shape.autocast:
         saved = (_narrow(shape, source, name), *_narrow_weights(shape, weights))
         cast = saved[0].num_bytes - source.num_bytes

@@ -116,9 +116,9 @@ def _narrow(
     """Queries and keys as attention takes them: of fp32 ones autocast makes 16-bit copies."""
     if query.dtype is shape.dtype:
         return query, key, ()
-    copies = tuple(Tensor(f"{t.name}.narrow", t.shape, shape.dtype) for t in (query, key))
-    cast = pointwise("attention_cast", Module.CORE_ATTENTION, (query, key), copies[0])
-    return (*copies, (replace(cast, outputs=copies),))
+    first, second = (Tensor(f"{t.name}.narrow", t.shape, shape.dtype) for t in (query, key))
+    cast = pointwise("attention_cast", Module.CORE_ATTENTION, (query, key), first)
+    return first, second, (replace(cast, outputs=(first, second)),)
 
 
 def _query_key_value(
