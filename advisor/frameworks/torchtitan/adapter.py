@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import ADAM_KERNELS, COMPILE, STEP_IN_BACKWARD
 from advisor.frameworks.protocols import FixedMemory
@@ -36,6 +36,7 @@ _GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
 )
+_FLOAT8_NOTE = "float8: all linear layers but the output, parameters gathered in 16 bits (torchao)"
 _COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
 
 
@@ -56,6 +57,7 @@ class TorchTitan(TorchStack):
         Granularity.BUDGET,
     )
     policies = (OpPolicy.TORCHTITAN,)
+    precisions = (Precision.BF16, Precision.FP8_CURRENT)
     source = "torchtitan distributed/activation_checkpoint.py"
 
     def configure(
@@ -127,6 +129,8 @@ class TorchTitan(TorchStack):
         model = job.model
         if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
             said += (_NO_SUCH_MODEL,)
+        if job.config.precision.is_quantized:
+            said += (_FLOAT8_NOTE,)
         is_budget = as_torch(setting).granularity is Granularity.BUDGET
         return (*said, _COMPILE_NOTE) if is_budget else said
 

@@ -62,6 +62,8 @@ def linear(
     if shape.autocast:
         saved = (_narrow(shape, source, name), *_narrow_weights(shape, weights))
         cast = saved[0].num_bytes - source.num_bytes
+    quantized = shape.quantizes and module is not Module.OUTPUT_LAYER
+    before, behind = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
     operator = Operator(
         name=name,
         module=module,
@@ -69,12 +71,23 @@ def linear(
         inputs=(source,),
         outputs=(output,),
         saved=saved,
-        backward_workspace=cast,  # the input's gradient is in 16 bits at first
+        forward_workspace=before,
+        backward_workspace=cast + behind,  # the input's gradient is in 16 bits at first
         weights=tuple(weights),
-        gemm=Gemm(shape.tokens, width, depth),
+        gemm=Gemm(shape.tokens, width, depth, quantized),
         forward_holds=holds,
     )
     return with_weight_gradients(shape, operator)
+
+
+def _in_8_bits(source: Tensor, output: Tensor, weight: Weight) -> tuple[int, int]:
+    """Bytes of 8-bit copies beside the 16-bit tensors, which are what is kept: of input and weight;
+    going back of the output's gradient twice, by rows and by columns, as well.
+
+    Source: torchao 0.18.0 float8/float8_linear.py matmul_with_hp_or_float8_args (read, not run).
+    """
+    both = (source.num_elements + weight.num_elements) * DType.FLOAT8.itemsize
+    return both, both + 2 * output.num_elements * DType.FLOAT8.itemsize
 
 
 def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
