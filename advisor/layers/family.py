@@ -30,7 +30,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     first. head: those behind the last, by what runs as one. mask_bytes: of the attention masks that
     the model makes for all its layers. holds_embedding: a variable of the model's forward holds the
     embedding's output until the final norm is through. loss_inside: that forward computes the loss
-    as well.
+    as well. autocasts: its operators are known under autocast.
     """
 
     source: str
@@ -40,6 +40,7 @@ class LayerFamily(Struct, frozen=True, kw_only=True):
     mask_bytes: Callable[[RankShape], int] = _no_mask
     holds_embedding: bool = False
     loss_inside: bool = False
+    autocasts: bool = False
 
 
 _LOADED: Final[dict[TransformerImpl, LayerFamily]] = {}

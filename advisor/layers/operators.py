@@ -230,6 +230,8 @@ class Operator(Struct, frozen=True, kw_only=True):
         the caching allocator keeps that for it.
     weight_gradient_bytes: gradients of the weights that are tensors of their own and stay until the
         whole layer has gone back.
+    narrow_weight_gradient_bytes: 16-bit gradients of fp32 weights, which are cast when everything
+        else of the operator is gone.
     extra_forward_bytes, extra_backward_bytes: memory traffic beyond inputs, outputs, saved.
     forward_kernels, backward_kernels: of what memory bounds, kernels that run one after another.
     """
@@ -255,6 +257,7 @@ class Operator(Struct, frozen=True, kw_only=True):
     backward_workspace: int = 0
     second_stream_bytes: int = 0
     weight_gradient_bytes: int = 0
+    narrow_weight_gradient_bytes: int = 0
     extra_forward_bytes: int = 0
     extra_backward_bytes: int = 0
     forward_kernels: int = 1

@@ -18,7 +18,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     torch runs on one device alone, ``weight_grads_dtype`` is the type of the weights' gradients
     (None: that of the layers), and under ``adds_weight_grads`` each goes as soon as it is made: it
     is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
-    ``eager_attention`` say how transformers' layers run (JobConfig).
+    ``eager_attention`` say how transformers' layers run (JobConfig); under ``autocast`` their
+    weights and the residual stream are fp32, and linear layers compute on 16-bit copies.
     """
 
     model: ModelSpec
@@ -41,6 +42,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
     eager_attention: bool = False
+    autocast: bool = False
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""
@@ -103,7 +105,12 @@ class RankShape(Struct, frozen=True, kw_only=True):
     def hidden(self, name: str, dtype: DType | None = None) -> Tensor:
         """[seq_length / cp (/ tp under SP), micro_batch_size, hidden_size]."""
         shape = (self.norm_seq, self.micro_batch_size, self.model.hidden_size)
-        return Tensor(name, shape, dtype or self.dtype)
+        return Tensor(name, shape, dtype or self.stream_dtype)
+
+    @property
+    def stream_dtype(self) -> DType:
+        """Type of the hidden states between layers."""
+        return DType.FP32 if self.autocast else self.dtype
 
     @property
     def gathered_hidden_bytes(self) -> int:

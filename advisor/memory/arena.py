@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
+from advisor.base.dtypes import DType
 from advisor.layers.operators import Operator, Tensor
 
 
@@ -120,13 +121,23 @@ class Gradients:
         for tensor in fresh:
             fresh_bytes = 0 if operator.gradient_in_saved else tensor.num_bytes
             self._arena.add(f"new gradient of {tensor.name}", fresh_bytes)
-        self._arena.add(f"weight gradients of {operator.name}", operator.weight_gradient_bytes)
+        narrow = operator.narrow_weight_gradient_bytes
+        of_weights = f"weight gradients of {operator.name}"
+        self._arena.add(of_weights, narrow or operator.weight_gradient_bytes)
         self._arena.mark(f"backward of {operator.name}", operator.backward_workspace)
         self._release_all(operator.outputs)
         for name in spent:
             self._arena.drop(name)
         for tensor in fresh:
             self._accumulate(tensor)
+        if narrow:
+            self._cast(of_weights, narrow, operator.weight_gradient_bytes)
+
+    def _cast(self, name: str, narrow: int, stays: int) -> None:
+        """fp32 gradients are made of 16-bit ones, and stay or are added to others."""
+        self._arena.mark(f"cast of {name}", narrow * DType.FP32.itemsize // DType.BF16.itemsize)
+        self._arena.drop(name)
+        self._arena.add(name, stays)
 
     def _release_all(self, tensors: tuple[Tensor, ...]) -> None:
         for tensor in tensors:

@@ -86,11 +86,13 @@ def chunk_footprint(
     stays = _left_by_later(blocks)
     copied = _copied_embedding_gradient(shape) if first and _predicts(plan) else 0
     held = _held_embedding(shape, plan) if first else 0
+    cached = 0
     for index, block in enumerate(blocks):
         below = before + (block.count - 1) * block.kept
         behind_first_layer = index > 1 or block.count > 1
         variables = held if behind_first_layer and block.name != "loss" else 0
-        forward = _higher(forward, block, block.forward, below + variables)
+        cached += block.count * block.cached
+        forward = _higher(forward, block, block.forward, below + variables + cached)
         below += block.joined_gradient
         if index < len(blocks) - 1:
             tied = 0 if block.name == "head" else waiting  # where it is made

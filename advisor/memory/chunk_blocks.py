@@ -31,7 +31,8 @@ class Block(Struct, frozen=True, kw_only=True):
     left, left_gradient: a MoE layer's dispatcher holds the probabilities of its last forward, and
     with them the graph that they came from. In a replay that graph begins with the checkpoint's
     input: input and gradient stay (a whole checkpoint's gradient is that of the layer before).
-    entry: bytes of the input, which alone is alive when the block begins.
+    entry: bytes of the input, which alone is alive when the block begins. cached: 16-bit copies of
+    weights that autocast holds to the end of the forward, and the block does not keep.
     joined_gradient: the gradients of all depths of multi-token prediction are one tensor, which
     lives until the first depth is through; its bytes beyond the block's own.
     """
@@ -46,6 +47,7 @@ class Block(Struct, frozen=True, kw_only=True):
     left: int = 0
     left_gradient: int = 0
     entry: int = 0
+    cached: int = 0
 
     @property
     def left_behind(self) -> int:
@@ -79,7 +81,8 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
         block = _reentrant_block(shape, segment) if nested else _hooked_block(shape, segment)
         hidden = shape.hidden(LAYER_INPUT).num_bytes
         forward = Peak(block.forward.num_bytes + segment.input.beside * hidden, block.forward.point)
-        return replace(block, forward=forward, count=segment.copies, entry=hidden)
+        cached = sum(_cast_bytes(shape, kind) for kind in segment.layers) if shape.autocast else 0
+        return replace(block, forward=forward, count=segment.copies, entry=hidden, cached=cached)
     (kind,) = segment.layers
     operators = transformer_layer(shape, kind)
     layer = footprint(operators, segment.runs)
@@ -93,6 +96,12 @@ def segment_block(shape: RankShape, segment: Segment) -> Block:
     if replays_router and _holds_graph(shape, segment.layers):
         block = replace(block, left=2 * hidden)
     return _offloaded(replace(block, entry=shape.hidden(LAYER_INPUT).num_bytes), away)
+
+
+def _cast_bytes(shape: RankShape, kind: LayerKind) -> int:
+    """Bytes of the weights of a layer's linear layers as they compute."""
+    weights = (weight for operator in transformer_layer(shape, kind) for weight in operator.weights)
+    return sum(w.num_elements for w in weights if w.in_linear) * shape.dtype.itemsize
 
 
 def _holds_graph(shape: RankShape, layers: tuple[LayerKind, ...]) -> bool:

@@ -5,10 +5,12 @@ from functools import lru_cache
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, EvaluationDetail, Replay
+from advisor.base.dtypes import DType
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
+from advisor.layers.family import family_of
 from advisor.layers.shape import RankShape
 from advisor.memory.chunk import kept_bytes
 from advisor.models.layer_kind import LayerKind
@@ -190,7 +192,15 @@ def rank_shape(job: Job) -> RankShape:
         use_liger_kernel=config.use_liger_kernel,
         tiled_mlp=config.tiled_mlp,
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
+        autocast=_autocasts(job),
     )
+
+
+def _autocasts(job: Job) -> bool:
+    """fp32 weights on one device, in the layers whose autocast is modelled."""
+    model = job.model
+    alone = job.num_gpus == 1 and job.config.weights_dtype is DType.FP32
+    return alone and family_of(model).autocasts and model.num_moe_experts is None
 
 
 def _resolve_attention(

@@ -49,7 +49,7 @@ def _measured(
 ) -> tuple[int, int]:
     """Peaks of the last microbatch's forward and backward above weights and moments."""
     with FakeTensorMode(allow_non_fake_inputs=True), GpuKernels():
-        model = llama(shape, torch.bfloat16)
+        model = llama(shape, torch.float32 if shape.autocast else torch.bfloat16)
         if checkpointed:
             model.gradient_checkpointing_enable(
                 {"use_reentrant": False, "preserve_rng_state": False}
@@ -62,7 +62,8 @@ def _measured(
         with LiveBytes((*model.parameters(), *model.buffers(), tokens, labels)) as live:
             for _ in range(microbatches):
                 live.reset_peak()
-                loss = loss_inside(model, tokens, labels)
+                with torch.autocast("cpu", torch.bfloat16, enabled=shape.autocast):
+                    loss = loss_inside(model, tokens, labels)
                 forward = live.peak
                 live.reset_peak()
                 backward(loss)
@@ -97,6 +98,21 @@ def test_steps_in_the_backward_leave_no_gradients(checkpointed: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+@pytest.mark.parametrize("vocabulary", [4096, 128256])
+def test_fp32_weights_under_autocast(
+    vocabulary: int, checkpointed: bool, microbatches: int
+) -> None:
+    """Whose 16-bit copies stay to the end of the forward, checkpointed or not."""
+    _compare(
+        replace(_shape(tied=False, vocabulary=vocabulary), autocast=True),
+        checkpointed=checkpointed,
+        microbatches=microbatches,
+        steps_in_backward=False,
+    )
+
+
 def _compare(
     shape: RankShape, *, checkpointed: bool, microbatches: int, steps_in_backward: bool
 ) -> None:
@@ -113,7 +129,8 @@ def _compare(
         gpu=load_gpu("H100"),
         num_gpus=1,
     )
-    fixed = lone_memory(job, shape, (CHUNK,), DType.BF16, ())
+    dtype = DType.FP32 if shape.autocast else DType.BF16
+    fixed = lone_memory(job, shape, (CHUNK,), dtype, ())
     plan = chunk_plan(
         FULL if checkpointed else NONE, shape, CHUNK.layers, Semantics(starts_with_first=True)
     )

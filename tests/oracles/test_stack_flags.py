@@ -316,3 +316,47 @@ def test_the_python_runs() -> None:
         expected = [setting != NONE and (k + 1) % every == 0 for k in range(8)]
         assert wrapped == expected, setting.spec
         assert all(isinstance(module, FSDPModule) for module in (*model.layers, model))
+
+
+def test_torchtitan_reads_float8_compile_and_the_optimizer(tmp_path: Path) -> None:
+    pytest.importorskip("tyro")
+    from .stacks.titan import import_titan
+
+    manager = import_titan("config.manager").ConfigManager
+    overrides = (
+        "job.precision=fp8_current",
+        "job.torch_compile=true",
+        "job.optimizer_implementation=foreach",
+        "job.optimizer_in_backward=true",
+    )
+    stack, job = stack_job(
+        "torchtitan", framework_version="0.2", overrides=overrides, global_batch_size=None
+    )
+    words = shlex.split(f"{stack.layout_flags(job)} {stack.setting_flags(NONE, job)}")
+    file = tmp_path / "train.toml"
+    file.write_text(stack.config_file(NONE, job))
+    for words_given in (words, [f"--job.config_file={file}"]):
+        config = manager().parse_args(words_given)
+        assert config.model.converters == ["quantize.linear.float8"]
+        assert config.quantize.linear.float8.filter_fqns == ["output"]
+        assert config.compile.enable
+        assert config.optimizer.implementation == "foreach"
+        assert config.optimizer.early_step_in_backward
+
+
+def test_trainer_reads_the_optimizer_and_the_kernels() -> None:
+    transformers = pytest.importorskip("transformers")
+    for overrides, expected in (
+        (("job.optimizer=adamw_8bit",), {"optim": "adamw_8bit"}),
+        (("job.optimizer_implementation=foreach",), {"optim": "adamw_torch"}),
+        (("job.torch_compile=true",), {"torch_compile": True}),
+        (("job.use_liger_kernel=true",), {"use_liger_kernel": True}),
+    ):
+        stack, job = stack_job("huggingface", gpus="1xH100", overrides=overrides)
+        words = shlex.split(stack.layout_flags(job))
+        parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+        given = {action.dest: action for action in parser._actions}
+        read = parser.parse_known_args(["--output_dir", "x", *words])[0]
+        for name, value in expected.items():
+            assert name in given
+            assert str(getattr(read, name)) == str(value)

@@ -19,6 +19,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (  # noq
 )
 from torch.utils.checkpoint import checkpoint as torch_checkpoint  # noqa: E402
 
+from advisor.base.dtypes import DType  # noqa: E402
 from advisor.memory.chunk import chunk_footprint  # noqa: E402
 from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
@@ -51,6 +52,18 @@ def test_eager_attention() -> None:
     """transformers' scores in Python, with a mask of all pairs beside every layer."""
     shape = shape_of(MODELS["llama3_8b"], TransformerImpl.TRANSFORMERS)
     shape = replace(shape, eager_attention=True)
+    measured = measure(shape)
+    predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
+    assert predicted.kept == measured.kept
+    assert predicted.forward.num_bytes == pytest.approx(measured.forward, rel=PEAK_TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(measured.backward, rel=PEAK_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "llama2_7b"])
+def test_autocast(name: str) -> None:
+    """fp32 weights and hidden states; 16-bit copies for linear layers and attention."""
+    shape = shape_of(MODELS[name], TransformerImpl.TRANSFORMERS)
+    shape = replace(shape, autocast=True, weight_grads_dtype=DType.FP32)
     measured = measure(shape)
     predicted = chunk_footprint(shape, RecomputePlan((Segment((DENSE,)),)), False, False)
     assert predicted.kept == measured.kept

@@ -74,9 +74,13 @@ class HuggingFace(TorchStack):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """Gradients are reduced in bf16 (Accelerate)."""
+        """Gradients are reduced in bf16 (Accelerate). Weights are loaded as their checkpoint has
+        them, before 5 in fp32 (from_pretrained's dtype)."""
         model, config = super().configure(model, config, given)
-        return model, replace(config, main_grads_dtype=REDUCE_DTYPE)
+        dtype = config.weights_dtype
+        if dtype is None and config.framework_version == "4":
+            dtype = DType.FP32
+        return model, replace(config, main_grads_dtype=REDUCE_DTYPE, weights_dtype=dtype)
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """Gradients reduced with every microbatch."""
@@ -126,8 +130,7 @@ class HuggingFace(TorchStack):
     ) -> FixedMemory:
         """Accelerate 1.15 makes groups of embedding and head, as it is read for transformers 5;
         before, they were the root's. Gradients of a batch's microbatches are reduced with the last
-        one (Accelerator.no_sync), or each time under sync_each_batch. Weights are loaded as their
-        checkpoint has them, before 5 in fp32 (from_pretrained's dtype)."""
+        one (Accelerator.no_sync), or each time under sync_each_batch."""
         return eager_memory(
             job,
             shape,
@@ -135,7 +138,6 @@ class HuggingFace(TorchStack):
             root_holds_ends=job.config.framework_version == "4",
             syncs_every_microbatch=job.config.sync_each_batch,
             upcasts=True,
-            alone=DType.FP32 if job.config.framework_version == "4" else DType.BF16,
         )
 
     def setting_flags(self, setting: Setting, job: Job) -> str:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.frameworks.defaults import AdapterDefaults
 from advisor.frameworks.names import Framework
@@ -74,6 +75,7 @@ class TorchStack(AdapterDefaults):
         DataParallelSharding.FULL,
         DataParallelSharding.GRADIENTS,
     )
+    precisions: ClassVar[tuple[Precision, ...]] = (Precision.BF16,)
     source: ClassVar[str]
     key_options: ClassVar[Collection[KeyOption]] = ()
 
@@ -139,7 +141,7 @@ class TorchStack(AdapterDefaults):
                 "has layers with experts of its own, which are not modelled",
                 f"--framework-version {known}",
             )
-        return configured(self.framework, model, config, self.impl, given)
+        return configured(self.framework, model, config, self.impl, given, self.precisions)
 
     def layout(self, given: dict[str, Any], num_gpus: int) -> ParallelLayout | None:
         """All GPUs data parallel."""

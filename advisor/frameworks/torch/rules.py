@@ -66,14 +66,16 @@ def configured(
     config: JobConfig,
     impl: TransformerImpl,
     given: frozenset[str],
+    precisions: tuple[Precision, ...],
 ) -> tuple[ModelSpec, JobConfig]:
-    """Model and job as eager torch runs them: 16 bit, vocabulary not padded.
+    """Model and job as eager torch runs them, in one of `precisions`; vocabulary not padded.
 
     The layers are those of `impl` unless the user chose another eager one.
     """
-    if config.precision is not Precision.BF16:
+    if config.precision not in precisions:
+        legal = f"use {' or '.join(precisions)}"
         raise UserError(
-            "job.precision", config.precision, f"is not modelled for {framework}", "use bf16"
+            "job.precision", config.precision, f"is not modelled for {framework}", legal
         )
     for field, default in _MEGATRON_ATTENTION:
         if getattr(model, field) != default:
@@ -228,7 +230,10 @@ def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     if number is not None and number > layers:
         reason = f"the model has {layers} blocks, fewer than {number}"
         yield Problem("checkpoint.every_n_blocks", reason, f"at most {layers}", "advisor")
-    if setting.budget is not None:
+    if setting.budget is not None and job.config.precision.is_quantized:
+        reason = "what torch.compile keeps of 8-bit linear layers is not modelled"
+        yield Problem("budget.float8", reason, "full or an operator policy", "advisor")
+    elif setting.budget is not None:
         unknown = unknown_operator(block_shape(job), job.model.layer_kinds)
         if unknown:
             reason = f"what torch.compile makes of {unknown} is not modelled, nor what it keeps"
@@ -244,6 +249,7 @@ def block_shape(job: Job) -> RankShape:
         micro_batch_size=config.micro_batch_size,
         tensor_model_parallel_size=layout.tensor_model_parallel_size,
         sequence_parallel=layout.sequence_parallel,
+        precision=config.precision,
         use_liger_kernel=config.use_liger_kernel,
         tiled_mlp=config.tiled_mlp,
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,

@@ -32,17 +32,16 @@ def eager_memory(
     *,
     root_holds_ends: bool,
     syncs_every_microbatch: bool = True,
-    alone: DType = DType.BF16,
     upcasts: bool = False,
 ) -> FixedMemory:
-    """Memory beside the activations, under FSDP2 or on one device, where weights are loaded in
-    `alone` unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
+    """Memory beside the activations, under FSDP2 or on one device, where weights are in 16 bits
+    unless the job says otherwise; FSDP2's shards are fp32 in any case where a framework
     `upcasts` them. Between microbatches gradients are shards, or whole where
     they are reduced with the last microbatch alone."""
     layout, config = job.layout, job.config
     buffers = torch_buffers(job, shape)
     if job.num_gpus == 1:
-        return lone_memory(job, shape, chunks, config.weights_dtype or alone, buffers)
+        return lone_memory(job, shape, chunks, config.weights_dtype or DType.BF16, buffers)
     dtype = DType.FP32 if upcasts else config.weights_dtype or DType.FP32
     apart = shape.expert_model_parallel_size > 1
     sharding = Sharding(

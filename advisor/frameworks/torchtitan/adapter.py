@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from advisor.base.dtypes import DType
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import ADAM_KERNELS, COMPILE, STEP_IN_BACKWARD
 from advisor.frameworks.protocols import FixedMemory
@@ -36,6 +36,7 @@ _GROUPED_GEMM = 9.0  # compute capability
 _NO_SUCH_MODEL = (
     "torchtitan has no Mixtral: Llama 3's attention with torchtitan's experts, a model of your own"
 )
+_FLOAT8_NOTE = "float8: all linear layers but the output, parameters gathered in 16 bits (torchao)"
 _COMPILE_NOTE = "needs compile.enable; blocks are not wrapped, each is compiled by itself"
 
 
@@ -56,20 +57,22 @@ class TorchTitan(TorchStack):
         Granularity.BUDGET,
     )
     policies = (OpPolicy.TORCHTITAN,)
+    precisions = (Precision.BF16, Precision.FP8_CURRENT)
     source = "torchtitan distributed/activation_checkpoint.py"
 
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
         """With cuDNN's attention, which comes first from 0.2 on (models/attention.py), and with
-        expandable segments, which run_train.sh asks for in every release."""
+        expandable segments, which run_train.sh asks for in every release; on one GPU weights are
+        fp32 (maybe_enable_amp)."""
         model, config = super().configure(model, config, given)
         if "job.expandable_segments" not in given:
             config = replace(config, expandable_segments=True)
         unsaid = model.attention_backend is AttentionBackend.AUTO
         if unsaid and config.framework_version != "0.1":
             model = replace(model, attention_backend=AttentionBackend.FUSED)
-        return model, config
+        return model, replace(config, weights_dtype=DType.FP32)
 
     def semantics(self, job: Job) -> Semantics:
         """early_stop is false by default in 0.2 and always in 0.3; 0.1 leaves torch's default. The
@@ -129,15 +132,16 @@ class TorchTitan(TorchStack):
         model = job.model
         if model.num_moe_experts and not (model.qk_layernorm or model.multi_latent_attention):
             said += (_NO_SUCH_MODEL,)
+        if job.config.precision.is_quantized:
+            said += (_FLOAT8_NOTE,)
         is_budget = as_torch(setting).granularity is Granularity.BUDGET
         return (*said, _COMPILE_NOTE) if is_budget else said
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
     ) -> FixedMemory:
-        """Embedding and head are groups of their own; the head's stays between the passes. On one
-        GPU weights are fp32 (maybe_enable_amp)."""
-        return eager_memory(job, shape, chunks, root_holds_ends=False, alone=DType.FP32)
+        """Embedding and head are groups of their own; the head's stays between the passes."""
+        return eager_memory(job, shape, chunks, root_holds_ends=False)
 
     def setting_flags(self, setting: Setting, job: Job) -> str:
         """Options of the command line by version."""

@@ -7,14 +7,15 @@ config_registry.py), and the kind of checkpointing a subcommand of tyro, which m
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
-Sections = dict[str, dict[str, str | int | float | bool]]
+Sections = dict[str, dict[str, str | int | float | bool | list[str]]]
 
+_FLOAT8: Final = "quantize.linear.float8"
 _SUBCOMMANDS: Final = {
     Granularity.NONE: "none",
     Granularity.FULL: "full",
@@ -68,17 +69,24 @@ def toml(setting: TorchSetting, job: Job) -> str:
     """The same as sections of a TOML file, which releases to 0.2 read."""
     import tomlkit
 
-    return tomlkit.dumps({**_job(job), **_mode(setting)})
+    document: dict[str, Any] = {}
+    for section, values in {**_job(job), **_mode(setting)}.items():
+        table = document
+        for name in section.split("."):
+            table = table.setdefault(name, {})
+        table.update(values)
+    return tomlkit.dumps(document)
 
 
 def _options(sections: Sections) -> Iterator[str]:
     for section, values in sections.items():
         for key, value in values.items():
-            yield f"--{section}.{key}" + ("" if value is True else f"={value}")
+            written = ",".join(value) if isinstance(value, list) else value
+            yield f"--{section}.{key}" + ("" if value is True else f"={written}")
 
 
 def _mode(setting: TorchSetting) -> Sections:
-    mode: dict[str, str | int | float | bool] = {"mode": str(setting.granularity)}
+    mode: dict[str, Any] = {"mode": str(setting.granularity)}
     match setting.granularity:
         case Granularity.SELECTIVE:
             mode["selective_ac_option"] = str(setting.num_layers)
@@ -95,7 +103,7 @@ def _job(job: Job) -> Sections:
     config = job.config
     layout = job.layout
     keeps = layout.data_parallel_sharding is DataParallelSharding.GRADIENTS
-    degrees: dict[str, str | int | float | bool] = {
+    degrees: dict[str, Any] = {
         "data_parallel_shard_degree": layout.data_parallel_size,
         "fsdp_reshard_after_forward": "never" if keeps else "default",
     }
@@ -112,12 +120,22 @@ def _job(job: Job) -> Sections:
         },
         "parallelism": degrees,
         **_optimizer(config),
+        **_float8(config),
         **({"compile": {"enable": True}} if config.torch_compile else {}),
     }
 
 
+def _float8(config: JobConfig) -> Sections:
+    """All linear layers but the output; from 0.3 on a recipe says it in Python."""
+    if not config.precision.is_quantized or config.framework_version == "0.3":
+        return {}
+    if config.framework_version == "0.1":
+        return {"model": {"converters": ["float8"]}, "float8": {"filter_fqns": ["output"]}}
+    return {"model": {"converters": [_FLOAT8]}, _FLOAT8: {"filter_fqns": ["output"]}}
+
+
 def _optimizer(config: JobConfig) -> Sections:
-    values: dict[str, str | int | float | bool] = {}
+    values: dict[str, Any] = {}
     if config.optimizer_implementation is not OptimizerImplementation.FUSED:
         values["implementation"] = str(config.optimizer_implementation)
     if config.optimizer_in_backward:

@@ -10,6 +10,7 @@ AC: Final = "activation_checkpoint"
 PARALLELISM: Final = "parallelism"
 MODES: Final = ("none", "full", "selective", "memory_budget")
 SECTIONS: Final = (PARALLELISM, "training", AC, "model", "compile", "job", "optimizer", "float8")
+CONVERTERS: Final = "model.converters"
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
@@ -50,6 +51,15 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     *unpriced(AC, {_DEFAULT: "per_op_sac_force_recompute_mm_shapes_by_fqns early_stop"}),
     option(f"{AC}.memory_budget", 0.5, "recompute"),
     *harmless(AC, {"debugging": _DEBUGGING}),
+    option(CONVERTERS, None, "job.precision", kind=object, means={}),
+    *unpriced(
+        "quantize.linear.float8",
+        {
+            "predicted without": """
+                enable_fsdp_float8_all_gather precompute_float8_dynamic_scale_for_fsdp
+            """
+        },
+    ),
     option("compile.enable", False, "job.torch_compile"),
     *checked("compile", {"a memory budget needs it": "components"}),
     option("optimizer.implementation", "fused", "job.optimizer_implementation"),

@@ -7,14 +7,22 @@ subcommand, `activation_checkpoint:full`.
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torchtitan.checks import findings
-from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, SECTIONS
+from advisor.frameworks.torchtitan.options import (
+    AC,
+    CONVERTERS,
+    MODES,
+    OPTIONS,
+    PARALLELISM,
+    SECTIONS,
+)
 from advisor.reading.command_options import options
 from advisor.reading.document_keys import Keys, put_tree
 from advisor.reading.document_tree import Tree
-from advisor.reading.read_configuration import Document, Finding
+from advisor.reading.read_configuration import Document, Finding, ReadValue
 from advisor.reading.shell import Command
 
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
@@ -42,6 +50,13 @@ class TorchTitanReader(KeyedReader):
         if not flavor or (str(name).startswith("deepseek") and flavor == "671B"):
             return str(name).lower()
         return f"{name}_{flavor}".lower().replace("-", "_")
+
+    def values(self, keys: Keys) -> dict[str, ReadValue]:
+        """The precision is one of the model's converters."""
+        found = super().values(keys)
+        if "linear.float8" in str(keys.get(CONVERTERS)) or keys.get(CONVERTERS) == "float8":
+            found["job.precision"] = keys.means(CONVERTERS, str(Precision.FP8_CURRENT))
+        return found
 
     def findings(self, keys: Keys) -> Iterator[Finding]:
         """What the release refuses."""

@@ -41,7 +41,7 @@ def embedding_operators(shape: RankShape) -> tuple[Operator, ...]:
     if makes_tables and model.position_embedding_type is PositionEmbedding.ROPE:
         size = (1, shape.local_seq, model.kv_channels)
         cast = model.norm_placement.before  # OLMo 2's rotary embedding leaves them in fp32
-        dtype = shape.dtype if cast else DType.FP32
+        dtype = shape.stream_dtype if cast else DType.FP32
         tables = tuple(Tensor(f"rope_{name}", size, dtype) for name in ("cos", "sin"))
     whole = output if shape.tp == 1 else whole_hidden(shape, "embedding_partial")
     lookup = pointwise("embedding", Module.EMBEDDING, (), whole, saved=tables)
@@ -106,24 +106,26 @@ def _cross_entropy(shape: RankShape, vocabulary: int) -> tuple[Operator, ...]:
     """Logits in fp32, log_softmax, which keeps its output, and the loss. A vocabulary cut by TP
     has its log_softmax step by step (torch 2.13 tensor/parallel/loss.py).
 
-    The 16-bit logits and their fp32 copy are held by variables until the loss is there.
+    The 16-bit logits and their fp32 copy are held by variables until the loss is there; under
+    autocast so are the fp32 hidden states, which nothing keeps.
     """
     logits = activation(shape, "logits", vocabulary)
     copy = in_fp32(logits, "logits.fp32")
     probs = in_fp32(logits, "log_softmax")
     loss = Tensor("loss", (1,), DType.FP32)
     steps = probs.num_bytes if shape.tp > 1 else 0
+    held = hidden(shape, "final_norm_out").num_bytes if shape.autocast else 0
     nll = pointwise("nll_loss", Module.LOSS, (probs,), loss)
     return (
-        pointwise("logits.float", Module.LOSS, (logits,), copy),
+        pointwise("logits.float", Module.LOSS, (logits,), copy, forward_workspace=held),
         pointwise(
             "log_softmax",
             Module.LOSS,
             (copy,),
             probs,
             saved=(probs,),
-            forward_workspace=steps,
+            forward_workspace=steps + held,
             backward_workspace=steps,
         ),
-        replace(nll, forward_holds=(logits, copy)),
+        replace(nll, forward_holds=(logits, copy), forward_workspace=held),
     )

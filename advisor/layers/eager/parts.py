@@ -27,11 +27,11 @@ def activation(shape: RankShape, name: str, *width: int) -> Tensor:
     return Tensor(name, (shape.micro_batch_size, shape.local_seq, *width), shape.dtype)
 
 
-def hidden(shape: RankShape, name: str) -> Tensor:
-    """[micro_batch_size, seq_length (/ tp), hidden_size]: torchtitan cuts the sequence outside
-    attention and MLP."""
+def hidden(shape: RankShape, name: str, dtype: DType | None = None) -> Tensor:
+    """[micro_batch_size, seq_length (/ tp), hidden_size], in the type of the residual stream:
+    torchtitan cuts the sequence outside attention and MLP."""
     size = (shape.micro_batch_size, shape.norm_seq, shape.model.hidden_size)
-    return Tensor(name, size, shape.dtype)
+    return Tensor(name, size, dtype or shape.stream_dtype)
 
 
 def in_fp32(tensor: Tensor, name: str) -> Tensor:
@@ -57,18 +57,49 @@ def linear(
     weights = [Weight(f"{name}.weight", (width, depth), in_linear=True)]
     if bias:
         weights.append(Weight(f"{name}.bias", (width,)))
+    saved: tuple[Tensor, ...] = (source,)
+    cast = 0
+    if shape.autocast:
+        saved = (_narrow(shape, source, name), *_narrow_weights(shape, weights))
+        cast = saved[0].num_bytes - source.num_bytes
+    quantized = shape.quantizes and module is not Module.OUTPUT_LAYER
+    before, behind = _in_8_bits(source, output, weights[0]) if quantized else (0, 0)
     operator = Operator(
         name=name,
         module=module,
         unit=ComputeUnit.GEMM,
         inputs=(source,),
         outputs=(output,),
-        saved=(source,),
+        saved=saved,
+        forward_workspace=before,
+        backward_workspace=cast + behind,  # the input's gradient is in 16 bits at first
         weights=tuple(weights),
-        gemm=Gemm(shape.tokens, width, depth),
+        gemm=Gemm(shape.tokens, width, depth, quantized),
         forward_holds=holds,
     )
     return with_weight_gradients(shape, operator)
+
+
+def _in_8_bits(source: Tensor, output: Tensor, weight: Weight) -> tuple[int, int]:
+    """Bytes of 8-bit copies beside the 16-bit tensors, which are what is kept: of input and weight;
+    going back of the output's gradient twice, by rows and by columns, as well.
+
+    Source: torchao 0.18.0 float8/float8_linear.py matmul_with_hp_or_float8_args (read, not run).
+    """
+    both = (source.num_elements + weight.num_elements) * DType.FLOAT8.itemsize
+    return both, both + 2 * output.num_elements * DType.FLOAT8.itemsize
+
+
+def _narrow(shape: RankShape, source: Tensor, reader: str) -> Tensor:
+    """`source` in 16 bits: a copy for each reader, if it is fp32."""
+    if source.dtype is not DType.FP32:
+        return source
+    return Tensor(f"{source.name}.for_{reader}", source.shape, shape.dtype)
+
+
+def _narrow_weights(shape: RankShape, weights: list[Weight]) -> tuple[Tensor, ...]:
+    """What autocast makes of weights, and keeps until the outermost context ends."""
+    return tuple(Tensor(f"{w.name}.cast", w.shape, shape.dtype) for w in weights)
 
 
 def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
@@ -77,14 +108,14 @@ def with_weight_gradients(shape: RankShape, operator: Operator) -> Operator:
     elements = sum(weight.num_elements for weight in operator.weights)
     made = operator.outputs[0].dtype
     own = shape.weight_grads_dtype or made
-    cast = elements * made.itemsize if own is not made else 0
-    if shape.adds_weight_grads:
-        most = cast + elements * own.itemsize
-        return replace(operator, backward_workspace=operator.backward_workspace + most)
+    narrow = elements * made.itemsize if own is not made else 0
+    stays = 0 if shape.adds_weight_grads else elements * own.itemsize
+    gone = elements * made.itemsize if shape.adds_weight_grads and not narrow else 0
     return replace(
         operator,
-        weight_gradient_bytes=elements * own.itemsize,
-        backward_workspace=operator.backward_workspace + cast,
+        weight_gradient_bytes=stays,
+        narrow_weight_gradient_bytes=narrow,
+        backward_workspace=operator.backward_workspace + gone,
     )
 
 
@@ -121,15 +152,17 @@ def residual(
 ) -> Operator:
     """skip + branch: keeps nothing, and hands its gradient on to both.
 
-    holds: the layer's input, which the caller's variable keeps alive until the layer returns.
+    holds: the layer's input, which the caller's variable keeps alive until the layer returns. A
+    branch in another type than the output's gets a gradient of its own.
     """
+    same = [tensor.name for tensor in (branch, skip) if tensor.dtype is output.dtype]
     return Operator(
         name=name,
         module=module,
         unit=ComputeUnit.BANDWIDTH,
         inputs=(branch, skip),
         outputs=(output,),
-        gradient_passed_to=frozenset({branch.name, skip.name}),
+        gradient_passed_to=frozenset(same),
         forward_holds=holds,
     )
 
@@ -201,15 +234,18 @@ def attention_shape(shape: RankShape) -> AttentionShape:
     )
 
 
-def rotate_half(query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = ()) -> Operator:
-    """x cos + rotate_half(x) sin in 16 bit; keeps `tables`, where a layer makes its own.
+def rotate_half(
+    query: Tensor, key: Tensor, tables: tuple[Tensor, ...] = (), dtype: DType | None = None
+) -> Operator:
+    """x cos + rotate_half(x) sin, in 16 bits or the `dtype` of the tables; keeps `tables`, where
+    a layer makes its own.
 
     Two products, or a product and the rotated halves, live beside what is read and written. In
     tensors of q's and k's size move: two products 4, a half negated 1, both joined 2, the sum 3;
     going back two products 4, a half negated 1, two halves in zeros of their own 3, two sums 6.
     """
-    outputs = tuple(Tensor(f"{t.name}_rope", t.shape, t.dtype) for t in (query, key))
-    size, both = query.num_bytes, query.num_bytes + key.num_bytes
+    outputs = tuple(Tensor(f"{t.name}_rope", t.shape, dtype or t.dtype) for t in (query, key))
+    size, both = outputs[0].num_bytes, sum(tensor.num_bytes for tensor in outputs)
     return Operator(
         name="rotary",
         module=Module.ROTARY,

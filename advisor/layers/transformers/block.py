@@ -90,8 +90,9 @@ def _attention(
     """
     model = shape.model
     query, key, value, before = _query_key_value(shape, source)
-    core = core_attention(shape, query, key, value, kind)
-    out = hidden(shape, "o_proj_out")
+    query, key, cast = _narrow(shape, query, key)
+    core = (*cast, *core_attention(shape, query, key, value, kind))
+    out = hidden(shape, "o_proj_out", shape.dtype)
     o_proj = linear(
         shape,
         "o_proj",
@@ -107,6 +108,17 @@ def _attention(
     )
     add = residual("attention_residual", Module.SELF_ATTN_BDA, branch, skip, output)
     return (*before, *core, o_proj, *dropped, *behind, add)
+
+
+def _narrow(
+    shape: RankShape, query: Tensor, key: Tensor
+) -> tuple[Tensor, Tensor, tuple[Operator, ...]]:
+    """Queries and keys as attention takes them: of fp32 ones autocast makes 16-bit copies."""
+    if query.dtype is shape.dtype:
+        return query, key, ()
+    first, second = (Tensor(f"{t.name}.narrow", t.shape, shape.dtype) for t in (query, key))
+    cast = pointwise("attention_cast", Module.CORE_ATTENTION, (query, key), first)
+    return first, second, (replace(cast, outputs=(first, second)),)
 
 
 def _query_key_value(
@@ -135,7 +147,7 @@ def _query_key_value(
             operators += liger_rotary(query, key)
             query, key = (operator.outputs[0] for operator in operators[-2:])
         else:
-            operators.append(rotate_half(query, key))
+            operators.append(rotate_half(query, key, dtype=shape.stream_dtype))
             query, key = operators[-1].outputs
     return query, key, value, tuple(operators)
 
@@ -189,7 +201,7 @@ def _mlp(
             ),
         ]
         activated = product
-    out = hidden(shape, "down_proj_out")
+    out = hidden(shape, "down_proj_out", shape.dtype)
     operators.append(
         linear(shape, "down_proj", Module.LINEAR_FC2, activated, out, bias=bias, holds=(source,))
     )

@@ -14,5 +14,6 @@ FAMILY: Final = LayerFamily(
     head=head_groups,
     mask_bytes=mask_bytes,
     holds_embedding=True,  # inputs_embeds of LlamaModel.forward, and of its kin
+    autocasts=True,
     loss_inside=True,  # LlamaForCausalLM.forward
 )

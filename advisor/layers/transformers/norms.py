@@ -29,7 +29,7 @@ def norm(shape: RankShape, name: str, module: Module, source: Tensor, output: Te
         return fused_norm(shape, name, module, source, output)
     if shape.use_liger_kernel:
         return liger_norm(shape, name, module, source, output)
-    copy = in_fp32(source, f"{name}.fp32")
+    copy = source if source.dtype is DType.FP32 else in_fp32(source, f"{name}.fp32")
     inverse = Tensor(f"{name}.rsqrt", (*source.shape[:-1], 1), DType.FP32)
     wide = _multiplies_in_fp32(shape)
     normalized = Tensor(f"{name}.normalized", source.shape, DType.FP32 if wide else source.dtype)
@@ -61,7 +61,8 @@ def _multiplies_in_fp32(shape: RankShape) -> bool:
 
 
 def _backward_workspace(copy: Tensor, normalized: Tensor, inverse: Tensor, output: Tensor) -> int:
-    """Five fp32 tensors live beside the copy when the 16-bit tensors are gone; the walk counts the
-    normalized one and two of the output's size."""
+    """Five fp32 tensors live beside the copy when the 16-bit tensors are gone, four where all are
+    fp32; the walk counts the normalized one and two of the output's size."""
     others = normalized.num_bytes + 2 * output.num_bytes + inverse.num_bytes
-    return 5 * copy.num_bytes - others
+    narrow = output.dtype is not DType.FP32
+    return (5 if narrow else 4) * copy.num_bytes - others

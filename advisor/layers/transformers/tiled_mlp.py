@@ -21,7 +21,7 @@ def tiled_mlp(shape: RankShape, source: Tensor) -> tuple[Operator, ...]:
         Tensor(f"tile.{name}", size, shape.dtype)
         for name in ("gate", "up", "act_fn_out", "product")
     )
-    out = hidden(shape, "down_proj_out")
+    out = hidden(shape, "down_proj_out", shape.dtype)
     bias = model.add_bias_linear
     first = linear(shape, "gate_proj", Module.LINEAR_FC1, source, gate, bias=bias)
     second = linear(shape, "up_proj", Module.LINEAR_FC1, source, up, bias=bias)

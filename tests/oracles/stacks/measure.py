@@ -38,7 +38,7 @@ def measure(
     states in a call. real: on real tensors, for code that swaps a tensor's data.
     """
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if shape.autocast else torch.bfloat16)
     mode = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     try:
         with mode, GpuKernels():
@@ -56,7 +56,7 @@ def _run(shape: RankShape, wrap: Callable[..., Any], num_blocks: int) -> Measure
     tables = (tensor for tensor in given if tensor is not None)
     known = (leaf, *blocks.parameters(), *blocks.buffers(), *tables)
     function = wrap(list(blocks), rest) if num_blocks else wrap(made)
-    return passes(function, leaf, rest, named, known)
+    return passes(function, leaf, rest, named, known, autocast=shape.autocast)
 
 
 def passes(
@@ -65,12 +65,15 @@ def passes(
     rest: tuple[Any, ...],
     named: dict[str, Any],
     known: tuple[torch.Tensor, ...],
+    *,
+    autocast: bool = False,
 ) -> Measured:
     """`function` once forward and once backward on a copy of `leaf`."""
     with LiveBytes(known) as live:
         hidden = leaf * 1
         live.reset_peak()
-        output = function(hidden, *rest, **named)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output = function(hidden, *rest, **named)
         forward = live.peak
         del hidden
         gradient = torch.empty(leaf.shape)
