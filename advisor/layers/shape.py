@@ -19,6 +19,9 @@ class RankShape(Struct, frozen=True, kw_only=True):
     (None: that of the layers), and under ``adds_weight_grads`` each goes as soon as it is made: it
     is added to an earlier one, or its weight is stepped. ``use_liger_kernel``, ``tiled_mlp`` and
     ``eager_attention`` say how transformers' layers run (JobConfig).
+    ``sorts_routing_map``: whether an unfused permutation of tokens to experts sorts all pairs of
+    them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
+    router's type at its end alone.
     """
 
     model: ModelSpec
@@ -41,6 +44,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
     eager_attention: bool = False
+    sorts_routing_map: bool = False
+    scores_in_fp32: bool = False
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""
