@@ -13,6 +13,12 @@ ARGS ?= --model llama3_70b --gpus 32xH100
 PYTEST_ARGS ?=
 # The versions that the oracle tests were written against.
 ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
+# And the release that answers are for by default, whose layers are measured as well: its wheel is for a later Python
+# and runs on this one too (harness/backends/megatron_core/unpacked.py).
+NEWEST := 0.19.2
+NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)
+NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.py activation_peaks.py moe_peaks.py \
+  latent_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py)
 
 # Tests start many processes: byte code is kept, whatever the shell says of it.
 export PYTHONDONTWRITEBYTECODE :=
@@ -36,16 +42,21 @@ advise: $(VENV)/.installed
 test: lint
 	@echo "== pytest"
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --reruns 1 -r R $(PYTEST_ARGS)
+	@echo "== pytest, the oracles under megatron-core $(NEWEST)"
+	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) $(SPREAD)
 
 check: lint
 	@echo "== pytest, the advisor"
 	@$(BIN)/python -m pytest tests/advisor tests/answers tests/test_architecture.py $(SPREAD) $(PYTEST_ARGS)
 
 # After an upgrade of ORACLE_PACKAGES, or for new cases, `ORACLES=record python -m pytest tests/oracles` in one
-# process, writes tests/oracles/data/measured.csv anew.
+# process, writes tests/oracles/data/measured.csv anew; with MEGATRON_CORE=.venv/megatron-core-RELEASE before it, and
+# $(NEWEST_TESTS) alone, measured-RELEASE.csv.
 oracles: $(VENV)/.installed-test
 	@echo "== pytest tests/oracles, all of it live"
 	@ORACLES=live OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/oracles \
+	  -n logical --maxprocesses 8 --dist load $(PYTEST_ARGS)
+	@MEGATRON_CORE=$(abspath $(NEWEST_CORE)) ORACLES=live OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(NEWEST_TESTS) \
 	  -n logical --maxprocesses 8 --dist load $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test
@@ -81,4 +92,6 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml Makefile
 	@echo "== install the tests' packages: .[dev] $(ORACLE_PACKAGES)"
 	@$(PIP) install --editable '.[dev]' $(ORACLE_PACKAGES)
+	@$(PIP) download --no-deps --only-binary=:all: --python-version 3.12 --dest $(VENV)/wheels megatron-core==$(NEWEST)
+	@$(BIN)/python -m zipfile -e $(VENV)/wheels/megatron_core-$(NEWEST)-*.whl $(NEWEST_CORE)
 	@touch $@ $(VENV)/.installed

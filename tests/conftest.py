@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+# Megatron as it is installed, also where a newer release lies unpacked beside it.
+os.environ.setdefault("MEGATRON_CORE", "")
 _AT_START = dict(os.environ)
 
 

@@ -10,6 +10,7 @@ from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_re
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Module
+from advisor.layers.shape import RankShape
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 
@@ -52,6 +53,10 @@ class AdapterDefaults:
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """None."""
         return iter(())
+
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """The same in every release."""
+        return shape
 
     def layouts(self, given: dict[str, Any], num_gpus: int) -> Iterator[ParallelLayout] | None:
         """All pipeline and tensor degrees."""

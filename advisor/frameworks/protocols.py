@@ -188,6 +188,10 @@ class JobSupport(Protocol):
 class MemoryModel(Protocol):
     """What a setting makes a framework keep, and what it holds whatever is recomputed."""
 
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """`shape` as the job's release has it."""
+        ...
+
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:

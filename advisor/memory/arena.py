@@ -23,6 +23,7 @@ class Arena(Struct):
     """Live storages by name, and the most that were alive at once.
 
     `spent` counts bytes dropped here that the caller may keep; held_peak is the peak if it does.
+    `held`: storages that are not to be dropped yet.
     """
 
     sizes: dict[str, int] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Arena(Struct):
     spent: int = 0
     peak: Peak = field(default_factory=Peak)
     held_peak: Peak = field(default_factory=Peak)
+    held: set[str] = field(default_factory=set)
 
     def add(self, name: str, num_bytes: int) -> None:
         """Allocate a storage of `num_bytes`, or extend the one of that name to them."""
@@ -44,6 +46,8 @@ class Arena(Struct):
 
     def drop(self, name: str) -> None:
         """Free a storage; unknown names are no error."""
+        if name in self.held:
+            return
         self.live -= self.sizes.pop(name, 0)
 
     def mark(self, point: str, extra: int = 0) -> None:

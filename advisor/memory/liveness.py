@@ -118,6 +118,10 @@ def walk_backward(
             replayed.add(ready)
             if _is_nested(ready):
                 gradients.keep(members[-1].outputs)
+        if run is not None and run.discards_output:
+            members = run_members(operators, run)
+            if operator is members[-1]:
+                gradients.keep(operator.outputs)
         names = (tensor.storage.name for tensor in operator.saved)
         gradients.step(operator, [name for name in names if first_keeper[name] >= index])
         if run is not None and operator is run_members(operators, run)[0]:
@@ -201,7 +205,10 @@ def _replay(arena: Arena, members: tuple[Operator, ...], run: ReplayRun) -> None
                 arena.drop(tensor.storage.name)
     if run.discards_output:
         for tensor in outputs:
-            arena.add(_second_copy(tensor), tensor.num_bytes)
+            if run.copies_output:
+                arena.add(_second_copy(tensor), tensor.num_bytes)
+            else:
+                arena.held.add(tensor.storage.name)
 
 
 def _second_copy(tensor: Tensor) -> str:
@@ -221,6 +228,7 @@ def _end_run(
     earlier = {t.storage.name for operator in operators[:first] for t in operator.saved}
     for tensor in members[-1].outputs:
         arena.drop(_second_copy(tensor))
+        arena.held.discard(tensor.storage.name)
         if tensor.storage.name not in earlier:
             arena.drop(tensor.storage.name)
     for operator in members:

@@ -57,8 +57,10 @@ class ReplayRun(Struct, frozen=True):
     again (torch's selective checkpointing).
 
     discards_output: the output's storage is freed once its readers have run forward, and written
-    again before the backward of module `replayed_before`; the replay's own output tensor lives
-    beside it (Megatron's CheckpointWithoutOutput, tensor_parallel/random.py).
+    again before the backward of module `replayed_before` (Megatron's CheckpointWithoutOutput,
+    tensor_parallel/random.py).
+    copies_output: the replay's own output tensor then lives beside it; else the two share a storage
+    until the checkpoint's backward ends.
     extra_kept_bytes: small arguments that the checkpoint keeps (an attention-mask type, say).
 
     kept: where a compiler chooses, all that stays; keeps then names what it does not compute again.
@@ -67,6 +69,7 @@ class ReplayRun(Struct, frozen=True):
 
     modules: frozenset[Module]
     discards_output: bool = False
+    copies_output: bool = True
     replayed_before: Module | None = None
     extra_kept_bytes: int = 0
     keeps: frozenset[str] = frozenset()

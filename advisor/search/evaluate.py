@@ -35,8 +35,8 @@ class Evaluator:
     def __init__(self, job: Job, calibration: Calibration) -> None:
         self.job = job
         self.calibration = calibration
-        self.shape = rank_shape(job)
         self._stack = adapter_of(job.config.framework)
+        self.shape = self._stack.shape(job, rank_shape(job))
         self.stages = pipeline_stages(job.model, job.layout)
         self._pipeline = Pipeline(self.stages)
         self._kinds = tuple(dict.fromkeys(job.model.layer_kinds))

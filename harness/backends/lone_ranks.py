@@ -63,7 +63,8 @@ def lacking() -> tuple[str, str] | None:
 
 
 def as_installed(job: Job) -> tuple[Job, str]:
-    """`job` under the release that is installed here, and what that changes, in words."""
+    """`job` under the release that is here, its own if that is unpacked, and what that changes, in
+    words."""
     return under_installed(job)
 
 

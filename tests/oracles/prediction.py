@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from advisor.base.fields import convert, field_types
 from advisor.frameworks.megatron.buffers import process_buffers
-from advisor.frameworks.megatron.plan import chunk_plan
+from advisor.frameworks.megatron.plan import chunk_plan, copies_outputs_of, of_release
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
@@ -23,9 +23,12 @@ from advisor.models.options import (
     TransformerImpl,
 )
 from advisor.models.spec import ModelSpec
+from harness.backends.megatron_core.installed import installed_revision
 
 from .megatron import CoreAttention, OracleCase
 
+RELEASE = installed_revision()
+COPIES = copies_outputs_of(RELEASE)
 _GPT: dict[str, Any] = {
     "activation": Activation.GELU,
     "normalization": "LayerNorm",
@@ -190,7 +193,7 @@ def _experts(case: OracleCase) -> dict[str, Any]:
 
 def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
     """Local sizes of one rank of `case`, with fields of the model that no case has."""
-    return RankShape(
+    shape = RankShape(
         model=replace(model_spec(case), **variant),
         seq_length=case.seq_length,
         micro_batch_size=case.micro_batch_size,
@@ -200,6 +203,7 @@ def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
         expert_model_parallel_size=case.expert_model_parallel_size,
         expert_tensor_parallel_size=case.expert_tensor_parallel_size,
     )
+    return of_release(shape, RELEASE)
 
 
 def recompute_setting(case: OracleCase) -> RecomputeSetting:
@@ -217,7 +221,7 @@ def predicted_saved_bytes(case: OracleCase, **variant: Any) -> int:
     """Bytes that the last layer keeps from its forward to its backward."""
     shape = rank_shape(case, **variant)
     kinds = shape.model.layer_kinds[-1:]
-    plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel)
+    plan = chunk_plan(recompute_setting(case), shape.model, kinds, case.sequence_parallel, COPIES)
     return chunk_footprint(shape, plan, False, False).kept
 
 
@@ -245,5 +249,7 @@ def predicted_peak(case: OracleCase, stage: int, **variant: Any) -> int:
 
 
 def _footprint(case: OracleCase, shape: RankShape, chunk: ModelChunk) -> ChunkFootprint:
-    plan = chunk_plan(recompute_setting(case), shape.model, chunk.layers, case.sequence_parallel)
+    plan = chunk_plan(
+        recompute_setting(case), shape.model, chunk.layers, case.sequence_parallel, COPIES
+    )
     return chunk_footprint(shape, plan, chunk.embedding, chunk.head)

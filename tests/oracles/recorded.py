@@ -1,4 +1,5 @@
-"""What the oracles measured once, in data/measured.csv: looked up instead of measured again.
+"""What the oracles measured once, in data/measured.csv: looked up instead of measured again; under
+another release of Megatron (MEGATRON_CORE), in data/measured-RELEASE.csv.
 
 A figure is taken from the recording where the packages installed are those it was made with. Every
 sixth case of each file is measured nevertheless, and has to equal its recording to the byte; so has
@@ -22,10 +23,15 @@ from msgspec import Struct
 
 from advisor.frameworks.megatron.raw import RawSettings
 from advisor.request.origin import stated_fields
+from harness.backends.megatron_core.unpacked import VARIABLE
 
-TABLE: Final = Path(__file__).with_name("data") / "measured.csv"
+DATA: Final = Path(__file__).with_name("data")
+OTHER_RELEASE: Final = bool(os.environ.get(VARIABLE))
 PACKAGES: Final = ("megatron-core", "torch", "torchtitan")
 LIVE_ONE_IN: Final = 6
+TABLE: Final = DATA / (
+    f"measured-{version('megatron-core')}.csv" if OTHER_RELEASE else "measured.csv"
+)
 Measured = tuple[int, ...]
 
 
@@ -85,6 +91,8 @@ def _version(name: str) -> str:
 
 def read() -> tuple[str, list[Row]]:
     """The packages in the head of the file, and its rows."""
+    if not TABLE.exists():
+        return "", []
     with TABLE.open(newline="") as stream:
         head = stream.readline().removeprefix("#").strip()
         return head, [

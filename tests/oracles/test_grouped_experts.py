@@ -37,7 +37,10 @@ FUNCTIONS = {
 
 
 def _linear(weight: torch.Tensor) -> Any:
-    return lambda tokens, _: (tokens @ weight.t(), None)
+    """In place of a module, which Megatron calls, or whose forward it calls."""
+    module = torch.nn.Module()
+    module.forward = lambda tokens, _: (tokens @ weight.t(), None)
+    return module
 
 
 def _kept(activation: Activation, ffn: int, hidden: int, **fusions: bool) -> int:
@@ -57,6 +60,10 @@ def _kept(activation: Activation, ffn: int, hidden: int, **fusions: bool) -> int
         activation_func_fp8_input_store=False,
         activation_func_clamp_value=None,
         glu_linear_offset=0.0,
+        moe_mlp_glu_interleave_size=None,
+        delay_offload_until_cuda_graph=False,
+        moe_router_padding_for_quantization=False,
+        moe_token_dispatcher_type="alltoall",
         **fusions,
     )
     experts = SimpleNamespace(
@@ -67,6 +74,7 @@ def _kept(activation: Activation, ffn: int, hidden: int, **fusions: bool) -> int
         activation_recompute=False,
         offload_expert_fc1=False,
         offload_moe_act=False,
+        _with_fused_impl=False,
         _apply_bias=lambda output, *_: output,
     )
     tokens = torch.zeros(ROWS, hidden, dtype=torch.bfloat16, requires_grad=True)

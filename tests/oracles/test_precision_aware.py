@@ -61,6 +61,7 @@ class _FusedAdam(torch.optim.Optimizer):
         master_weight_dtype: torch.dtype = torch.float32,
         use_decoupled_grad: bool = False,
         store_param_remainders: bool = False,
+        capturable: bool = False,
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
         self.types = {"exp_avg": exp_avg_dtype, "exp_avg_sq": exp_avg_sq_dtype}

@@ -32,7 +32,12 @@ from advisor.frameworks.megatron.muon import (
 )
 from advisor.frameworks.megatron.nemo import nemo_layout_overrides, nemo_overrides
 from advisor.frameworks.megatron.options.table import SETTINGS
-from advisor.frameworks.megatron.plan import chunk_plan, reads_full_recompute
+from advisor.frameworks.megatron.plan import (
+    chunk_plan,
+    copies_outputs_of,
+    of_release,
+    reads_full_recompute,
+)
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
 from advisor.frameworks.megatron.rules import check, notes
 from advisor.frameworks.megatron.setting import (
@@ -284,9 +289,15 @@ class Megatron(Struct, frozen=True):
     ) -> RecomputePlan:
         """See plan.chunk_plan; full recompute that a release does not read is none."""
         own, pattern = _own(setting), shape.model.hybrid_layer_pattern
+        revision = self._revision(job)
         if own.granularity is Granularity.FULL and pattern is not None:
-            own = own if reads_full_recompute(pattern, self._revision(job)) else NONE
-        return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel)
+            own = own if reads_full_recompute(pattern, revision) else NONE
+        copies = copies_outputs_of(revision)
+        return chunk_plan(own, shape.model, layers, job.layout.sequence_parallel, copies)
+
+    def shape(self, job: Job, shape: RankShape) -> RankShape:
+        """See of_release."""
+        return of_release(shape, self._revision(job))
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]

@@ -91,7 +91,8 @@ def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 
 def _expert_activation(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
-    if _has_experts(kind) and model.moe_grouped_gemm:
+    """In Transformer Engine's grouped MLP; the local spec runs experts one by one."""
+    if _has_experts(kind) and model.moe_grouped_gemm and not _is_local(model):
         yield _discarding(Module.EXPERT_ACTIVATION, before=Module.EXPERT_FC2)
 
 

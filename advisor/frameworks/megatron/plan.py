@@ -7,11 +7,14 @@ run there through tests/oracles; what single labels replay stands in labels.py.
 from collections.abc import Iterator
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from advisor.frameworks.megatron.labels import LABELS
 from advisor.frameworks.megatron.offload import EVERYTHING, offloaded_modules
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.layers.operators import Module
+from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind, Role
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
@@ -23,8 +26,9 @@ def chunk_plan(
     model: ModelSpec,
     layers: tuple[LayerKind, ...],
     sequence_parallel: bool,
+    copies_outputs: bool = True,
 ) -> RecomputePlan:
-    """Segments of a chunk of `layers` under `setting`.
+    """Segments of a chunk of `layers` under `setting`; copies_outputs: see copies_outputs_of.
 
     uniform N checkpoints every N layers (the last checkpoint may hold fewer); block N checkpoints
     the first min(N, layers) layers of THIS chunk one by one. Selective applies to every layer.
@@ -35,7 +39,23 @@ def chunk_plan(
         decoder = tuple(kind for kind in layers if kind.role is Role.LAYER)
         others = (_whole(setting, kind) for kind in layers[len(decoder) :])
         return RecomputePlan(merged((*_full_segments(setting, decoder, shards), *others)))
-    return RecomputePlan(merged(_layer_segments(setting, model, layers)))
+    return RecomputePlan(merged(_layer_segments(setting, model, layers, copies_outputs)))
+
+
+def of_release(shape: RankShape, revision: Revision) -> RankShape:
+    """`shape` where a release has it otherwise (transformer/moe/moe_utils.py): permute sorts from
+    0.17 on, topk_routing_with_score_function stays in fp32 from 0.18 on."""
+    return replace(
+        shape,
+        sorts_routing_map=revision.at_least(0, 17),
+        scores_in_fp32=revision.at_least(0, 18),
+    )
+
+
+def copies_outputs_of(revision: Revision) -> bool:
+    """Whether a checkpoint that drops its output copies the replayed one into the old storage; from
+    0.17 on the two share one (tensor_parallel/random.py, share_storage)."""
+    return not revision.at_least(0, 17)
 
 
 def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
@@ -48,14 +68,21 @@ def _whole(setting: RecomputeSetting, kind: LayerKind) -> Segment:
 
 
 def _layer_segments(
-    setting: RecomputeSetting, model: ModelSpec, layers: tuple[LayerKind, ...]
+    setting: RecomputeSetting,
+    model: ModelSpec,
+    layers: tuple[LayerKind, ...],
+    copies_outputs: bool,
 ) -> Iterator[Segment]:
     """One segment a layer, with its runs and what it offloads."""
     for number, kind in enumerate(layers):
         offloaded = offloaded_modules(setting, model, kind)
         if number < setting.cpu_offloading_num_layers:
             offloaded = EVERYTHING
-        yield Segment((kind,), runs=selective_runs(setting, model, kind), offloaded=offloaded)
+        runs = tuple(
+            replace(run, copies_output=copies_outputs)
+            for run in selective_runs(setting, model, kind)
+        )
+        yield Segment((kind,), runs=runs, offloaded=offloaded)
 
 
 def _full_segments(

@@ -6,10 +6,13 @@ run (loads neither).
 
 from typing import TYPE_CHECKING
 
+from harness.backends.megatron_core.unpacked import use_named
 from harness.trial.trial import Workload
 
 if TYPE_CHECKING:
     from harness.measure.training_step import TrainingStep
+
+use_named()
 
 
 def build(workload: Workload, seed: int) -> "TrainingStep":

@@ -12,6 +12,7 @@ from advisor.base.errors import UserError, install_hint, missing_package
 from advisor.frameworks.megatron.revisions import MEGATRON_CORE, Revision, resolve_revision
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
+from harness.backends.megatron_core.unpacked import prefer
 
 _EXTRA: Final = "harness,megatron"
 _OLDEST: Final = (0, 13)
@@ -35,12 +36,14 @@ def require_megatron() -> None:
 
 
 def under_installed(job: Job) -> tuple[Job, str]:
-    """`job` under the megatron-core that is installed here, whatever its own framework and release
-    are, and what that changes, in words; as it is where none is installed."""
+    """`job` under the megatron-core that is here, whatever its own framework and release are, and
+    what that changes, in words; as it is where there is none. Its own release where that lies
+    unpacked beside what is installed."""
     if missing():
         return job, ""
-    release = version("megatron-core")
     asked = resolve_revision(job.config.framework, job.config.framework_version)
+    prefer(asked.core)
+    release = version("megatron-core")
     here = installed_revision().core
     config = replace(job.config, framework=Framework.MEGATRON_LM, framework_version=here)
     said = f"rules and prediction are those of megatron-core {release}, which is installed"

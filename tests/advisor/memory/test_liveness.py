@@ -76,6 +76,18 @@ def test_a_discarded_output_comes_back_twice() -> None:
     assert with_run == without + 10
 
 
+def test_a_discarded_output_that_shares_its_storage_comes_back_once() -> None:
+    """Until first, which the checkpoint is around, is done."""
+    run = ReplayRun(
+        frozenset({FIRST}), discards_output=True, replayed_before=THIRD, copies_output=False
+    )
+    result = footprint(chain(), (run,))
+    assert result.kept == 101
+    assert result.backward == Peak(101 + 10 + 1000 + 100, "backward of third")
+    without = footprint(chain(backward_workspace=9000), ()).backward.num_bytes
+    assert footprint(chain(backward_workspace=9000), (run,)).backward.num_bytes == without
+
+
 def test_every_walk_of_a_layer_ends_where_it_began() -> None:
     """A peak is at least what is kept, and the held peak exceeds it by at most one gradient."""
     for shape in (toy_shape(), toy_shape(GPT), toy_shape(transformer_impl="transformer_engine")):

@@ -106,11 +106,14 @@ def _permutation(shape: RankShape, tokens: int, experts: int, routed: int) -> Te
 
 def _selected_probs(shape: RankShape, tokens: int, experts: int, routed: int) -> tuple[Tensor, ...]:
     """Kept to pick the probabilities of the permuted rows: transposed copies of probabilities and
-    map, or with padding to capacity the place of each row. The fused kernel keeps nothing more."""
+    map, or all pairs of expert and token, sorted, of which a view indexes; with padding to capacity
+    the place of each row. The fused kernel keeps nothing more."""
     if shape.model.moe_permute_fusion:
         return ()
     if shape.model.moe_pad_expert_input_to_capacity:
         return (Tensor("indices_1d", (routed,), DType.INT64),)
+    if shape.sorts_routing_map:
+        return (Tensor("sorted_pairs", (experts, tokens), DType.INT64),)
     return (
         Tensor("router_probs_t", (experts, tokens), router_dtype(shape)),
         Tensor("routing_map_t", (experts, tokens), DType.BOOL),

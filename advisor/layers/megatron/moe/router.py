@@ -78,7 +78,7 @@ def _scores(shape: RankShape, logits: Tensor, routing_map: Tensor) -> tuple[Tens
     limited = model.moe_router_group_topk is not None
     if model.moe_router_score_function is ScoreFunction.SIGMOID:
         saved.append(Tensor("router_scores", (tokens, experts), DType.FP32))
-        saved += _sigmoid_weights(model, tokens, logits)
+        saved += _sigmoid_weights(model, tokens, logits, _score_dtype(shape, logits))
         limited = limited and not model.moe_router_enable_expert_bias
     elif model.moe_router_pre_softmax or _sinkhorn(model):
         saved.append(Tensor("router_scores", (tokens, experts), DType.FP32))
@@ -93,15 +93,20 @@ def _sinkhorn(model: ModelSpec) -> bool:
     return model.moe_router_load_balancing_type is LoadBalancing.SINKHORN
 
 
-def _sigmoid_weights(model: ModelSpec, tokens: int, logits: Tensor) -> list[Tensor]:
+def _score_dtype(shape: RankShape, logits: Tensor) -> DType:
+    """Type of a sigmoid's scores behind it: the router's, or fp32 to the end."""
+    return DType.FP32 if shape.scores_in_fp32 else logits.dtype
+
+
+def _sigmoid_weights(model: ModelSpec, tokens: int, logits: Tensor, dtype: DType) -> list[Tensor]:
     """Chosen scores and their sum, kept by the division; under an expert bias, the scores in the
-    router's type that they are gathered from."""
+    router's type that they are gathered from, where that is not the sigmoid's own fp32."""
     saved = []
-    if model.moe_router_enable_expert_bias and logits.dtype is not DType.FP32:
-        saved.append(Tensor("router_scores_cast", logits.shape, logits.dtype))
+    if model.moe_router_enable_expert_bias and dtype is not DType.FP32:
+        saved.append(Tensor("router_scores_cast", logits.shape, dtype))
     if model.moe_router_topk > 1:
-        saved.append(Tensor("chosen_scores", (tokens, model.moe_router_topk), logits.dtype))
-        saved.append(Tensor("score_sum", (tokens, 1), logits.dtype))
+        saved.append(Tensor("chosen_scores", (tokens, model.moe_router_topk), dtype))
+        saved.append(Tensor("score_sum", (tokens, 1), dtype))
     return saved
 
 
@@ -142,7 +147,7 @@ def _aux_loss(shape: RankShape, logits: Tensor) -> tuple[Tensor, ...]:
         count_dtype = DType.FP32  # a mean over the microbatches so far
     sigmoid = model.moe_router_score_function is ScoreFunction.SIGMOID
     plain_sigmoid = sigmoid and not model.moe_router_fusion
-    dtype = logits.dtype if plain_sigmoid else DType.FP32
+    dtype = _score_dtype(shape, logits) if plain_sigmoid else DType.FP32
     saved = [
         Tensor("aux_scores", (tokens, experts), dtype),
         Tensor("tokens_per_expert", (counts,), count_dtype),

@@ -1,5 +1,6 @@
 """Counts the bytes of live fake storages, operation by operation."""
 
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -47,12 +48,30 @@ class LiveBytes(StorageMeter):  # type: ignore[no-untyped-call]
         return self._results.of(func, args, kwargs)
 
     def _see_storage(self, storage: Any) -> None:
-        if storage._cdata not in self._excluded:
+        if storage._cdata not in self._excluded and storage._cdata not in _BORROWED:
             super()._see_storage(storage)
 
     def _tick(self) -> None:
         if not self._in_kernel:
             super()._tick()
+
+
+_BORROWED: set[int] = set()
+"""Storages that look at the bytes of another one, which counts."""
+
+
+def borrow(borrower: torch.Tensor, lender: torch.Tensor) -> None:
+    """The storage of `borrower` looks at that of `lender`, which lives as long (Megatron's
+    share_storage, tensor_parallel/random.py, from 0.17 on)."""
+    storage, lent = borrower.untyped_storage(), lender.untyped_storage()
+    _BORROWED.add(storage._cdata)
+    storage.resize_(lent.nbytes())
+    weakref.finalize(storage, _give_back, storage._cdata, lent)
+
+
+def _give_back(borrower: int, lent: Any) -> None:
+    """`lent` is let go of with the arguments of this call."""
+    _BORROWED.discard(borrower)
 
 
 class _Results:

@@ -12,6 +12,11 @@ import torch
 from megatron.core.transformer.moe import experts as megatron_experts
 from megatron.core.transformer.moe import moe_utils, router, token_dispatcher
 
+try:
+    from megatron.core.transformer.moe import moe_logging
+except ImportError:  # before 0.17
+    moe_logging = None
+
 from harness.backends.megatron_core.case import MegatronCase
 from harness.base.patching import patched
 
@@ -63,12 +68,17 @@ def routing_patches(case: MegatronCase) -> Iterator[Any]:
     yield from _dispatcher_patches(case, keep)
     yield patched(megatron_experts.SequentialMLP, "forward", one_by_one)
     yield patched(router, "sinkhorn", lambda cost: cost)  # its loop ends by its values
-    yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    if moe_logging is None:
+        yield patched(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {})
+    else:
+        yield patched(moe_logging, "_MOE_METRICS_TRACKER", None)
     yield patched(moe_utils.MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
 
 
 def _dispatcher_patches(case: MegatronCase, keep: float) -> Iterator[Any]:
     """What an all-to-all sends and receives, of the part `keep` of the tokens."""
+    per_token = case.moe_router_topk / (case.num_moe_experts or 1)
+    permute = token_dispatcher.permute
     alltoall, sort = token_dispatcher.MoEAlltoAllTokenDispatcher, moe_utils.sort_chunks_by_idxs
     preprocess, to_cpu = alltoall.preprocess, token_dispatcher.maybe_move_tensor_to_cpu
 
@@ -92,6 +102,12 @@ def _dispatcher_patches(case: MegatronCase, keep: float) -> Iterator[Any]:
     def on_cpu(tensor: Any, *_: Any, **__: Any) -> Any:
         return tensor if isinstance(tensor, _Sizes | int) else to_cpu(tensor)
 
+    def permute_known(tokens: Any, routing_map: Any, *args: Any, **more: Any) -> Any:
+        if not isinstance(more.get("num_out_tokens"), int):
+            more["num_out_tokens"] = int(routing_map.numel() * per_token * keep)
+        return permute(tokens, routing_map, *args, **more)
+
+    yield patched(token_dispatcher, "permute", permute_known)
     yield patched(alltoall, "preprocess", balanced)
     yield patched(token_dispatcher, "maybe_move_tensor_to_cpu", on_cpu)
     yield patched(token_dispatcher, "sort_chunks_by_idxs", sort_chunks)

@@ -34,6 +34,7 @@ from harness.backends.megatron_core.fake.gpu_kernels import (
     layer_norm,
     rms_norm,
 )
+from harness.backends.megatron_core.fake.meter import borrow
 from harness.backends.megatron_core.fake.routing import routing_patches
 from harness.backends.megatron_core.model import build_chunks, transformer_config
 from harness.backends.megatron_core.world import fake_world
@@ -130,6 +131,7 @@ def _patches(kernel: KernelScope) -> Iterator[Any]:
     yield patched(optimizers, "_get_fused_kernels_supported_devices", _fused_devices)
     # fake storages have no contents to copy
     yield patched(torch.UntypedStorage, "copy_", lambda storage, *_: storage)
+    yield patched(megatron_random, "_get_share_storage", lambda: borrow, may_lack=True)
     yield patched(megatron_random, "_get_all_rng_states", _no_rng_states)
     yield patched(megatron_random, "_set_all_rng_states", _nothing)
     yield patched(megatron_random.CudaRNGStatesTracker, "fork", _no_rng_fork)

@@ -5,11 +5,12 @@ tests/oracles."""
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.layers.megatron.moe.layer import MOE_MODULES, moe_operators
 from advisor.layers.operators import CollectiveKind, Group, Module, Operator
 from advisor.layers.shape import RankShape
-from advisor.models.options import Activation
+from advisor.models.options import Activation, ScoreFunction
 from tests.advisor.layers.megatron.moe.moe_toys import GROUPED, TOKENS, moe_shape
 from tests.advisor.toys import saved_bytes
 
@@ -48,6 +49,29 @@ def test_a_squared_relu_keeps_its_output_before_the_probabilities_unless_fused()
     assert kept(**GROUPED, **squared)["weighted_input"] == ROUTED * 32 * 2
     assert "weighted_input" not in kept(**GROUPED, **fused)
     assert "weighted_input_7" in kept(**fused)
+
+
+def test_a_release_that_sorts_keeps_all_pairs_of_expert_and_token() -> None:
+    """8 bytes each, in place of a map and of the probabilities in the router's type."""
+    masked, sorting = (
+        saved_bytes(layer(replace(moe_shape(), sorts_routing_map=sorts))) for sorts in (False, True)
+    )
+    assert sum(sorting.values()) - sum(masked.values()) == TOKENS * 8 * 5
+    assert sorting["sorted_pairs"] == TOKENS * 8 * 8
+    fused = replace(moe_shape(**GROUPED), sorts_routing_map=True)
+    assert saved_bytes(layer(fused)) == kept(**GROUPED)
+
+
+def test_a_release_that_scores_in_fp32_casts_nothing_before_the_end() -> None:
+    sigmoid = {
+        "moe_router_score_function": ScoreFunction.SIGMOID,
+        "moe_router_enable_expert_bias": True,
+    }
+    narrow = kept(**sigmoid)
+    wide = saved_bytes(layer(replace(moe_shape(**sigmoid), scores_in_fp32=True)))
+    assert narrow["router_scores_cast"] == TOKENS * 8 * 2
+    assert "router_scores_cast" not in wide
+    assert wide["chosen_scores"] == 2 * narrow["chosen_scores"] == TOKENS * 2 * 4
 
 
 def test_one_expert_a_rank_is_not_sorted() -> None:
