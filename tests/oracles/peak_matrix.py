@@ -57,7 +57,7 @@ class Case(Struct, frozen=True, kw_only=True):
     etp: int = 1
     dp: int = 2
 
-    def job(self) -> Job:
+    def job(self, release: str = "") -> Job:
         """The preset cut to this depth; of DeepSeek's dense layers the first stays."""
         depth = self.layers * self.pp * self.vpp
         pattern = LayerPattern("[0]" + f"+[1]*{depth - 1}" * (depth > 1))
@@ -67,6 +67,7 @@ class Case(Struct, frozen=True, kw_only=True):
             seq_length=self.seq_length,
             micro_batch_size=self.micro_batch_size,
             options={"moe_layer_freq": pattern} if self.model == "deepseek_v3" else {},
+            release=release,
             tensor_model_parallel_size=self.tp,
             sequence_parallel=self.sp and self.tp > 1,
             context_parallel_size=self.cp,
@@ -172,10 +173,10 @@ def _row(cells: Mapping[str, str]) -> Row:
     return Row(case=Case(**typed(Case)), **typed(Row))
 
 
-def predicted(rows: Iterable[Row]) -> Iterator[StagePeaks]:
-    """What the advisor predicts today, row by row."""
+def predicted(rows: Iterable[Row], release: str) -> Iterator[StagePeaks]:
+    """What the advisor predicts today of `release` (major.minor), row by row."""
     for row in rows:
-        yield from predictions(row.case.job(), row.recompute, (row.stage,))
+        yield from predictions(row.case.job(release), row.recompute, (row.stage,))
 
 
 def rehearsed(

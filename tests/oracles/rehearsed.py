@@ -18,6 +18,7 @@ from harness.backends.jobs import as_run
 from harness.backends.megatron_core.case import MegatronCase
 from harness.backends.megatron_core.fake.gpu_kernels import FlashLikeAttention
 from harness.backends.megatron_core.fake.without_gpu import megatron_without_gpu
+from harness.backends.megatron_core.installed import installed_revision
 from harness.backends.megatron_core.model import transformer_config
 from harness.backends.megatron_core.rehearsal.rank import enough_microbatches, rehearse_fake
 from harness.backends.megatron_core.trainer import MegatronTraining
@@ -41,9 +42,11 @@ def job_of(
     micro_batch_size: int = 1,
     grads: DType = DType.FP32,
     options: dict[str, Any] | None = None,
+    release: str = "",
     **layout: Any,
 ) -> Job:
-    """A preset cut to so many layers a chunk, on as many GPUs as its degrees make."""
+    """A preset cut to so many layers a chunk, on as many GPUs as its degrees make, under `release`
+    of Megatron Core (major.minor), by default the one that is run."""
     degrees = {"sequence_parallel": layout.get("tensor_model_parallel_size", 1) > 1} | layout
     spread = ParallelLayout(**degrees)
     depth = layers_per_chunk * spread.num_model_chunks
@@ -54,6 +57,7 @@ def job_of(
         micro_batch_size=micro_batch_size,
         global_batch_size=microbatches * spread.data_parallel_size * micro_batch_size,
         main_grads_dtype=grads,
+        framework_version=release or installed_revision().core,
     )
     return Job(model=cut, layout=spread, config=config, gpu=GPU, num_gpus=spread.world_size)
 

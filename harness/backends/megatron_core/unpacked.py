@@ -69,8 +69,8 @@ def _use(folder: Path) -> None:
         for name in _ASKING:  # torch has to find triton absent before it seems to be there
             import_module(name)
         triton, language = _Decorators("triton"), _Decorators("triton.language")
-        triton.language, triton.__version__ = language, "0.0.0"
-        language.constexpr = object
+        vars(triton).update(language=language, __version__="0.0.0")
+        vars(language).update(constexpr=object)
         sys.modules |= {"triton": triton, "triton.language": language}
     if not hasattr(typing, "override"):
         typing.override = lambda method: method  # type: ignore[attr-defined]
