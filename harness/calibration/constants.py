@@ -116,7 +116,7 @@ CONSTANTS: Final = (
         value=20e-6,
         sigma=0.5,
         unit="s",
-        reason="the same inside functions, hooks and timers of Megatron's own, in Python",
+        reason="the same inside a framework's own functions, hooks and timers, in Python",
         shared=True,
     ),
     Constant(

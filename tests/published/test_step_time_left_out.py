@@ -66,7 +66,7 @@ def test_the_files_are_the_fits(
 ) -> None:
     """Constants of kernels are fitted by tests of their own: here the files' stay."""
     monkeypatch.setattr(published, "report", lambda *_: done)
-    monkeypatch.setattr(published, "of_kernels", lambda: dict.fromkeys(GENERATIONS, {}))
+    monkeypatch.setattr(published, "of_kernels", lambda: {name: {} for name in GENERATIONS})
     assert main(["--out", str(tmp_path)]) == 0
     for name in GENERATIONS:
         fitted = (tmp_path / f"{name}.yaml").read_text()

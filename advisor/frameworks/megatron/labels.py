@@ -91,8 +91,10 @@ def _up_projections(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
 
 
 def _expert_activation(model: ModelSpec, kind: LayerKind) -> Iterator[ReplayRun]:
-    """In Transformer Engine's grouped MLP; the local spec runs experts one by one."""
-    if _has_experts(kind) and model.moe_grouped_gemm and not _is_local(model):
+    """In a grouped MLP, Transformer Engine's or the older one; else the local spec runs experts one
+    by one, and takes the label for nothing."""
+    grouped = model.moe_grouped_gemm and (not _is_local(model) or model.moe_use_legacy_grouped_gemm)
+    if _has_experts(kind) and grouped:
         yield _discarding(Module.EXPERT_ACTIVATION, before=Module.EXPERT_FC2)
 
 

@@ -55,6 +55,7 @@ def _with_native_experts(model: ModelSpec) -> ModelSpec:
     return replace(
         model,
         moe_grouped_gemm=True,
+        moe_use_legacy_grouped_gemm=True,
         moe_token_dispatcher_type=TokenDispatcher.ALLGATHER,
         moe_permute_fusion=False,
         moe_router_fusion=False,
