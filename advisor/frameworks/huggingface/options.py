@@ -9,7 +9,7 @@ from typing import Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
-from advisor.job.job import AttnImplementation
+from advisor.job.job import AttnImplementation, FsdpVersion
 from advisor.job.layout import DataParallelSharding
 
 FSDP: Final = "fsdp_config"
@@ -30,6 +30,9 @@ _OPTIMIZERS: Final = {
     "adamw_bnb_8bit": "adamw_8bit",
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
+}
+_VERSIONS: Final = {
+    number: str(version) for version in FsdpVersion for number in (int(version), str(version))
 }
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
@@ -84,10 +87,11 @@ FILE: Final[tuple[KeyOption, ...]] = (
     option(INSIDE, False, "recompute"),
     option(INSIDE_OFFLOAD, False, "recompute"),
     option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    option(f"{FSDP}.fsdp_version", None, "job.fsdp_version", kind=object, means=_VERSIONS),
     *checked(
         FSDP,
         {
-            "FSDP2 is modelled": "fsdp_version fsdp_sharding_strategy",
+            "FULL_SHARD is modelled": "fsdp_sharding_strategy",
             "decoder layers are modelled": "fsdp_auto_wrap_policy",
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },
