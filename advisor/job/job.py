@@ -64,13 +64,6 @@ class OptimizerImplementation(StrEnum):
     FOR_LOOP = "for-loop"
 
 
-class FsdpVersion(StrEnum):
-    """`fsdp_version` of Accelerate: torch's FullyShardedDataParallel, or fully_shard."""
-
-    FLAT_PARAMETERS = "1"
-    FULLY_SHARD = "2"
-
-
 class AttnImplementation(StrEnum):
     """`attn_implementation` of transformers; sdpa is torch's scaled_dot_product_attention."""
 
@@ -132,7 +125,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
     which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
     ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
-    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``fsdp_version``.
+    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``flat_parameters``,
+    torch's FSDP1 in place of FSDP2.
     """
 
     seq_length: int
@@ -171,7 +165,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     attn_implementation: AttnImplementation = AttnImplementation.SDPA
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
-    fsdp_version: FsdpVersion = FsdpVersion.FULLY_SHARD
+    flat_parameters: bool = False
 
     @property
     def transformer_engine(self) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.key_options import KeyOption, checked, harmless, option, unpriced
-from advisor.job.job import AttnImplementation, FsdpVersion
+from advisor.job.job import AttnImplementation
 from advisor.job.layout import DataParallelSharding
 
 FSDP: Final = "fsdp_config"
@@ -31,9 +31,7 @@ _OPTIMIZERS: Final = {
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
 }
-_VERSIONS: Final = {
-    number: str(version) for version in FsdpVersion for number in (int(version), str(version))
-}
+_FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
 _RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
@@ -87,7 +85,7 @@ FILE: Final[tuple[KeyOption, ...]] = (
     option(INSIDE, False, "recompute"),
     option(INSIDE_OFFLOAD, False, "recompute"),
     option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
-    option(f"{FSDP}.fsdp_version", None, "job.fsdp_version", kind=object, means=_VERSIONS),
+    option(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
     *checked(
         FSDP,
         {

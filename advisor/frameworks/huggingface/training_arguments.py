@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import FsdpVersion, Job, OptimizerImplementation
+from advisor.job.job import Job, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
 _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
@@ -52,12 +52,12 @@ def job_arguments(job: Job) -> Iterator[str]:
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {
-            "version": int(config.fsdp_version),
+            "version": 1 if config.flat_parameters else 2,
             "reshard_after_forward": reshards,
             "auto_wrap_policy": _DECODER_LAYERS,
         }
         strategy = "full_shard"
-        if config.fsdp_version is FsdpVersion.FLAT_PARAMETERS:
+        if config.flat_parameters:
             del fsdp["reshard_after_forward"]
             strategy = "full_shard" if reshards else "shard_grad_op"
         yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
@@ -73,10 +73,10 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         "fsdp_config:",
     ]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
-    flat = job.config.fsdp_version is FsdpVersion.FLAT_PARAMETERS
+    flat = job.config.flat_parameters
     strategy = "FULL_SHARD" if full else "SHARD_GRAD_OP"
     values = {
-        "fsdp_version": int(job.config.fsdp_version),
+        "fsdp_version": 1 if flat else 2,
         **({"fsdp_sharding_strategy": strategy} if flat else {"fsdp_reshard_after_forward": full}),
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,

@@ -14,7 +14,7 @@ from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
     COMPILE,
-    FSDP_VERSION,
+    FLAT_PARAMETERS,
     LIGER,
     QUANTIZED_ADAM,
     STEP_IN_BACKWARD,
@@ -256,7 +256,7 @@ class Fsdp2(TorchStack):
         ATTENTION,
         LIGER,
         TILED_MLP,
-        FSDP_VERSION,
+        FLAT_PARAMETERS,
     )
     granularities = (
         Granularity.NONE,

@@ -14,7 +14,7 @@ from advisor.frameworks.torch.parameter_groups import (
     fsdp_working_set,
     stream_pools,
 )
-from advisor.job.job import FsdpVersion, Job, JobConfig
+from advisor.job.job import Job, JobConfig
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
@@ -54,7 +54,7 @@ def eager_memory(
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
         weights_dtype=dtype,
         steps_in_backward=config.optimizer_in_backward,
-        flat=config.fsdp_version is FsdpVersion.FLAT_PARAMETERS,
+        flat=config.flat_parameters,
     )
     experts = stage_expert_elements(shape, chunks)
     elements = stage_elements(shape, chunks)
