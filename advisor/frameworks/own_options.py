@@ -19,6 +19,7 @@ COMPILE: Final = "torch_compile"
 ATTENTION: Final = "attn_implementation"
 LIGER: Final = "use_liger_kernel"
 TILED_MLP: Final = "tiled_mlp"
+FLAT_PARAMETERS: Final = "flat_parameters"
 
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _REFUSALS: Final = {
@@ -35,6 +36,7 @@ _REFUSALS: Final = {
     STEP_IN_BACKWARD: ("is not modelled for {}", "--framework fsdp2 or torchtitan"),
     COMPILE: ("is not modelled for {}", _PLAIN),
     LIGER: ("replaces layers of transformers, not of {}", _PLAIN),
+    FLAT_PARAMETERS: ("are FSDP1's, not an option of {}", _PLAIN),
     TILED_MLP: ("is DeepSpeed's for layers of transformers, not of {}", _PLAIN),
     ATTENTION: ("is an option of transformers, not of {}", _PLAIN),
 }

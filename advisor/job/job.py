@@ -125,7 +125,8 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     what the framework loads them in); ``optimizer_implementation``; ``optimizer_in_backward``,
     which steps each weight when its gradient is there; ``torch_compile``; ``attn_implementation``;
     ``use_liger_kernel``, Liger's norms, rotary embedding, SwiGLU and loss; ``tiled_mlp``,
-    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence.
+    DeepSpeed's TiledMLP over ceil(sequence / hidden) parts of a sequence; ``flat_parameters``,
+    torch's FSDP1 in place of FSDP2.
     """
 
     seq_length: int
@@ -164,6 +165,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     attn_implementation: AttnImplementation = AttnImplementation.SDPA
     use_liger_kernel: bool = False
     tiled_mlp: bool = False
+    flat_parameters: bool = False
 
     @property
     def transformer_engine(self) -> tuple[int, int]:

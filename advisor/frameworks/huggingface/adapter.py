@@ -24,6 +24,7 @@ from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
     COMPILE,
+    FLAT_PARAMETERS,
     LIGER,
     QUANTIZED_ADAM,
     SYNC_EACH_BATCH,
@@ -61,6 +62,7 @@ class HuggingFace(TorchStack):
         ATTENTION,
         LIGER,
         TILED_MLP,
+        FLAT_PARAMETERS,
     )
     versions = ("4", "5")
     newest_with_experts = "5"

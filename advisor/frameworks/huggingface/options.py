@@ -31,6 +31,7 @@ _OPTIMIZERS: Final = {
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
 }
+_FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
 _RESHARDS: Final = {True: DataParallelSharding.FULL, False: DataParallelSharding.GRADIENTS}
@@ -84,10 +85,11 @@ FILE: Final[tuple[KeyOption, ...]] = (
     option(INSIDE, False, "recompute"),
     option(INSIDE_OFFLOAD, False, "recompute"),
     option(RESHARD, None, "layout.data_parallel_sharding", kind=bool, means=_RESHARDS),
+    option(f"{FSDP}.fsdp_version", None, "job.flat_parameters", kind=object, means=_FLAT),
     *checked(
         FSDP,
         {
-            "FSDP2 is modelled": "fsdp_version fsdp_sharding_strategy",
+            "FULL_SHARD is modelled": "fsdp_sharding_strategy",
             "decoder layers are modelled": "fsdp_auto_wrap_policy",
             "": "fsdp_state_dict_type fsdp_backward_prefetch fsdp_forward_prefetch",
         },

@@ -52,11 +52,15 @@ def job_arguments(job: Job) -> Iterator[str]:
     if job.num_gpus > 1:
         reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
         fsdp = {
-            "version": 2,
+            "version": 1 if config.flat_parameters else 2,
             "reshard_after_forward": reshards,
             "auto_wrap_policy": _DECODER_LAYERS,
         }
-        yield from ("--fsdp", "full_shard auto_wrap", "--fsdp_config", json.dumps(fsdp))
+        strategy = "full_shard"
+        if config.flat_parameters:
+            del fsdp["reshard_after_forward"]
+            strategy = "full_shard" if reshards else "shard_grad_op"
+        yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
 
 
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
@@ -69,9 +73,11 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         "fsdp_config:",
     ]
     full = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+    flat = job.config.flat_parameters
+    strategy = "FULL_SHARD" if full else "SHARD_GRAD_OP"
     values = {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": full,
+        "fsdp_version": 1 if flat else 2,
+        **({"fsdp_sharding_strategy": strategy} if flat else {"fsdp_reshard_after_forward": full}),
         "fsdp_auto_wrap_policy": _DECODER_LAYERS,
         "fsdp_activation_checkpointing": setting.granularity is Granularity.FULL,
         "fsdp_activation_checkpointing_offload": setting.offloads,

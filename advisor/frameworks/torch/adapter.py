@@ -14,6 +14,7 @@ from advisor.frameworks.own_options import (
     ADAM_KERNELS,
     ATTENTION,
     COMPILE,
+    FLAT_PARAMETERS,
     LIGER,
     QUANTIZED_ADAM,
     STEP_IN_BACKWARD,
@@ -255,6 +256,7 @@ class Fsdp2(TorchStack):
         ATTENTION,
         LIGER,
         TILED_MLP,
+        FLAT_PARAMETERS,
     )
     granularities = (
         Granularity.NONE,

@@ -37,7 +37,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     reduce_dtype: type of the reduce-scatter. accumulates: gradients of earlier microbatches are
     there already, as shards, or whole (`accumulates_whole`: set_requires_gradient_sync off).
     weights_dtype: type of the shards and of their gradients, which go at once where
-    `steps_in_backward`.
+    `steps_in_backward`. flat: FSDP1, whose groups are one flat parameter each, the ends the root's.
     """
 
     ranks: int
@@ -49,6 +49,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     accumulates_whole: bool = False
     weights_dtype: DType = DType.FP32
     steps_in_backward: bool = False
+    flat: bool = False
 
     def gathered(self, elements: int) -> int:
         """Bytes of a group's parameters in 16 bit, as the all-gather writes them."""
@@ -145,14 +146,16 @@ def fsdp_working_set(shape: RankShape, sharding: Sharding) -> WorkingSet:
     head = num_elements(output_weights(shape, holds_embedding=tied))
     together = sharding.root_holds_ends or tied
     groups = _one_group_of_ends if together else _groups_of_their_own
+    if sharding.flat:
+        groups = _flat_parameters
     inside = family_of(shape.model).loss_inside
     found = groups(layers, embedding, head, sharding, loss_inside=inside)
-    if tied:
+    if tied and not sharding.flat:
         found = replace(found, embedding=_tied(found.embedding, embedding, sharding))
     if sharding.expert_ranks:
         found = _with_groups_of_experts(found, layers, sharding)
     elements = layers.all + embedding + head
-    ends = (0, 0) if together else (embedding, head)
+    ends = (0, 0) if together or sharding.flat else (embedding, head)
     return replace(
         _with_left(found, layers, *ends, sharding),
         step=_appearing(sharding, elements, layers.experts),
@@ -301,6 +304,52 @@ def _one_group_of_ends(
             forward=group + sharding.gathered(layer) * loss_inside, backward=group + prefetched
         ),
     )
+
+
+def _flat_parameters(
+    layers: _Layers, embedding: int, head: int, sharding: Sharding, *, loss_inside: bool
+) -> WorkingSet:
+    """FSDP1 gathers into the flat parameter itself, of which weights are views: nothing is copied
+    out, nothing gathered ahead in the forward, and the root's stays to the end. Gradients of the
+    views are put together when all are there, and reduced at once.
+
+    Source: torch 2.13 distributed/fsdp/_flat_param.py, _runtime_utils.py; torch counts the cast of
+    a rank's own shard as well, as long as it gathers.
+    """
+    layer, ends = layers.largest, embedding + head
+    gathers = sharding.reshards
+    own, root = (sharding.gathered(n) * gathers for n in (layer, ends))
+    cast = -(-sharding.gathered(layer) // sharding.ranks)
+    waiting = root + sharding.gathered(head)
+    absent = sharding.gathered(layers.all) * (not gathers)
+    last = ShardingOverhead(
+        entry=root + own + cast,
+        forward=root + own,
+        backward=waiting + 2 * own,
+        exit=waiting + own + _flat_reduction(sharding, layer),
+    )
+    first = replace(last, backward=waiting + own, exit=last.exit - own)
+    return WorkingSet(
+        embedding=ShardingOverhead(
+            forward=root - absent, backward=waiting, exit=_flat_reduction(sharding, ends)
+        ),
+        first_layer=first,
+        layer=last,
+        last_layer=last,
+        head=ShardingOverhead(forward=root, backward=root + own),
+        loss=ShardingOverhead(forward=root, backward=root + own * loss_inside),
+    )
+
+
+def _flat_reduction(sharding: Sharding, elements: int) -> int:
+    """Bytes of the gradients of a flat parameter's views, which are put together beside the
+    parameter; then, without it and them, of the reduction's type and the shards."""
+    whole = sharding.gathered(elements)
+    reduced = sharding.reduced(elements)
+    cast = reduced if reduced != whole else 0
+    own = whole * sharding.reshards
+    shards = -(-reduced // sharding.ranks) + sharding.shard(elements)
+    return whole + max(own + whole, cast + shards - (whole - own))
 
 
 def _tied(beside: ShardingOverhead, embedding: int, sharding: Sharding) -> ShardingOverhead:

@@ -215,6 +215,10 @@ def refused_layout(job: Job) -> Iterator[Problem]:
 
 def shared_problems(setting: TorchSetting, job: Job) -> Iterator[Problem]:
     """What torch itself refuses or what comes to nothing, whoever calls it."""
+    if job.config.optimizer_in_backward and job.num_microbatches > 1:
+        reason = "a step in the backward of each microbatch: no gradient lives to be added to"
+        fix = "one microbatch a step, or leave job.optimizer_in_backward out"
+        yield Problem("optimizer_in_backward.accumulation", reason, fix, "advisor")
     layers, segments = job.model.num_layers, setting.segments
     if segments is not None and segments > layers:
         reason = f"{segments} segments of {layers} blocks: range() arg 3 must not be zero"

@@ -54,6 +54,7 @@ def eager_memory(
         accumulates_whole=job.num_microbatches > 1 and not syncs_every_microbatch,
         weights_dtype=dtype,
         steps_in_backward=config.optimizer_in_backward,
+        flat=config.flat_parameters,
     )
     experts = stage_expert_elements(shape, chunks)
     elements = stage_elements(shape, chunks)

@@ -1,6 +1,6 @@
 """Liger's kernels in place of parts of transformers' layers (`use_liger_kernel`).
 
-Source: liger-kernel 0.8.5 ops/rms_norm.py, rope.py, swiglu.py, fused_linear_cross_entropy.py. They
+Source: liger-kernel 0.7.0, 0.8.0 and 0.8.5 ops/rms_norm.py, rope.py, swiglu.py, fused_linear_cross_entropy.py. They
 are Triton's and need a GPU: read, not run.
 """
 
@@ -50,11 +50,13 @@ def liger_swiglu(gate: Tensor, up: Tensor, product: Tensor) -> Operator:
 def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
     """Output layer and loss over chunks of tokens, whose logits are as large as the hidden states
     (chunk: the next power of two). The forward computes the gradients, which it keeps: of the
-    hidden states, and the weight's [vocabulary, hidden_size]."""
+    hidden states, and the weight's [vocabulary, hidden_size]. To that each chunk's is added in fp32
+    (to 0.8.0; 0.8.5 adds in place where the types agree, and takes less)."""
     vocabulary, width = weight.shape
     pieces = -(-vocabulary // width)
     chunk = min(shape.tokens, 1 << (-(-shape.tokens // pieces) - 1).bit_length())
     logits = chunk * vocabulary * shape.dtype.itemsize
+    added = weight.num_elements * (shape.dtype.itemsize + DType.FP32.itemsize)
     gradient = Tensor("fused_loss.input_gradient", source.shape, source.dtype)
     of_weight = Tensor("fused_loss.weight_gradient", weight.shape, source.dtype)
     return Operator(
@@ -67,5 +69,5 @@ def liger_loss(shape: RankShape, source: Tensor, weight: Weight) -> Operator:
         weights=(weight,),
         gemm=Gemm(shape.tokens, vocabulary, width),
         gradient_in_saved=True,
-        forward_workspace=logits,
+        forward_workspace=logits + added,
     )

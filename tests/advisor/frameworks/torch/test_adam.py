@@ -97,3 +97,18 @@ def test_frameworks_that_have_no_such_option_say_so() -> None:
 def test_weights_are_fp32_or_bf16() -> None:
     with pytest.raises(UserError, match=r"job\.weights_dtype"):
         JobConfig(seq_length=1, micro_batch_size=1, global_batch_size=1, weights_dtype=DType.FLOAT8)
+
+
+def test_steps_in_the_backward_take_one_microbatch() -> None:
+    for batch, refused in ((16, False), (32, True)):
+        stack, job = stack_job(
+            "fsdp2", global_batch_size=batch, overrides=("job.optimizer_in_backward=true",)
+        )
+        rules = {rejection.rule for rejection in stack.check(stack.parse("full"), job)}
+        assert rules == ({"optimizer_in_backward.accumulation"} if refused else set())
+
+
+def test_flat_parameters_are_printed_as_fsdp1() -> None:
+    stack, job = stack_job("huggingface", overrides=("job.flat_parameters=true",))
+    assert '"version": 1' in stack.layout_flags(job)
+    assert "fsdp_sharding_strategy: FULL_SHARD" in stack.config_file(stack.parse("full"), job)

@@ -1,0 +1,104 @@
+"""Peak of a step of transformers' Llama under FSDP1 against torch's own code.
+
+It cannot run on fake tensors: a small model on real ones, on one of eight ranks that do not exist.
+"""
+
+from functools import partial
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("transformers")
+pytest.importorskip("tyro")  # for the other stacks beside it
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision  # noqa: E402
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+from advisor.base.dtypes import DType  # noqa: E402
+from advisor.frameworks.torch.parameter_groups import Sharding, fsdp_working_set  # noqa: E402
+from advisor.frameworks.torch.plan import Semantics, chunk_plan  # noqa: E402
+from advisor.frameworks.torch.setting import FULL, NONE  # noqa: E402
+from advisor.layers.shape import RankShape  # noqa: E402
+from advisor.memory.chunk import chunk_footprint  # noqa: E402
+from advisor.models.layer_kind import DENSE  # noqa: E402
+from advisor.models.options import TransformerImpl  # noqa: E402
+
+from .stacks.fsdp import RANKS, backward, llama, loss_inside  # noqa: E402
+from .stacks.kernels import GpuKernels  # noqa: E402
+from .stacks.meter import LiveBytes  # noqa: E402
+from .stacks.shapes import LLAMA3_8B, shape_of  # noqa: E402
+
+LAYERS = 3
+TOLERANCE = 0.005
+SMALL = replace(
+    LLAMA3_8B,
+    num_layers=LAYERS,
+    hidden_size=512,
+    ffn_hidden_size=1792,
+    num_attention_heads=4,
+    num_query_groups=1,
+    gradient_accumulation_fusion=False,
+)
+
+
+def _measured(
+    shape: RankShape, reduce_dtype: torch.dtype, *, checkpointed: bool
+) -> tuple[int, int]:
+    """Highest peaks of either pass in some steps, gradients that are there at the start included:
+    FSDP1 keeps those of the step before until its forward begins."""
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    try:
+        model = llama(shape)
+        if checkpointed:
+            model.gradient_checkpointing_enable(
+                {"use_reentrant": False, "preserve_rng_state": False}
+            )
+        mixed = MixedPrecision(torch.bfloat16, reduce_dtype, torch.bfloat16)
+        policy = partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
+        wrapped = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=policy,
+            mixed_precision=mixed,
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+        )
+        size = shape.micro_batch_size, shape.seq_length
+        tokens, labels = (torch.zeros(size, dtype=torch.int64) for _ in range(2))
+        forward = behind = 0
+        with GpuKernels(), LiveBytes((*wrapped.parameters(), tokens, labels)) as live:
+            for _ in range(4):
+                live.reset_peak()
+                loss = loss_inside(wrapped, tokens, labels)
+                forward = max(forward, live.peak)
+                live.reset_peak()
+                backward(loss)
+                behind = max(behind, live.peak)
+                wrapped.zero_grad()
+                del loss
+        return forward, behind
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("reduce_dtype", [DType.BF16, DType.FP32])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["none", "full"])
+@pytest.mark.parametrize("vocabulary", [512, 16000])
+def test_peak_of_a_step(vocabulary: int, checkpointed: bool, reduce_dtype: DType) -> None:
+    model = replace(SMALL, vocab_size=vocabulary)
+    shape = shape_of(model, TransformerImpl.TRANSFORMERS, seq=256)
+    sharding = Sharding(ranks=RANKS, flat=True, reduce_dtype=reduce_dtype)
+    plan = chunk_plan(
+        FULL if checkpointed else NONE, shape, (DENSE,) * LAYERS, Semantics(starts_with_first=True)
+    )
+    working_set = fsdp_working_set(shape, sharding)
+    predicted = chunk_footprint(shape, plan, True, True, working_set=working_set)
+    dtype = torch.bfloat16 if reduce_dtype is DType.BF16 else torch.float32
+    forward, behind = _measured(shape, dtype, checkpointed=checkpointed)
+    assert predicted.forward.num_bytes == pytest.approx(forward, rel=TOLERANCE)
+    assert predicted.backward.num_bytes == pytest.approx(behind, rel=TOLERANCE)
