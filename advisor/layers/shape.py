@@ -22,7 +22,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     weights and the residual stream are fp32, and linear layers compute on 16-bit copies.
     ``sorts_routing_map``: whether an unfused permutation of tokens to experts sorts all pairs of
     them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
-    router's type at its end alone.
+    router's type at its end alone. ``frees_last_depth``: whether logits and losses of the last
+    depth of multi-token prediction go before the model's own logits come.
     """
 
     model: ModelSpec
@@ -48,6 +49,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     autocast: bool = False
     sorts_routing_map: bool = False
     scores_in_fp32: bool = False
+    frees_last_depth: bool = False
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""

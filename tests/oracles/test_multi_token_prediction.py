@@ -10,7 +10,6 @@ pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 from .megatron import OracleCase, activation_peak, saved_bytes  # noqa: E402
 from .prediction import (  # noqa: E402
     LLAMA3_70B,
-    RELEASE,
     full,
     predicted_peak,
     predicted_saved_bytes_of_model,
@@ -71,11 +70,6 @@ def test_peaks_with_recompute(setting: str) -> None:
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))
 
 
-@pytest.mark.xfail(
-    RELEASE.at_least(0, 19),
-    reason="0.19 has the logits of one depth less at the peak of the last stage",
-    strict=True,
-)
 def test_peaks_behind_latent_attention() -> None:
     case = DEEPSEEK_V2_LITE.changed(mtp_num_layers=1, **LAYOUTS["tp4_sp"])
     assert_peaks(case.changed(pipeline_model_parallel_size=2, num_microbatches=3))

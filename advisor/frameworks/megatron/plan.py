@@ -43,11 +43,13 @@ def chunk_plan(
 
 
 def of_release(shape: RankShape, revision: Revision) -> RankShape:
-    """`shape` where a release has it otherwise (transformer/moe/moe_utils.py): permute sorts from
-    0.17 on, topk_routing_with_score_function stays in fp32 from 0.18 on."""
+    """`shape` where a release has it otherwise: from 0.17 on permute sorts, and process_mtp_loss is
+    a function of its own; from 0.18 on topk_routing_with_score_function stays in fp32
+    (transformer/moe/moe_utils.py, transformer/multi_token_prediction.py)."""
     return replace(
         shape,
         sorts_routing_map=revision.at_least(0, 17),
+        frees_last_depth=revision.at_least(0, 17),
         scores_in_fp32=revision.at_least(0, 18),
     )
 

@@ -124,7 +124,8 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
 
     They read parts of one tensor [(1 + depths) x seq_length / cp (/ tp), b, hidden_size]. The
     variables of a depth (logits, labels, losses) live until the next one's replace them, those of
-    the last until the forward ends (models/gpt/gpt_model.py, _postprocess).
+    the last until the forward ends (models/gpt/gpt_model.py, _postprocess), or until a function
+    of their own returns (shape.frees_last_depth).
     """
     hidden = shape.hidden("")
     merged = Tensor("mtp_hidden", (hidden.shape[0] * (1 + depths), *hidden.shape[1:]), shape.dtype)
@@ -143,6 +144,8 @@ def _heads_of_every_depth(shape: RankShape, depths: int) -> tuple[Operator, ...]
         entropy = _cross_entropy(shape, output.outputs[0], f"_{depth}")
         losses = _depth_loss(entropy.outputs[0])
         variables = (*output.outputs, *losses.outputs)
+        if shape.frees_last_depth and depth == depths:
+            losses, variables = replace(losses, outputs=losses.outputs[:1]), ()
         operators += [output, entropy, losses]
     output = _output_layer(shape, parts[0])
     entropy = replace(_cross_entropy(shape, output.outputs[0]), forward_holds=variables)

@@ -1,6 +1,7 @@
 """The table of recompute labels against the releases and the kinds of checkpoint that they name."""
 
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.labels import CHEAPEST_FIRST, LABELS, ORDER, Label, inside
 from advisor.frameworks.megatron.revisions import (
@@ -8,6 +9,7 @@ from advisor.frameworks.megatron.revisions import (
     checkpoint_kind,
     known_recompute_modules,
 )
+from advisor.models.options import TransformerImpl
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 
@@ -36,3 +38,13 @@ def test_runs_are_replayed_as_the_label_s_kind_of_checkpoint(label: Label) -> No
     assert {run.discards_output for run in runs} <= {discards}
     unmodelled = label.name in ("gdp_in_proj", "gdp_qkv", "mhc")
     assert bool(runs) != unmodelled
+
+
+def test_moe_act_replays_nothing_on_the_local_spec() -> None:
+    """Which runs experts one by one, without a checkpoint of their activation."""
+    mixtral = load_model("mixtral_8x7b")
+    local = replace(mixtral, transformer_impl=TransformerImpl.LOCAL)
+    (label,) = (label for label in LABELS if label.name == "moe_act")
+    kind = mixtral.layer_kinds[0]
+    assert list(label.replays(mixtral, kind))
+    assert not list(label.replays(local, kind))
