@@ -11,6 +11,7 @@ from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 
@@ -89,6 +90,10 @@ class AdapterDefaults:
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """None."""
         return frozenset()
+
+    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
+        """None."""
+        return 0
 
     def rehearsed_by(self, number: int) -> str:
         """Nothing runs its layers alone."""

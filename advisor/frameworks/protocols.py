@@ -208,6 +208,11 @@ class MemoryModel(Protocol):
         """Submodules whose kernels CUDA graphs launch."""
         ...
 
+    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
+        """Bytes that the CUDA graphs of one microbatch of a chunk of `layers` have as inputs of
+        their own, beside what they keep."""
+        ...
+
     def rehearsed_by(self, number: int) -> str:
         """Whose code runs its layers on fake tensors for ``--verify NUMBER``; UserError where
         nothing does."""

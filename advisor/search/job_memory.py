@@ -1,6 +1,7 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
 from math import inf
+from operator import mul
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from advisor.memory.caching_allocator import OutOfMemoryError
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, running_bytes
 from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, routed_bytes, unevenness
 from advisor.memory.replay import Held, Replayed, replay, weight_sizes
+from advisor.memory.resident import NamedBytes
 from advisor.memory.trace import chunk_trace
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
@@ -95,6 +97,10 @@ class JobMemory:
             self._mask = AttentionMask(pairs // layout.context_parallel_size, pairs)
         self._fixed = pipeline.of_each_stage(
             lambda stage: stack.fixed_memory(job, shape, stages[stage])
+        )
+
+        self._graph_inputs = pipeline.of_each_stage(
+            lambda stage: [stack.graph_inputs(job, chunk.layers) for chunk in stages[stage]]
         )
 
     @property
@@ -226,6 +232,9 @@ class JobMemory:
         if beside:
             peak = peak.beside_forward(beside)
         fixed = self._fixed[stage]
+        inputs = sum(map(mul, self._graph_inputs[stage], peak.in_flight))
+        if inputs:
+            fixed = replace(fixed, buffers=(*fixed.buffers, _graph_inputs(inputs)))
         whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
         parts = StageParts(
             fixed=fixed,
@@ -248,6 +257,10 @@ class JobMemory:
         mask = self._mask if chunk.embedding or chunk.head else AttentionMask()
         working_set = self._fixed[0].working_set  # such stacks have one stage
         return chunk_footprint(self._shape, plan, chunk.embedding, chunk.head, mask, working_set)
+
+
+def _graph_inputs(num_bytes: int) -> NamedBytes:
+    return NamedBytes("inputs of CUDA graphs", num_bytes, "static inputs of captured layers")
 
 
 def most_uneven(job: Job) -> float:

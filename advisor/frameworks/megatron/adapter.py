@@ -338,6 +338,14 @@ class Megatron(Struct, frozen=True):
 
         return graphed_modules(job)
 
+    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
+        """See graphed.graph_inputs."""
+        if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
+            return 0
+        from advisor.frameworks.megatron.graphed import graph_inputs
+
+        return graph_inputs(job, layers)
+
     def rehearsed_by(self, number: int) -> str:
         """The same layers under all three."""
         return "Megatron Core"
