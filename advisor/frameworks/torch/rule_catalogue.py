@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 from msgspec.structs import replace
 
 from advisor.answer.answer import Rejection
+from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
 from advisor.frameworks.protocols import RulesOverview
 from advisor.frameworks.torch.setting import (
@@ -93,7 +94,7 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
 def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
     layers of transformers, an activation whose graph is not known, layouts that the stack does not
-    have here or does not divide, and experts on a GPU before Hopper."""
+    have here or does not divide, 8 bits, and experts on a GPU before Hopper."""
     yield job
     if stack.framework == Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
@@ -113,6 +114,7 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
         yield replace(job, config=replace(job.config, sync_each_batch=True))
     if stack.framework != Framework.TORCHTITAN:
         return
+    yield replace(job, config=replace(job.config, precision=Precision.FP8_CURRENT))
     experts = replace(job.model, num_moe_experts=8, moe_ffn_hidden_size=1024)
     cut = replace(job.layout, expert_model_parallel_size=2, expert_tensor_parallel_size=2)
     halves = replace(halves, sequence_parallel=True)
