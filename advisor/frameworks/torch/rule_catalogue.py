@@ -94,8 +94,13 @@ def _settings(job: Job) -> Iterator[TorchSetting]:
 def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     """The job under every sharding, with states on the host where they may go there, with the
     layers of transformers, an activation whose graph is not known, layouts that the stack does not
-    have here or does not divide, 8 bits, and experts on a GPU before Hopper."""
+    have here or does not divide, steps in the backward, 8 bits, and experts on a GPU before
+    Hopper."""
     yield job
+    often = job.config.global_batch_size * 2
+    yield replace(
+        job, config=replace(job.config, optimizer_in_backward=True, global_batch_size=often)
+    )
     if stack.framework == Framework.DEEPSPEED:
         host = replace(job.config, optimizer_cpu_offload=True, param_cpu_offload=True)
         configs = (host, replace(host, optimizer_offload_fraction=0.5))

@@ -1,7 +1,7 @@
 """Liger's kernels in place of parts of transformers' layers (`use_liger_kernel`).
 
-Source: liger-kernel 0.7.0, 0.8.0 and 0.8.5 ops/rms_norm.py, rope.py, swiglu.py, fused_linear_cross_entropy.py. They
-are Triton's and need a GPU: read, not run.
+Source: liger-kernel 0.7.0, 0.8.0 and 0.8.5 ops/rms_norm.py, rope.py, swiglu.py,
+fused_linear_cross_entropy.py. They are Triton's and need a GPU: read, not run.
 """
 
 from msgspec.structs import replace

@@ -29,8 +29,8 @@ def test_a_layer() -> None:
 
 
 def test_the_loss_keeps_gradients_and_no_logits() -> None:
-    """ceil(128256 / 4096) = 32 pieces of 256 tokens, a power of two; a chunk's gradient of the weight
-    in 16 bits and in fp32."""
+    """ceil(128256 / 4096) = 32 pieces of 256 tokens, a power of two; a chunk's gradient of the
+    weight in 16 bits and in fp32."""
     ((name, operators),) = head_groups(SHAPE)
     loss = operators[-1]
     assert name == "head"
