@@ -14,7 +14,10 @@ pytest.importorskip("scipy", reason="refitting needs scipy (extra fit)")
 
 from harness.calibration import published
 from harness.calibration.constants import CONSTANTS, GENERATIONS
+from harness.calibration.page import PAGE, page
 from harness.calibration.published import Report, fitted_targets, main, report, table, yaml_text
+from harness.calibration.rows import all_targets
+from harness.calibration.scores import score
 from harness.calibration.targets import Kind
 
 LEFT_OUT = {
@@ -81,3 +84,7 @@ def test_the_files_are_the_fits(
 def test_what_is_only_judged_is_not_fitted_on(done: Report) -> None:
     assert done.targets == fitted_targets()
     assert not any(target.judged_only for target in done.targets)
+
+
+def test_the_page_is_the_fit(done: Report) -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(done, tuple(score(all_targets())))
