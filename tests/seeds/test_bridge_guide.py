@@ -128,7 +128,7 @@ def test_selective_before_full_is_what_the_ranking_says() -> None:
     assert mlp.step_time_seconds < full.step_time_seconds
     assert layer_bytes(found, "full:uniform:1") < layer_bytes(found, "selective:mlp")
     # The optimizer's step, which no setting changes, is the peak of both.
-    assert full.peak.peak_reserved_bytes <= mlp.peak.peak_reserved_bytes
+    assert full.peak.peak_allocated_bytes == mlp.peak.peak_allocated_bytes
 
 
 def test_attention_internals_cost_more_the_longer_the_context() -> None:
@@ -137,7 +137,7 @@ def test_attention_internals_cost_more_the_longer_the_context() -> None:
             "llama3_8b",
             "64xH100",
             seq_length=seq_length,
-            context_parallel_size=4,
+            context_parallel_size=1,  # a ring is exchanged again too, and its share falls
             global_batch_size=64,
             micro_batch_size=1,
             overrides=("model.max_position_embeddings=131072",),
