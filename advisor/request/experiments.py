@@ -99,17 +99,20 @@ class Wanted(Struct, frozen=True, kw_only=True):
 def find_experiment(wanted: Wanted, *, complete: bool = False) -> Experiment | None:
     """The preset of a model on so many GPUs of a type; None where there is none.
 
-    With a precision the preset for it comes first, then the one that names none. Files come before
-    tables; of a table's rows, those of the sequence length and precision that are asked for, of the
-    framework that is named, pretraining, and the frameworks in the order of RECIPE_FRAMEWORKS. A
-    recipe for long context is for that context only.
+    With a precision the preset for it comes first, a file or a row that pretrains, then the file
+    that names none. Files come before tables; of a table's rows, those of the sequence length and
+    precision that are asked for, of the framework that is named, pretraining, and the frameworks in
+    the order of RECIPE_FRAMEWORKS. A recipe for long context is for that context only.
     complete: passes over rows that make no job as they stand.
     """
-    path = _file_of(wanted)
-    if path is not None:
-        return _read(load_yaml(path))
     rows = [recipe for recipe in _rows_on(wanted) if recipe.num_gpus == wanted.num_gpus]
     rows.sort(key=lambda recipe: _preference(recipe, wanted))
+    files = _files_of(wanted)
+    name = files.get(wanted.precision) or (
+        None if any(_is_meant(recipe, wanted) for recipe in rows) else files.get(None)
+    )
+    if name is not None and (path := find_config(Group.EXPERIMENT, name, wanted.config_dir)):
+        return _read(load_yaml(path))
     presets = (_on_these_gpus(recipe, wanted) for recipe in rows)
     return next((p for p in presets if not complete or _is_job(p, wanted.config_dir)), None)
 
@@ -182,8 +185,8 @@ _LONG_CONTEXT = 8193
 """Tokens from which a recipe is one for long context."""
 
 
-def _file_of(wanted: Wanted) -> Path | None:
-    """The file of configs/experiment for a job."""
+def _files_of(wanted: Wanted) -> dict[str | None, str]:
+    """The files of configs/experiment for a job, by the precision that each names."""
     gpu = resolve_gpu(wanted.gpu_type, wanted.config_dir)
     found: dict[str | None, str] = {}
     for name in experiment_names(wanted.config_dir):
@@ -193,8 +196,19 @@ def _file_of(wanted: Wanted) -> Path | None:
         count, kind = parse_gpus(match["gpus"])
         if count == wanted.num_gpus and _is_gpu(kind, gpu, wanted.config_dir):
             found[match["precision"]] = name
-    name = found.get(wanted.precision) or found.get(None) or ""
-    return find_config(Group.EXPERIMENT, name, wanted.config_dir) if name else None
+    return found
+
+
+def _is_meant(recipe: Recipe, wanted: Wanted) -> bool:
+    """Whether the recipe pretrains in the 8 or 4 bits that are asked for, in this framework."""
+    precision, asked = recipe.precision, wanted.precision
+    return (
+        recipe.task == "pretrain"
+        and precision == asked
+        and precision not in (Precision.BF16, Precision.FP16)
+        and wanted.framework in (None, framework_of_recipe(recipe.framework))
+        and wanted.seq_length in (None, recipe.seq_length)
+    )
 
 
 def _rows_on(wanted: Wanted) -> Iterator[Recipe]:
