@@ -263,6 +263,10 @@ ALLOWED: dict[str, tuple[str, set[str]]] = {
         "a value of model.transformer_impl, in files of models and in JSON",
         {"transformers"},
     ),
+    "harness.calibration.page": (
+        "the prose of docs/times.md",
+        {"megatron", "titan", "fsdp", "deepspeed"},
+    ),
     "harness.trial.trial": ("a value of backend=, in requests and in result.json", {"megatron"}),
     "harness.report.evidence": ("a report cites whose convention its FLOPs follow", {"megatron"}),
 }

@@ -45,14 +45,16 @@ def forward_seconds(operator: Operator, machine: Machine, network: Network) -> S
     """Seconds of one forward pass of `operator` on one rank, one microbatch: its kernels, and the
     communication that they do not hide."""
     compute = _compute(operator, machine, backward=False)
-    return _with_communication(compute, operator, operator.forward_collectives, machine, network)
+    collectives = operator.forward_collectives
+    return _with_communication(compute, operator, collectives, machine, network)
 
 
 def backward_seconds(operator: Operator, machine: Machine, network: Network) -> Seconds:
     """Seconds of one backward pass of `operator`, its replay not included: two GEMMs for each of
     the forward's, of flash attention five products for two (arXiv 2307.08691)."""
     compute = _compute(operator, machine, backward=True)
-    return _with_communication(compute, operator, operator.backward_collectives, machine, network)
+    collectives = operator.backward_collectives
+    return _with_communication(compute, operator, collectives, machine, network)
 
 
 def bound_by(operator: Operator) -> str:
@@ -149,8 +151,8 @@ def _with_communication(
     machine: Machine,
     network: Network,
 ) -> Seconds:
-    """Overlapped collectives hide behind the operator's own kernels, in part: they take SMs and
-    memory bandwidth from them, and a GEMM cut into chunks is less efficient."""
+    """Overlapped collectives hide behind the operator's own kernels or the GEMMs beside it, in
+    part: they take SMs and memory bandwidth from them, and a GEMM in chunks is less efficient."""
     if not collectives:
         return Seconds(compute, 0.0)
     narrow = _in_8_bit(operator, machine)
@@ -163,5 +165,6 @@ def _with_communication(
             overlapped += seconds
         else:
             exposed += seconds
-    hidden = machine.hidden_fraction * min(overlapped, compute)
+    gemms = sum(linear_seconds(gemm, machine, backward=False) for gemm in operator.beside)
+    hidden = machine.hidden_fraction * min(overlapped, compute + gemms)
     return Seconds(compute, exposed + overlapped - hidden)

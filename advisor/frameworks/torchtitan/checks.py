@@ -9,7 +9,15 @@ from math import prod
 from typing import Any, Final
 
 from advisor.frameworks.torch.key_options import names_in
-from advisor.frameworks.torchtitan.options import AC, MODES, OPTIONS, PARALLELISM, RESHARD, SECTIONS
+from advisor.frameworks.torchtitan.options import (
+    AC,
+    ASYNC_TP,
+    MODES,
+    OPTIONS,
+    PARALLELISM,
+    RESHARD,
+    SECTIONS,
+)
 from advisor.reading.document_keys import Keys, near, whole
 from advisor.reading.key_checks import illegal_values, is_boolean, no_choice, unknown_names
 from advisor.reading.read_configuration import Finding, Level
@@ -24,7 +32,6 @@ _TENSOR_PARALLEL: Final = (
 )
 _MODE: Final = f"{AC}.mode"
 _OPTION: Final = f"{AC}.selective_ac_option"
-_ASYNC: Final = f"{PARALLELISM}.enable_async_tensor_parallel"
 _REPLICATE, _SHARD, _TP, _CP, _PP, _EP, _ETP = (
     f"{PARALLELISM}.{name}_degree"
     for name in (
@@ -118,9 +125,9 @@ def _compile(keys: Keys) -> Iterator[Finding]:
         rule, source = "memory_budget.compile", f"{_CHECKPOINT} apply_ac"
         reason = "Memory budget mode requires model to be compiled"
         yield keys.finding(level, rule, reason, fix, source, _MODE)
-    if keys.truth(_ASYNC) and not enabled:
+    if keys.truth(ASYNC_TP) and not enabled:
         rule, reason = "async_tensor_parallel.compile", "Async TP requires torch.compile"
-        yield keys.finding(level, rule, reason, fix, _TENSOR_PARALLEL, _ASYNC)
+        yield keys.finding(level, rule, reason, fix, _TENSOR_PARALLEL, ASYNC_TP)
 
 
 def _degrees(keys: Keys) -> Iterator[Finding]:

@@ -109,6 +109,8 @@ def _job(job: Job) -> Sections:
     }
     if layout.tensor_model_parallel_size > 1:
         degrees["tensor_parallel_degree"] = layout.tensor_model_parallel_size
+        if layout.tp_comm_overlap:
+            degrees["enable_async_tensor_parallel"] = True
     if layout.expert_model_parallel_size > 1:
         degrees["expert_parallel_degree"] = layout.expert_model_parallel_size
         degrees["expert_tensor_parallel_degree"] = layout.expert_tensor_degree

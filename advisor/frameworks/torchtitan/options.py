@@ -11,6 +11,7 @@ PARALLELISM: Final = "parallelism"
 MODES: Final = ("none", "full", "selective", "memory_budget")
 SECTIONS: Final = (PARALLELISM, "training", AC, "model", "compile", "job", "optimizer", "float8")
 CONVERTERS: Final = "model.converters"
+ASYNC_TP: Final = f"{PARALLELISM}.enable_async_tensor_parallel"
 RESHARD: Final = f"{PARALLELISM}.fsdp_reshard_after_forward"
 _SHARDINGS: Final = {"never": DataParallelSharding.GRADIENTS}
 _DEFAULT: Final = "predicted at its default"
@@ -28,7 +29,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(f"{PARALLELISM}.context_parallel_degree", 1, "layout.context_parallel_size"),
     option(f"{PARALLELISM}.expert_parallel_degree", 1, "layout.expert_model_parallel_size"),
     option(f"{PARALLELISM}.expert_tensor_parallel_degree", 1, "layout.expert_tensor_parallel_size"),
-    *checked(PARALLELISM, {"it needs torch.compile": "enable_async_tensor_parallel"}),
+    option(ASYNC_TP, False, "layout.tp_comm_overlap"),
     *unpriced(
         PARALLELISM,
         {

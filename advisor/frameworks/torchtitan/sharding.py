@@ -17,6 +17,7 @@ from advisor.job.job import Job
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 
 _TP: Final = "tensor_model_parallel_size"
+_OVERLAP: Final = "tp_comm_overlap"
 _EP: Final = "expert_model_parallel_size"
 _ETP: Final = "expert_tensor_parallel_size"
 _ONE: Final = (
@@ -33,7 +34,8 @@ def titan_layout(
     """FSDP over what TP leaves of the GPUs; experts over EP of them, cut by TP as well where EP is
     1 (torchtitan then knows no other way) or where ETP says so."""
     modelled = "FSDP, TP and EP are"
-    sharding = given_sharding(Framework.TORCHTITAN, given, shardings, _ONE, modelled)
+    sharded = {name: value for name, value in given.items() if name != _OVERLAP}
+    sharding = given_sharding(Framework.TORCHTITAN, sharded, shardings, _ONE, modelled)
     tp, ep = given.get(_TP, 1), given.get(_EP, 1)
     if min(tp, ep) < 1:
         raise UserError(f"layout.{_TP if tp < 1 else _EP}", min(tp, ep), "must be at least 1")
@@ -58,6 +60,7 @@ def titan_layout(
         expert_tensor_parallel_size=given.get(_ETP) or (1 if ep > 1 else None),
         data_parallel_size=given.get("data_parallel_size", num_gpus // tp),
         data_parallel_sharding=sharding,
+        tp_comm_overlap=given.get(_OVERLAP, False),
     )
 
 
@@ -91,6 +94,11 @@ def layout_problems(job: Job) -> Iterator[Problem]:
         if ep == 1:
             reason = "without EP experts are cut by TP (apply_moe_ep_tp)"
         yield Problem("parallelism.expert_tensor_parallel_degree", reason, f"--etp {tp}", _SOURCE)
+    if layout.tp_comm_overlap and not job.config.torch_compile:
+        reason = "Async TP requires torch.compile"
+        fix = "job.torch_compile=true"
+        source = "torchtitan models/llama3/infra/parallelize.py"
+        yield Problem("parallelism.enable_async_tensor_parallel", reason, fix, source)
     if model.num_query_groups % tp:
         reason = (
             f"wk and wv of {model.num_query_groups} heads are cut in {tp}: a part of a head "

@@ -28,7 +28,12 @@ from advisor.layers.operators import (
     cached_operators,
 )
 from advisor.layers.shape import RankShape
-from advisor.layers.torchtitan.collectives import gather_sequence, scatter_sequence, whole_hidden
+from advisor.layers.torchtitan.collectives import (
+    gather_sequence,
+    pipelined,
+    scatter_sequence,
+    whole_hidden,
+)
 from advisor.layers.torchtitan.latent_attention import latent_attention
 from advisor.layers.torchtitan.moe import grouped_experts_layer
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
@@ -42,12 +47,13 @@ def plain_layer(shape: RankShape, kind: LayerKind = DENSE) -> tuple[Operator, ..
     normed = hidden(shape, "attention_norm_out")
     after_attention = hidden(shape, "after_attention")
     ffn_input = hidden(shape, "ffn_norm_out")
-    return (
+    operators = (
         fused_norm(shape, "attention_norm", Module.INPUT_LAYERNORM, layer_input, normed),
         *_attention(shape, normed, layer_input, after_attention),
         fused_norm(shape, "ffn_norm", Module.PRE_MLP_LAYERNORM, after_attention, ffn_input),
         *_branch(shape, kind, ffn_input, after_attention),
     )
+    return pipelined(operators) if shape.tp_comm_overlap else operators
 
 
 def _branch(

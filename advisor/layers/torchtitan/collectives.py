@@ -66,6 +66,42 @@ def scatter_sequence(
     )
 
 
+def pipelined(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """`operators` with asynchronous TP: a tensor is gathered in parts beside the GEMMs that read
+    it, and scattered in parts beside the one that makes it. The gradient of a tensor that several
+    GEMMs read is a sum, and scattered behind them.
+
+    Source: torch 2.13 _inductor/fx_passes/micro_pipeline_tp.py (fuse_all_gather_matmul,
+    fuse_matmul_reduce_scatter).
+    """
+    return tuple(
+        _beside(operator, operators) if operator.forward_collectives else operator
+        for operator in operators
+    )
+
+
+def _beside(operator: Operator, operators: tuple[Operator, ...]) -> Operator:
+    """A gather or scatter with the GEMMs next to it; as it is where it has none."""
+    (source,), (output,) = operator.inputs, operator.outputs
+    gathers = operator.forward_collectives[0].kind is CollectiveKind.ALL_GATHER
+    neighbours = tuple(
+        other.gemm
+        for other in operators
+        if other.gemm and (output in other.inputs if gathers else source in other.outputs)
+    )
+    if not neighbours:
+        return operator
+    there, back = operator.forward_collectives, operator.backward_collectives
+    if not gathers or len(neighbours) == 1:
+        back = tuple(replace(one, overlapped=True) for one in back)
+    return replace(
+        operator,
+        beside=neighbours,
+        forward_collectives=tuple(replace(one, overlapped=True) for one in there),
+        backward_collectives=back,
+    )
+
+
 def all_to_all(name: str, module: Module, source: Tensor, output: Tensor) -> Operator:
     """Rows to the ranks of their experts, or back."""
     collective = Collective(CollectiveKind.ALL_TO_ALL, Group.EXPERT, source.num_bytes)

@@ -52,7 +52,7 @@ def _target(row: Row) -> Target:
         "framework_version": _RELEASE,
         "tensor_model_parallel_size": tp,
         "torch_compile": compiled,
-        "async_tensor_parallel": asynchronous,
+        **({"tp_comm_overlap": True} if asynchronous else {}),
     }
     done = resolved(_MODELS[row["model"]], f"{row['num_gpus']}x{kind}", values)
     slower = _HBM2E in row["gpu"]

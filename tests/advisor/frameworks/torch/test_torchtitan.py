@@ -86,3 +86,42 @@ def test_a_budget_says_nothing_of_experts_and_tp(options: dict[str, Any]) -> Non
     stack, job = stack_job("torchtitan", **options)
     (found,) = stack.check(stack.parse("budget:0.5"), job)
     assert found.rule == "budget.unknown_graph"
+
+
+def test_asynchronous_tp_runs_collectives_beside_gemms() -> None:
+    """torch's micro_pipeline_tp fuses a gather with the GEMMs that read it and a scatter with the
+    one before it, and back those whose gradient is no sum of several."""
+    from advisor.hardware.calibration import load_calibration
+    from advisor.layers.transformer import transformer_layer
+    from advisor.search.evaluate import Evaluator
+
+    compiled, overlap = "job.torch_compile=true", "layout.tp_comm_overlap=true"
+    _, job = stack_job("torchtitan", tensor_model_parallel_size=8, overrides=(compiled, overlap))
+    evaluator = Evaluator(job, load_calibration(job.gpu))
+    operators = transformer_layer(evaluator.shape)
+    sent = {one.name: one for one in operators if one.forward_collectives}
+    beside = {
+        "attention_norm_out.all_gather": (3, False),
+        "wo_out.scattered.reduce_scatter": (1, True),
+        "ffn_norm_out.all_gather": (2, False),
+        "w2_out.scattered.reduce_scatter": (1, True),
+    }
+    assert {
+        name: (len(one.beside), one.backward_collectives[0].overlapped)
+        for name, one in sent.items()
+    } == beside
+    assert all(one.forward_collectives[0].overlapped for one in sent.values())
+    _, plain = stack_job("torchtitan", tensor_model_parallel_size=8, overrides=(compiled,))
+    seconds = evaluator.evaluate(FULL).time_seconds.exposed_communication
+    without = Evaluator(plain, load_calibration(plain.gpu)).evaluate(FULL)
+    assert seconds < without.time_seconds.exposed_communication
+    memory = evaluator.evaluate(FULL).peak.memory_bytes
+    assert memory == without.peak.memory_bytes
+
+
+def test_asynchronous_tp_needs_a_compiler() -> None:
+    stack, job = stack_job(
+        "torchtitan", tensor_model_parallel_size=8, overrides=("layout.tp_comm_overlap=true",)
+    )
+    rules = [found.rule for found in stack.check(FULL, job)]
+    assert rules == ["parallelism.enable_async_tensor_parallel"]
