@@ -9,6 +9,9 @@ from advisor.hardware.calibration import Provenance
 from advisor.job.job import Job
 from advisor.plan.recompute_plan import Setting
 
+SAME_TIME = 0.0005
+"""Step times that differ by a smaller share are the same."""
+
 
 class Verification(Struct, frozen=True, kw_only=True):
     """Peak allocated bytes of one stage as Megatron Core itself needs them on fake tensors, beside
@@ -57,12 +60,13 @@ class Rejection(Struct, frozen=True, kw_only=True):
 
 class Remedy(Struct, frozen=True, kw_only=True):
     """A change outside recompute: effect against the best setting as asked, in bytes and seconds
-    (negative is less)."""
+    (negative is less). fit_probability: with the change."""
 
     change: str
     effect_bytes: int
     effect_seconds: float
     why: str
+    fit_probability: float = 1.0
 
 
 class CalibrationNote(Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from advisor.answer.answer import Answer, RankedEvaluation, Remedy
+from advisor.answer.answer import SAME_TIME, Answer, RankedEvaluation, Remedy
 from advisor.answer.evaluation import LIKELY, Evaluation
 from advisor.base.units import GIB, percent, signed_percent
 from advisor.plan.recompute_plan import recomputes
@@ -96,7 +96,10 @@ def way_out(advice: Answer) -> str:
     if advice.fits or not advice.candidates:
         return ""
     missing = missing_bytes(advice.candidates[0].evaluation)
-    if any(missing + remedy.effect_bytes <= 0 for remedy in advice.remedies):
+    if any(
+        missing + remedy.effect_bytes <= 0 and remedy.fit_probability >= LIKELY
+        for remedy in advice.remedies
+    ):
         return ""
     layouts = "another layout (--search layout), "
     if any("legal layouts" in text for text in advice.assumptions):
@@ -117,14 +120,16 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     )
     if none is None:
         return ""
+    several = len({c.evaluation.job for c in advice.candidates}) > 1
+    here = " on its layout" if several else ""
     if missing_bytes(none) > 0:
-        return f" Without recompute it is {gib(missing_bytes(none))} GiB over."
+        return f" Without recompute it is {gib(missing_bytes(none))} GiB over{here}."
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
     if none.fits:
-        return f" Without recompute a step {time} and fits as well."
+        return f" Without recompute a step{here} {time} and fits as well."
     likely = percent(none.fit_probability)
-    return f" Without recompute a step {time}, but is only {likely} likely to fit."
+    return f" Without recompute a step{here} {time}, but is only {likely} likely to fit."
 
 
 def against_preset(advice: Answer) -> str:
@@ -136,7 +141,7 @@ def against_preset(advice: Answer) -> str:
     ours, theirs = best.evaluation, shipped.evaluation
     more = ours.peak_reserved_bytes - theirs.peak_reserved_bytes
     slower = ours.step_time_seconds / theirs.step_time_seconds - 1
-    time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
+    time = "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
         f"Against the preset's own {theirs.setting.spec} (row {shipped.rank}{fits}): "
@@ -147,9 +152,11 @@ def against_preset(advice: Answer) -> str:
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     """One remedy against `reference`: GiB a GPU, step time in percent, what it comes to, why."""
     slower = remedy.effect_seconds / reference.step_time_seconds
-    time = "the same step time" if abs(slower) < 0.0005 else f"{signed_percent(slower)} step time"
+    time = "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     sign = "-" if remedy.effect_bytes <= 0 else "+"
     left = missing_bytes(reference) + remedy.effect_bytes
     over = f", still {gib(left)} GiB over" if left > 0 else ""
+    if not over and remedy.fit_probability < LIKELY:
+        over = f", {percent(remedy.fit_probability)} likely to fit"
     return f"{remedy.change}: {sign}{gib(abs(remedy.effect_bytes))} GiB{over}, {time}{why}."

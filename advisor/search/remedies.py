@@ -1,12 +1,13 @@
 """Changes outside recompute: evaluated like any setting, shown where they beat recompute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.answer.answer import Remedy
+from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
 from advisor.base.units import divisors
@@ -22,6 +23,7 @@ from advisor.search.layout_search import evaluate_settings
 from advisor.search.ranking import Order, order, tier
 
 _SHOWN = 4
+_EVERYTHING = "weights, gradients and activations over more GPUs"
 
 
 class _Change(Struct, frozen=True):
@@ -42,8 +44,9 @@ def find_remedies(
     asked: the settings that a remedy may go with; empty means any legal one.
     Where `best` fits without recompute there is nothing to remedy. Where it fits with recompute, a
     remedy must fit and be faster. Where nothing fits, a remedy must need less memory; those that
-    make it fit come first.
+    make it fit come first. All of them with the allocator replayed, as `best` is.
     """
+    best = best.replayed
     if tier(best) == 0 and not best.recompute_overhead:
         return ()
     found: list[tuple[Order, Remedy]] = []
@@ -54,8 +57,8 @@ def find_remedies(
         settings = asked or stack.candidates(change.job)
         legal = tuple(s for s in settings if not stack.check(s, change.job))
         evaluations = evaluate_settings(change.job, legal, calibration)
-        other = min(evaluations, key=order, default=best)
-        if _helps(other, best):
+        other = _first_that_helps(evaluations, best)
+        if other is not None:
             found.append((order(other), _remedy(change, other, best)))
     return tuple(remedy for _, remedy in sorted(found, key=lambda pair: pair[0])[:_SHOWN])
 
@@ -70,21 +73,37 @@ def other_layout(found: Evaluation, best: Evaluation, num_layouts: int) -> Remed
     return _remedy(_Change(change, why, found.job), found, best)
 
 
+def _first_that_helps(evaluations: Iterable[Evaluation], best: Evaluation) -> Evaluation | None:
+    """The first of the ranking, its allocator replayed; None where it does not help."""
+    ranked = [(order(evaluation), evaluation) for evaluation in evaluations]
+    while ranked:
+        first = min(ranked, key=itemgetter(0))
+        ranked.remove(first)
+        other = first[1]
+        if not _helps(other, best):
+            return None
+        if other.requests is not None:
+            return other
+        ranked.append((order(other.replayed), other.replayed))
+    return None
+
+
 def _helps(other: Evaluation, best: Evaluation) -> bool:
     if tier(other) != tier(best):
         return tier(other) < tier(best)
-    if tier(best) == 2:
-        return other.usual_reserved_bytes < best.usual_reserved_bytes
-    return other.step_time_seconds < best.step_time_seconds
+    if tier(best) == 0:
+        return other.step_time_seconds < best.step_time_seconds * (1 - SAME_TIME)
+    return other.peak_reserved_bytes < best.peak_reserved_bytes
 
 
 def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:
     with_setting = "" if other.setting == best.setting else f" with {other.setting.spec}"
     return Remedy(
         change=change.words + with_setting,
-        effect_bytes=other.usual_reserved_bytes - best.usual_reserved_bytes,
+        effect_bytes=other.peak_reserved_bytes - best.peak_reserved_bytes,
         effect_seconds=other.step_time_seconds - best.step_time_seconds,
         why=change.why,
+        fit_probability=other.fit_probability,
     )
 
 
@@ -106,12 +125,8 @@ def _variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]]:
             "chunks in flight and the bubble change with it",
             partial(replace, job, layout=_on_chunks(job, layout, other)),
         )
-    for words, other_layout in (*_wider_layouts(job), *_more_expert_parallel(job)):
-        yield (
-            words,
-            "weights, gradients and activations over more GPUs",
-            partial(replace, job, layout=other_layout),
-        )
+    for words, why, other_layout in (*_wider_layouts(job), *_more_expert_parallel(job)):
+        yield words, why, partial(replace, job, layout=other_layout)
     if config.micro_batch_size > 1:
         half = config.micro_batch_size // 2
         yield (
@@ -163,7 +178,7 @@ def _attention_variants(job: Job) -> Iterator[tuple[str, str, Callable[[], Job]]
             )
 
 
-def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+def _wider_layouts(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     """Twice the tensor, pipeline or context parallelism at the cost of data parallelism."""
     layout = job.layout
     if layout.data_parallel_size % 2:
@@ -173,6 +188,7 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
     if tp <= job.gpu.nvlink_domain_size:
         yield (
             f"TP {tp} and DP {half}",
+            _EVERYTHING,
             replace(
                 layout,
                 tensor_model_parallel_size=tp,
@@ -184,10 +200,11 @@ def _wider_layouts(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
         cp = 2 * layout.context_parallel_size
         yield (
             f"CP {cp} and DP {half}",
+            "the activations of a sequence over more GPUs",
             replace(layout, context_parallel_size=cp, data_parallel_size=half),
         )
     deeper = replace(layout, pipeline_model_parallel_size=pp, data_parallel_size=half)
-    yield f"PP {pp} and DP {half}", _on_chunks(job, deeper, 1)
+    yield f"PP {pp} and DP {half}", _EVERYTHING, _on_chunks(job, deeper, 1)
 
 
 def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
@@ -202,7 +219,7 @@ def _on_chunks(job: Job, layout: ParallelLayout, vpp: int) -> ParallelLayout:
     return split_evenly(job.model, layout, as_text=ways.by_text)
 
 
-def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
+def _more_expert_parallel(job: Job) -> Iterator[tuple[str, str, ParallelLayout]]:
     """The next EP and the largest, over the same ranks of a stage; experts are then not cut."""
     layout, experts = job.layout, job.model.num_moe_experts
     if experts is None:
@@ -217,6 +234,7 @@ def _more_expert_parallel(job: Job) -> Iterator[tuple[str, ParallelLayout]]:
     for degree in sorted({*more[:1], *more[-1:]}):
         yield (
             f"EP {degree} instead of {layout.expert_model_parallel_size}",
+            "the experts over more GPUs",
             replace(layout, expert_model_parallel_size=degree, expert_tensor_parallel_size=tensor),
         )
 

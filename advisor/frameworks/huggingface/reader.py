@@ -41,6 +41,7 @@ _OWN: Final = (
     "fsdp_transformer_layer_cls_to_wrap",
 )
 _BESIDE: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
+_PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
 _SHARDINGS: Final = {
     "shard_grad_op": DataParallelSharding.GRADIENTS,
@@ -163,7 +164,8 @@ def _in_command(command: Command) -> Iterator[Keys]:
     own = any(name in _OWN for name in keys.under(""))
     beside = any(key in _BESIDE for key in keys.values)
     misspelt = any(key.startswith(("gradient_check", "activation_check")) for key in keys.values)
-    if own or (misspelt and beside):
+    launched = "launcher" in keys.about and any(keys.has(name) for name in _PRECISIONS)
+    if own or launched or (misspelt and beside):
         yield keys
 
 

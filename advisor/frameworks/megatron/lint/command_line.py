@@ -28,6 +28,14 @@ _OVERRIDE: Final = re.compile(
 _OF_NEMO_2: Final = ("model.config", "trainer.strategy")
 _SHORTHAND: Final = "--recompute-activations"
 _OF_MEGATRON: Final = re.compile(r"(pretrain|train|finetune|post_?train)\w*\.py")
+_OF_MEGATRON_ALONE: Final = re.compile(
+    r"--(?:recompute|num-layers|num-attention-heads|micro-batch-size|train-iters|transformer-impl"
+    r"|use-distributed-optimizer|[a-z-]+-parallel)"
+)
+_OF_A_TRAINER: Final = re.compile(
+    r"--(?:gradient|activation|per[_-]device)[_-](?:checkpointing|accumulation[_-]steps"
+    r"|train[_-]batch[_-]size)"
+)
 _FORK: Final = ("--deepspeed", "--deepspeed-activation-checkpointing", "--zero-stage")
 _WITH_HYPHEN: Final = re.compile(r"--[a-z0-9]+-")
 _RECOMPUTE: Final = re.compile(r"--(?:recompute|offload|checkpoint-act)")
@@ -72,8 +80,16 @@ def _is_megatrons(command: Command, read: ReadSettings) -> bool:
         return True
     named = any(_OF_MEGATRON.search(text) for text in command.texts)
     own = [text for text in read.given.spellings if _WITH_HYPHEN.match(text)]
+    if _is_a_trainers(command):
+        return any(_OF_MEGATRON_ALONE.match(text) for text in own)
     bare = command.words[0].text.startswith("-")
     return bool(own) or named or bare
+
+
+def _is_a_trainers(command: Command) -> bool:
+    """Whether Accelerate or DeepSpeed launches it, or a Trainer reads its options."""
+    launched = any(text in ("accelerate", "deepspeed") for text in command.texts)
+    return launched or any(_OF_A_TRAINER.match(text) for text in command.texts)
 
 
 def _put(read: ReadSettings, option: Option) -> None:
