@@ -114,15 +114,12 @@ def _operators_times(
     return PassTimes(forward, backward, 0.0, exposed, 0.0, exchange)
 
 
-def _tiled_seconds(
-    shape: RankShape, operators: tuple[Operator, ...], machine: Machine, network: Network
-) -> float:
-    """Seconds of the forward that DeepSpeed's tiled MLP runs again, tile by tile, in its backward
+def tiled_operators(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Operators of a layer that DeepSpeed's tiled MLP runs again, tile by tile, in its backward
     (runtime/sequence_parallel/ulysses_sp.py TiledMLP)."""
     if not shape.tiled_mlp:
-        return 0.0
-    mlp = tuple(operator for operator in operators if operator.module in _MLP)
-    return _operators_times(mlp, machine, network).forward
+        return ()
+    return tuple(operator for operator in operators if operator.module in _MLP)
 
 
 def _hidden_by_shared_experts(
@@ -150,7 +147,7 @@ def layer_times(
     operators = transformer_layer(shape, kind)
     times = _operators_times(operators, machine, network)
     hidden = _hidden_by_shared_experts(shape, operators, machine, network, times.exchange)
-    again = _tiled_seconds(shape, operators, machine, network)
+    again = _operators_times(tiled_operators(shape, operators), machine, network).forward
     return times + PassTimes(exchange=-hidden, recompute=again)
 
 
@@ -229,7 +226,7 @@ def _passes(
     return tuple(work(lasting, shape, host, backward=backward))
 
 
-def _gather_seconds(shape: RankShape, network: Network) -> float:
+def gather_seconds(shape: RankShape, network: Network) -> float:
     """All-gather of a checkpoint's input that TP ranks hold in parts
     (distribute_saved_activations)."""
     num_bytes = shape.hidden(LAYER_INPUT).num_bytes
@@ -284,7 +281,7 @@ def chunk_times(
         inputs = _input_seconds(shape, machine, segment, passes.times(1 / segment.copies))
         total += passes + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:
-            replay += segment.copies * _gather_seconds(shape, network)
+            replay += segment.copies * gather_seconds(shape, network)
     return total + PassTimes(recompute=replay)
 
 
