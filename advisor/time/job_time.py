@@ -1,7 +1,5 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
-from msgspec.structs import replace
-
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
@@ -84,8 +82,10 @@ class JobTime:
         self._microbatches = job.num_microbatches
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
-        rates = machine(job.gpu, calibration, precision, eager=eager, compiled=compiled)
-        self.machine = replace(rates, host=_host(job, calibration, graphed))
+        host = _host(job, calibration, graphed)
+        self.machine = machine(
+            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
+        )
         self.network = network(layout, job.gpu, calibration, job.model)
         each = pipeline.of_each_stage
         self._parameters = each(

@@ -113,27 +113,33 @@ def _calls(operator: Operator, shape: RankShape, backward: bool) -> int:
 
 
 class Work(Struct, frozen=True):
-    """One pass of an operator: seconds of the processor and of the GPU, and whether the processor
-    waits for the GPU first."""
+    """One pass of an operator: seconds of the processor and of the GPU, whether the processor waits
+    for the GPU first, and whether a CUDA graph holds it."""
 
     host: float
     device: float
     asks: bool = False
+    held: bool = False
 
 
 def work(
-    operators: Iterable[tuple[Operator, float]], shape: RankShape, host: Host, *, backward: bool
-) -> Iterator[Work]:
-    """Passes of `operators`, each with its seconds on the GPU; those that a graph holds follow one
-    launch."""
-    held = groupby(operators, lambda each: _is_held(each[0], host))
-    for in_graph, run in held:
-        for position, (operator, device) in enumerate(run):
-            if in_graph:
-                yield Work(0.0 if position else host.call_seconds, device)
-                continue
-            found = launches(operator, shape, backward=backward)
-            yield Work(found.seconds(host), device, found.asks)
+    operator: Operator, device: float, shape: RankShape, host: Host, *, backward: bool
+) -> Work:
+    """A pass of `operator` that takes the GPU `device` seconds; of a graph that holds it nothing
+    but that."""
+    if _is_held(operator, host):
+        return Work(0.0, device, held=True)
+    found = launches(operator, shape, backward=backward)
+    return Work(found.seconds(host), device, found.asks)
+
+
+def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
+    """`passes` in order: those that one graph holds follow one launch."""
+    launch = Work(host.call_seconds, 0.0, held=True)
+    for in_graph, run in groupby(passes, lambda one: one.held):
+        if in_graph:
+            yield launch
+        yield from run
 
 
 def _is_held(operator: Operator, host: Host) -> bool:
