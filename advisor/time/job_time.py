@@ -55,6 +55,7 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Hos
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
         beside=job.layout.overlap_moe_expert_parallel_comm,
+        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
 
 
