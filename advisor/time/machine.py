@@ -12,7 +12,7 @@ from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Reached rates of one GPU at one precision, FLOP/s and byte/s.
 
     linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
@@ -68,8 +68,10 @@ def machine(
     *,
     eager: bool = False,
     compiled: bool = False,
+    host: Host | None = None,
 ) -> Machine:
-    """Datasheet rates times efficiencies. eager: layers are torch's own kernels; compiled: fused.
+    """Datasheet rates times efficiencies. eager: layers are torch's own kernels; compiled: fused;
+    host: the processor.
 
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
     Sources: configs/hardware, and configs/calibration with what each was fitted on.
@@ -98,6 +100,7 @@ def machine(
         scan_flops=linear.sustained_flops * calibration.scan_share,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
+        host=host,
     )
 
 
