@@ -17,7 +17,7 @@ from advisor.plan.schedule import num_warmup_passes
 from advisor.time.groups import ParameterGroup, parameter_groups
 from advisor.time.launches import Host
 from advisor.time.machine import machine
-from advisor.time.network.fabric import network
+from advisor.time.network.fabric import Network, network
 from advisor.time.network.links import neighbour_link
 from advisor.time.network.scale import waiting_share
 from advisor.time.step_time import (
@@ -41,7 +41,7 @@ _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
+def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset[Module]) -> Host:
     """The processor beside the job's GPU."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
@@ -54,9 +54,21 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Hos
         answer_seconds=slower * calibration.host_answer_seconds,
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        beside=job.layout.overlap_moe_expert_parallel_comm,
+        beside=_hidden_beside(job, calibration, rates),
         compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
+
+
+def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+    """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
+    that it leaves them; 0 where none runs beside it.
+
+    Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
+    """
+    if not job.layout.overlap_moe_expert_parallel_comm:
+        return 0.0
+    taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
+    return calibration.exchange_hidden_fraction * (1 - taken)
 
 
 class JobTime:
@@ -83,11 +95,12 @@ class JobTime:
         self._microbatches = job.num_microbatches
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
-        host = _host(job, calibration, graphed)
+        self.network = network(layout, job.gpu, calibration, job.model)
+        host = _host(job, calibration, self.network, graphed)
+        self._hidden_beside = host.beside
         self.machine = machine(
             job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
         )
-        self.network = network(layout, job.gpu, calibration, job.model)
         each = pipeline.of_each_stage
         self._parameters = each(
             lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
@@ -158,19 +171,11 @@ class JobTime:
         return self._microbatches * pace.exchange * (1 - hidden)
 
     def _hidden_share(self, stage: int) -> float:
-        """Of the experts' exchange, what kernels of another microbatch can hide, on the
-        multiprocessors that it leaves them. What fills the pipeline has no other microbatch.
-
-        Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
-        """
-        if not self._job.layout.overlap_moe_expert_parallel_comm:
-            return 0.0
+        """Of the experts' exchange, what kernels of another microbatch can hide: what fills the
+        pipeline has no other microbatch."""
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        dispatcher = self.network.dispatcher
-        taken = (dispatcher.sms if dispatcher else _NCCL_SMS) / self._job.gpu.sm_count
-        share = self.machine.exchange_hidden_fraction * (1 - taken)
-        return share * max(0, passes - alone) / passes
+        return self._hidden_beside * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in

@@ -27,8 +27,9 @@ class Host(Struct, frozen=True, kw_only=True):
     quantize_seconds: one tensor brought to 8 or 4 bits.
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
     graphed: submodules whose kernels CUDA graphs hold, but for exchanges of tokens; whole: those
-    too. beside: another microbatch's kernels run while it waits for a result. compiled: torch's own
-    kernels of an operator are fused into one.
+    too. beside: part of an exchange that another microbatch's kernels hide, which run while it
+    waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
+    into one.
     """
 
     call_seconds: float
@@ -37,7 +38,7 @@ class Host(Struct, frozen=True, kw_only=True):
     answer_seconds: float
     graphed: frozenset[Module] = frozenset()
     whole: bool = False
-    beside: bool = False
+    beside: float = 0.0
     compiled: bool = False
 
 
@@ -155,22 +156,17 @@ def _is_held(operator: Operator, host: Host) -> bool:
     return operator.module in host.graphed and (host.whole or not exchanges)
 
 
-_NODES, _NODE_CALLS = 10, 8
-"""Parts that a layer's passes are cut into where another microbatch runs beside it, and operations
-for each: its stream, events, detached tensors and a backward of its own (megatron-core 0.16.1
-models/gpt/fine_grained_callables.py, pipeline_parallel/utils.py ScheduleNode)."""
 _STEADY = 3
 """Layers after which the next one waits as long as the one before."""
 
 
-def idle_seconds(passes: tuple[Work, ...], host: Host, *, in_order: bool = True) -> float:
+def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -> float:
     """Seconds that the GPU waits for the processor in one of many equal layers, one behind the
-    other; not `in_order`: passes of several microbatches take turns, so that the processor has
-    always something to launch."""
-    device_seconds = sum(one.device for one in passes)
-    if not in_order or not any(one.asks for one in passes):
-        cut = _NODES * _NODE_CALLS * host.call_seconds if host.beside and not host.whole else 0.0
-        return max(0.0, cut + sum(one.host for one in passes) - device_seconds)
+    other. Where another microbatch runs beside, the processor has always something to launch, and
+    `hidden` seconds of the passes' exchanges are no time of their own."""
+    device_seconds = sum(one.device for one in passes) - hidden
+    if host.beside or not any(one.asks for one in passes):
+        return max(0.0, sum(one.host for one in passes) - device_seconds)
     clock = done = before = 0.0
     for _ in range(_STEADY):
         before = done

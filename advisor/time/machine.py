@@ -19,9 +19,8 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
     layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
     chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
-    hidden_fraction: of a collective that runs beside an operator, the part that costs no time;
-    exchange_hidden_fraction: of the experts' exchange beside another microbatch. scan_flops: of the
-    scans of linear attention. compiled: chains of torch's kernels are fused into one.
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    scan_flops: of the scans of linear attention. compiled: chains of torch's kernels are one.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
@@ -33,7 +32,6 @@ class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
-    exchange_hidden_fraction: float = 0.6
     scan_flops: float = 1.0
     quantized: GemmRates | None = None
     quantize_bytes: int = 0
@@ -96,7 +94,6 @@ def machine(
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
-        exchange_hidden_fraction=calibration.exchange_hidden_fraction,
         scan_flops=linear.sustained_flops * calibration.scan_share,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,

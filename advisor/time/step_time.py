@@ -212,8 +212,12 @@ def waiting_seconds(
     back = tuple(launched((done[one.name][1] for one in reversed(operators)), host))
     replayed = replayed_operators(operators, replay)
     again = tuple(launched((done[one.name][0] for one in replayed), host))
-    if host.beside or not any(one.asks for one in there):
-        return idle_seconds((*there, *again, *back), host, in_order=False)
+    if host.beside:
+        layer = layer_times(shape, machine, network, kind)
+        hidden = host.beside * min(layer.exchange, layer.kernels)
+        return idle_seconds((*there, *again, *back), host, hidden=hidden)
+    if not any(one.asks for one in there):
+        return idle_seconds((*there, *again, *back), host)
     if any(one.asks for one in again):
         waits = idle_seconds(again, host) + idle_seconds(back, host)
     else:
