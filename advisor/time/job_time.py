@@ -254,7 +254,8 @@ class JobTime:
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
         work = self._data_parallel[stage]
         if isinstance(work, ShardedWork):
-            return work.exposed_seconds(pace.forward, pace.backward)
+            lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
+            return work.exposed_seconds(pace.forward * lasting, pace.backward * lasting)
         first, *others = work
         return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
 
