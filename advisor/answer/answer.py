@@ -80,10 +80,11 @@ class CalibrationNote(Struct, frozen=True, kw_only=True):
 class Answer(Struct, frozen=True, kw_only=True):
     """The whole answer to one request; `assumptions` are the choices the advisor made itself.
 
-    recipe: the published one that the job builds on; recipe_differs: in what that is for another
-    job, a line each. origin: where each value of the job comes from, ``GROUP.FIELD`` -> ``given``,
-    ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``.
-    differences: what the job has beside the layout that the usual answer to the request has not.
+    recipe: the published one that the job builds on; recipe_framework: whose it is, where that is
+    known; recipe_differs: in what it is for another job, a line each. origin: where each value of
+    the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
+    RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
+    that the usual answer to the request has not.
     """
 
     job: Job
@@ -94,6 +95,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     rejected: tuple[Rejection, ...]
     remedies: tuple[Remedy, ...]
     recipe: str = ""
+    recipe_framework: str | None = None
     recipe_differs: tuple[str, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ class Provenance(StrEnum):
     DATASHEET = "datasheet"
 
 
-class Calibration(Struct, frozen=True, kw_only=True):
+class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Reached fractions of a GPU's datasheet rates, and how far a predicted step time may be off.
 
     gemm_efficiency, fp8_gemm_efficiency, fp4_gemm_efficiency: of the dense peak, GEMMs at full

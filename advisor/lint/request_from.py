@@ -99,6 +99,10 @@ def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -138,6 +142,7 @@ def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfigurati
         recompute_at=one.recompute_at or other.recompute_at,
         model=one.model or other.model,
         num_gpus=one.num_gpus or other.num_gpus,
+        untaken=(*one.untaken, *other.untaken),
     )
 
 

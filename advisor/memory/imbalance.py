@@ -9,7 +9,7 @@ independent and normal, whose largest of 64 lies so far above the mean. A rank h
 in every layer others, so that their sums differ less.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from math import erf, sqrt
 from typing import Final
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from advisor.layers.operators import Operator
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
-from advisor.models.layer_kind import FeedForward
+from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, kept_tensors
 
 _LARGEST_OF_64: Final = (0.72 + 0.52) / 2
@@ -66,18 +66,23 @@ def routed_bytes(shape: RankShape, plan: RecomputePlan) -> RoutedBytes:
 @lru_cache(maxsize=8192)
 def _of_segment(shape: RankShape, segment: Segment) -> tuple[int, int, int]:
     """Kept by one copy, by one running layer, and its layers with experts."""
-    twice = replace(shape, moe_load_imbalance=2 * shape.moe_load_imbalance)
     kept = running = layers = 0
     for kind in segment.layers:
         if kind.feed_forward is not FeedForward.MOE:
             continue
         layers += 1
-        even, busy = (transformer_layer(one, kind) for one in (shape, twice))
-        more = _kept(busy, ()) - _kept(even, ())
-        running = max(running, more)
+        running = max(running, _more_kept(shape, kind, ()))
         if not segment.whole:
-            kept += _kept(busy, segment.runs) - _kept(even, segment.runs) if segment.runs else more
+            kept += _more_kept(shape, kind, segment.runs)
     return kept, running, layers
+
+
+@lru_cache(maxsize=8192)
+def _more_kept(shape: RankShape, kind: LayerKind, runs: tuple[ReplayRun, ...]) -> int:
+    """Bytes that one layer keeps more with twice the tokens."""
+    twice = replace(shape, moe_load_imbalance=2 * shape.moe_load_imbalance)
+    even, busy = (transformer_layer(one, kind) for one in (shape, twice))
+    return _kept(busy, runs) - _kept(even, runs)
 
 
 def _kept(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
@@ -85,26 +90,32 @@ def _kept(operators: tuple[Operator, ...], runs: tuple[ReplayRun, ...]) -> int:
 
 
 def unevenness(
-    shape: RankShape, chunks: Iterable[tuple[RoutedBytes, int]], most: float
+    shape: RankShape, held: Sequence[tuple[RoutedBytes, int]], most: float
 ) -> Unevenness:
-    """Of a stage with `chunks`, each with the microbatches of it in flight.
+    """Of a stage whose chunks are `held`, each with the microbatches of it in flight.
 
     What is kept of all layers is the sum of different experts' loads; the layer that runs is the
     busiest of all layers and ranks. most: the largest excess over the mean that capacity allows.
     """
-    held = list(chunks)
     layers = sum(routed.layers for routed, _ in held)
     ranks = shape.expert_model_parallel_size
     if not layers or ranks == 1 or most <= 0:
         return EVEN
     experts = (shape.model.num_moe_experts or ranks) // ranks
-    of_rank = _LARGEST_OF_64 / largest_of(64) / sqrt(experts)
-    together = min(most, of_rank * largest_of(ranks) / sqrt(layers))
-    at_once = min(most, of_rank * largest_of(ranks * layers))
+    together, at_once = _excesses(ranks, experts, layers)
+    together, at_once = min(most, together), min(most, at_once)
     kept = sum(routed.kept * in_flight for routed, in_flight in held)
     running = max(routed.running for routed, _ in held)
     mean = int(kept * together + running * at_once)
     return Unevenness(mean, _SPREAD * mean)
+
+
+@lru_cache(maxsize=1024)
+def _excesses(ranks: int, experts: int, layers: int) -> tuple[float, float]:
+    """How much the busiest of `ranks` with so many experts each gets over the mean: in all layers
+    together, and in one of them."""
+    of_rank = _LARGEST_OF_64 / largest_of(64) / sqrt(experts)
+    return of_rank * largest_of(ranks) / sqrt(layers), of_rank * largest_of(ranks * layers)
 
 
 @lru_cache(maxsize=1024)

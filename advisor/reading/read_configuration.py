@@ -50,6 +50,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     empty where it does not.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
     jobs are its own framework's where such a configuration goes with theirs.
+    untaken: options that are known and that no prediction takes.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -65,6 +66,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
     branch: tuple[str, ...] = ()
     takes_over: tuple[str, ...] = ()
+    untaken: tuple[ReadValue, ...] = ()
     settings: Any = None
     whole: bool = False
 

@@ -105,7 +105,8 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     if best is None:
         return None
     rows = []
-    job_flags = flags.framework_layout_flags if with_layout else flags.framework_assumed_flags
+    beside_recipe = partial(flags.framework_job_flags, advice)
+    job_flags = flags.framework_layout_flags if with_layout else beside_recipe
     for framework in flags.shown_frameworks(advice.job):
         setting = flags.framework_flags(best.evaluation, framework)
         words = f"{job_flags(best.evaluation, framework)} {setting}".strip()

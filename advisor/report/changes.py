@@ -16,6 +16,8 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, read)))]
     if advice.candidates:
         rows.append(("", Text(_instead(advice.candidates[0], read))))
+    if read.untaken:
+        rows.append(("not taken", Text(_untaken(read))))
     return group(Text(""), beside(rows, margin=_MARGIN))
 
 
@@ -33,6 +35,12 @@ def _lines(read: ReadConfiguration) -> Iterator[str]:
     for number, given in enumerate(sorted(read.recompute_at, key=lambda given: given.place)):
         before = ": " if number == 0 else ", "
         yield f"{before}{given.written} in line {given.place.line}"
+
+
+def _untaken(read: ReadConfiguration) -> str:
+    """Options of the file that the prediction does without."""
+    words = (f"{g.written} {g.value} in line {g.place.line}" for g in read.untaken)
+    return ", ".join(words)
 
 
 def _instead(best: RankedEvaluation, read: ReadConfiguration) -> str:

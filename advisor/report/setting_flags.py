@@ -1,5 +1,6 @@
 """A setting in the words of each framework, as the reports print it."""
 
+from functools import partial
 from typing import Final
 
 from advisor.answer.answer import Answer
@@ -46,6 +47,14 @@ def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
     return adapter_of(framework).layout_flags(evaluation.job)
 
 
+def framework_job_flags(advice: Answer, evaluation: Evaluation, framework: str) -> str:
+    """Flags of the job beside its published recipe: a framework that has it needs those that the
+    prediction rests on, another one all of them."""
+    foreign = advice.recipe_framework not in (None, framework)
+    write = framework_layout_flags if foreign else framework_assumed_flags
+    return write(evaluation, framework)
+
+
 def environment_words(evaluation: Evaluation) -> str:
     """``NAME=value`` of every variable without which the flags are refused or mean less."""
     stack = adapter_of(evaluation.job.config.framework)
@@ -60,9 +69,9 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     if best is None:
         return ""
     framework = advice.job.config.framework
-    job_flags = framework_layout_flags if with_layout else framework_assumed_flags
+    write = framework_layout_flags if with_layout else partial(framework_job_flags, advice)
     flags = (
-        job_flags(best.evaluation, framework),
+        write(best.evaluation, framework),
         framework_flags(best.evaluation, framework),
     )
     return " ".join(filter(None, flags)) + "\n"

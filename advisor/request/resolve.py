@@ -49,8 +49,9 @@ class Resolution(Struct, frozen=True, kw_only=True):
     layout_fields are those that flags, KEY=VALUE or nothing gave: a search keeps them.
     open_degrees: those that neither they nor a preset say, and that `layout` leaves at 1.
     shipped: the preset's own setting. borrowed: the preset is for another number of GPUs, so
-    that a search of all layouts stands behind it. recipe: what the job builds on; differs: in
-    what that is for another job. origins: of every field, ``GROUP.FIELD``.
+    that a search of all layouts stands behind it. recipe: what the job builds on, and
+    recipe_framework whose that is, where it is known; differs: in what it is for another job.
+    origins: of every field, ``GROUP.FIELD``.
     """
 
     model: ModelSpec
@@ -65,6 +66,7 @@ class Resolution(Struct, frozen=True, kw_only=True):
     shipped: Setting | None = None
     borrowed: bool = False
     recipe: str = ""
+    recipe_framework: str | None = None
     differs: tuple[str, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
@@ -310,6 +312,7 @@ def _resolution(
         shipped=subject.adapter.parse(shipped) if shipped else None,
         borrowed=choice.borrowed and its_own is not None,
         recipe=choice.preset.name if choice.preset is not None else "",
+        recipe_framework=choice.preset.framework if choice.preset is not None else None,
         differs=choice.differs,
         origins=origins,
     )

@@ -222,6 +222,7 @@ def _advice(
         rejected=rejected,
         remedies=remedies,
         recipe=resolution.recipe,
+        recipe_framework=resolution.recipe_framework,
         recipe_differs=resolution.differs,
         origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )

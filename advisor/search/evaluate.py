@@ -100,10 +100,10 @@ class Evaluator:
         stages = self._time.stages(self._plans(setting))
         return max(range(len(stages)), key=lambda stage: stages[stage].total)
 
-    def exchange_left(self, setting: Setting) -> float:
-        """Part of the experts' exchange on the slowest stage that nothing hides."""
+    def exchange_seconds(self, setting: Setting) -> float:
+        """Seconds of the experts' exchange on the slowest stage that nothing hides."""
         stage, stages = self.slowest_stage(setting), self._time.stages(self._plans(setting))
-        return self._time.exchange_left(stage, stages[stage])
+        return self._time.exchange_seconds(stage, stages[stage])
 
     @property
     def rates(self) -> tuple[Machine, Network]:

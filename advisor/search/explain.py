@@ -1,7 +1,7 @@
 """Where each byte of the worst rank and each millisecond of a step goes."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from advisor.answer.evaluation import Evaluation
 from advisor.answer.explanation import MemoryLine, TimeLine
@@ -15,11 +15,18 @@ from advisor.layers.transformer import (
     head_operators,
     transformer_layer,
 )
-from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors, replayed_operators
+from advisor.plan.recompute_plan import (
+    RecomputePlan,
+    Segment,
+    kept_tensors,
+    offloaded_names,
+    replayed_operators,
+)
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.launches import EXCHANGES
 from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
+from advisor.time.step_time import gather_seconds, tiled_operators
 
 
 def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:
@@ -95,14 +102,19 @@ def _kept_lines(
 
 
 def _layer_tensors(shape: RankShape, plan: RecomputePlan) -> Iterator[tuple[Tensor, int]]:
-    """Tensors that one microbatch of one chunk keeps in its layers, with their number."""
+    """Tensors that one microbatch of one chunk keeps on the device in its layers, with their
+    number."""
     for segment in plan.segments:
         if segment.whole:
-            yield _checkpoint_input(shape, segment), segment.copies
+            if not segment.input.offloaded:
+                yield _checkpoint_input(shape, segment), segment.copies
             continue
         for kind, count in segment.kinds():
-            for tensor in kept_tensors(transformer_layer(shape, kind), segment.runs).values():
-                yield tensor, count
+            operators = transformer_layer(shape, kind)
+            away = offloaded_names(operators, segment.runs, segment.offloaded)
+            for name, tensor in kept_tensors(operators, segment.runs).items():
+                if name not in away:
+                    yield tensor, count
 
 
 def _readers(shape: RankShape, chunk: ModelChunk) -> dict[str, str]:
@@ -134,18 +146,24 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     evaluator = Evaluator(evaluation.job, evaluation.calibration)
     time = evaluation.time_seconds
     passes: dict[tuple[str, str, str], float] = defaultdict(float)
-    left = evaluator.exchange_left(evaluation.setting)
+    exchanges: set[tuple[str, str, str]] = set()
     for operator, layers, replays in _stage_operators(evaluator, evaluation):
-        _add_operator(passes, evaluator, operator, layers, replays, left)
+        _add_operator(passes, evaluator, operator, layers, replays)
+        if operator.module in EXCHANGES:
+            exchanges.add(_sent(operator))
+    whole = sum(passes[key] for key in exchanges)
+    for key in exchanges if whole else ():
+        passes[key] *= evaluator.exchange_seconds(evaluation.setting) / whole
     lines = [
         TimeLine(phase=phase, operator=name, seconds=seconds, bound_by=bound)
         for (phase, name, bound), seconds in passes.items()
     ]
     exposed = sum(line.seconds for line in lines if line.phase == "exposed communication")
     lines += [
+        _line("recompute", "gathered inputs", _gathered(evaluator, evaluation), "network"),
         _line(
             "exposed communication",
-            "data parallel and pipeline transfers",
+            "data parallel, pipeline, slowest GPU",
             time.exposed_communication - exposed,
             "network",
         ),
@@ -157,6 +175,20 @@ def time_lines(evaluation: Evaluation) -> tuple[TimeLine, ...]:
     return tuple(line for line in lines if line.seconds)
 
 
+def _segments(evaluator: Evaluator, evaluation: Evaluation) -> Iterator[Segment]:
+    """Segments of the slowest stage."""
+    for chunk in evaluator.stages[evaluator.slowest_stage(evaluation.setting)]:
+        yield from evaluator.plan(evaluation.setting, chunk).segments
+
+
+def _gathered(evaluator: Evaluator, evaluation: Evaluation) -> float:
+    """Seconds of all-gathers of checkpoints' inputs that TP ranks hold in parts."""
+    _, network = evaluator.rates
+    segments = _segments(evaluator, evaluation)
+    inputs = sum(segment.copies for segment in segments if segment.shards_input)
+    return inputs * evaluator.job.num_microbatches * gather_seconds(evaluator.shape, network)
+
+
 def _line(phase: str, operator: str, seconds: float, bound: str) -> TimeLine:
     return TimeLine(phase=phase, operator=operator, seconds=seconds, bound_by=bound)
 
@@ -166,20 +198,19 @@ def _stage_operators(
 ) -> Iterator[tuple[Operator, int, int]]:
     """Operators of the slowest stage: how often each runs in one microbatch, how often again."""
     shape, stage = evaluator.shape, evaluator.slowest_stage(evaluation.setting)
+    for segment in _segments(evaluator, evaluation):
+        for kind, count in segment.kinds():
+            layer = transformer_layer(shape, kind)
+            replayed = {operator.name for operator in replayed_operators(layer, segment.replay)}
+            tiled = {operator.name for operator in tiled_operators(shape, layer)}
+            for operator in layer:
+                again = (operator.name in replayed) + (operator.name in tiled)
+                yield operator, count, count * again
     for chunk in evaluator.stages[stage]:
-        for segment in evaluator.plan(evaluation.setting, chunk).segments:
-            for kind, count in segment.kinds():
-                layer = transformer_layer(shape, kind)
-                again = {operator.name for operator in replayed_operators(layer, segment.replay)}
-                for operator in layer:
-                    yield operator, count, count if operator.name in again else 0
-        operators: Iterable[Operator] = ()
         if chunk.embedding:
-            operators = embedding_operators(shape)
+            yield from ((operator, 1, 0) for operator in embedding_operators(shape))
         if chunk.head:
-            operators = (*operators, *head_operators(shape))
-        for operator in operators:
-            yield operator, 1, 0
+            yield from ((operator, 1, 0) for operator in head_operators(shape))
 
 
 def _add_operator(
@@ -188,7 +219,6 @@ def _add_operator(
     operator: Operator,
     layers: int,
     replays: int,
-    exchange_left: float,
 ) -> None:
     machine, network = evaluator.rates
     forward = forward_seconds(operator, machine, network)
@@ -199,6 +229,8 @@ def _add_operator(
     passes["backward", operator.name, bound] += backward.compute * runs
     again = (forward.compute + forward.exposed) * replays * microbatches
     passes["recompute", operator.name, bound] += again
-    exposed = (forward.exposed + backward.exposed) * runs
-    exposed *= exchange_left if operator.module in EXCHANGES else 1.0
-    passes["exposed communication", operator.name, "network"] += exposed
+    passes[_sent(operator)] += (forward.exposed + backward.exposed) * runs
+
+
+def _sent(operator: Operator) -> tuple[str, str, str]:
+    return "exposed communication", operator.name, "network"

@@ -236,15 +236,17 @@ class JobMemory:
         if inputs:
             fixed = replace(fixed, buffers=(*fixed.buffers, _graph_inputs(inputs)))
         whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
+        uneven = EVEN
+        if routed:
+            chunks = [(routed[k], n) for k, n in zip(classes, peak.in_flight, strict=True)]
+            uneven = unevenness(self._shape, chunks, self._most_uneven)
+            uneven = uneven.beyond(whole.total - peak.total)
         parts = StageParts(
             fixed=fixed,
             activations=whole,
             unsure=footprints[0].unsure,  # such stacks have one chunk, one microbatch in flight
+            uneven=uneven,
         )
-        if routed:
-            chunks = ((routed[k], n) for k, n in zip(classes, peak.in_flight, strict=True))
-            uneven = unevenness(self._shape, chunks, self._most_uneven)
-            parts = replace(parts, uneven=uneven.beyond(whole.total - peak.total))
         return StageDetail(
             fixed=fixed,
             activations=whole,

@@ -1,7 +1,5 @@
 """Time of one training step of a job: its slowest stage, the pipeline around it, the optimizer."""
 
-from msgspec.structs import replace
-
 from advisor.answer.evaluation import TimeBreakdown
 from advisor.base.dtypes import DType
 from advisor.hardware.calibration import Calibration
@@ -19,7 +17,7 @@ from advisor.plan.schedule import num_warmup_passes
 from advisor.time.groups import ParameterGroup, parameter_groups
 from advisor.time.launches import Host
 from advisor.time.machine import machine
-from advisor.time.network.fabric import network
+from advisor.time.network.fabric import Network, network
 from advisor.time.network.links import neighbour_link
 from advisor.time.network.scale import waiting_share
 from advisor.time.step_time import (
@@ -43,7 +41,7 @@ _NCCL_SMS = 32
 """Multiprocessors of NCCL's all-to-all: its most channels for point-to-point messages."""
 
 
-def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Host:
+def _host(job: Job, calibration: Calibration, rates: Network, graphed: frozenset[Module]) -> Host:
     """The processor beside the job's GPU."""
     grace = job.gpu.host_processor is HostProcessor.GRACE
     slower = calibration.grace_slowdown if grace else 1.0
@@ -56,8 +54,21 @@ def _host(job: Job, calibration: Calibration, graphed: frozenset[Module]) -> Hos
         answer_seconds=slower * calibration.host_answer_seconds,
         graphed=graphed,
         whole=job.config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION,
-        beside=job.layout.overlap_moe_expert_parallel_comm,
+        beside=_hidden_beside(job, calibration, rates),
+        compiled=job.config.torch_compile and job.model.transformer_impl.is_eager,
     )
+
+
+def _hidden_beside(job: Job, calibration: Calibration, rates: Network) -> float:
+    """Part of the experts' exchange that kernels of another microbatch hide, on the multiprocessors
+    that it leaves them; 0 where none runs beside it.
+
+    Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
+    """
+    if not job.layout.overlap_moe_expert_parallel_comm:
+        return 0.0
+    taken = (rates.dispatcher.sms if rates.dispatcher else _NCCL_SMS) / job.gpu.sm_count
+    return calibration.exchange_hidden_fraction * (1 - taken)
 
 
 class JobTime:
@@ -84,9 +95,12 @@ class JobTime:
         self._microbatches = job.num_microbatches
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
-        rates = machine(job.gpu, calibration, precision, eager=eager, compiled=compiled)
-        self.machine = replace(rates, host=_host(job, calibration, graphed))
         self.network = network(layout, job.gpu, calibration, job.model)
+        host = _host(job, calibration, self.network, graphed)
+        self._hidden_beside = host.beside
+        self.machine = machine(
+            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
+        )
         each = pipeline.of_each_stage
         self._parameters = each(
             lambda stage: parameter_groups(shape, stages[stage], layout, job.gpu, calibration)
@@ -109,7 +123,7 @@ class JobTime:
         pace = stages[slowest]
         bubble = (sum(stage.total for stage in stages) - pace.total) / self._vpp
         work = pace.times(self._microbatches)
-        exchange = work.exchange * self.exchange_left(slowest, pace)
+        exchange = self.exchange_seconds(slowest, pace)
         waiting = (work.total - work.exchange + exchange + bubble) * self._waiting
         reduced = self._data_parallel_seconds(slowest, pace)
         return TimeBreakdown(
@@ -125,15 +139,14 @@ class JobTime:
 
     def at_least(self, none: list[RecomputePlan]) -> float:
         """Seconds that no setting of the job undercuts, from the plans of `none`: replays and
-        transfers only add to what a stage does, and the gradients' reduction is hidden behind
-        passes that they leave as they are; but which stage is the slowest may change."""
+        transfers only add to what a stage does, more than the exchange that replays hide, and
+        the gradients' reduction is hidden behind passes that they leave as they are; but which
+        stage is the slowest may change."""
         stages = self.stages(none)
         slowest = max(stage.total for stage in stages)
         bubble = (sum(stage.total for stage in stages) - slowest) / self._vpp
         reduced = min(self._data_parallel_seconds(k, pace) for k, pace in enumerate(stages))
-        hidden = max(
-            pace.exchange * (1 - self.exchange_left(k, pace)) for k, pace in enumerate(stages)
-        )
+        hidden = max(pace.exchange * self._hidden_share(k) for k, pace in enumerate(stages))
         passes = self._microbatches * (slowest - hidden)
         work = (passes + bubble) * (1.0 + self._waiting)
         return work + reduced + self._optimizer_seconds
@@ -149,22 +162,20 @@ class JobTime:
             stages.append(total)
         return stages
 
-    def exchange_left(self, stage: int, pace: PassTimes) -> float:
-        """Part of the experts' exchange that nothing hides: all of it, unless the kernels of
-        another microbatch run beside it, on the multiprocessors that it leaves them. What fills the
-        pipeline has no other microbatch.
+    def exchange_seconds(self, stage: int, pace: PassTimes) -> float:
+        """Seconds of the experts' exchange in a step that nothing hides: all of it, unless as long
+        kernels of another microbatch run beside it."""
+        if not pace.exchange:
+            return 0.0
+        hidden = self._hidden_share(stage) * min(1.0, pace.kernels / pace.exchange)
+        return self._microbatches * pace.exchange * (1 - hidden)
 
-        Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py.
-        """
-        if not self._job.layout.overlap_moe_expert_parallel_comm or not pace.exchange:
-            return 1.0
+    def _hidden_share(self, stage: int) -> float:
+        """Of the experts' exchange, what kernels of another microbatch can hide: what fills the
+        pipeline has no other microbatch."""
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        dispatcher = self.network.dispatcher
-        taken = (dispatcher.sms if dispatcher else _NCCL_SMS) / self._job.gpu.sm_count
-        hidden = self.machine.exchange_hidden_fraction * (1 - taken)
-        hidden *= min(1.0, pace.kernels / pace.exchange)
-        return 1 - hidden * max(0, passes - alone) / passes
+        return self._hidden_beside * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in
@@ -243,7 +254,8 @@ class JobTime:
     def _data_parallel_seconds(self, stage: int, pace: PassTimes) -> float:
         work = self._data_parallel[stage]
         if isinstance(work, ShardedWork):
-            return work.exposed_seconds(pace.forward, pace.backward)
+            lasting = 1 + pace.host / pace.kernels  # communication goes on while kernels are late
+            return work.exposed_seconds(pace.forward * lasting, pace.backward * lasting)
         first, *others = work
         return first.exposed_seconds(pace.forward, pace.backward, tuple(others))
 

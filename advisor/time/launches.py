@@ -27,7 +27,9 @@ class Host(Struct, frozen=True, kw_only=True):
     quantize_seconds: one tensor brought to 8 or 4 bits.
     answer_seconds: from the end of a kernel until its result is known and the next one launched.
     graphed: submodules whose kernels CUDA graphs hold, but for exchanges of tokens; whole: those
-    too. beside: another microbatch's kernels run while it waits for a result.
+    too. beside: part of an exchange that another microbatch's kernels hide, which run while it
+    waits for a result; 0: there are none. compiled: torch's own kernels of an operator are fused
+    into one.
     """
 
     call_seconds: float
@@ -36,7 +38,8 @@ class Host(Struct, frozen=True, kw_only=True):
     answer_seconds: float
     graphed: frozenset[Module] = frozenset()
     whole: bool = False
-    beside: bool = False
+    beside: float = 0.0
+    compiled: bool = False
 
 
 class Launches(Struct, frozen=True):
@@ -66,30 +69,34 @@ _ROUTING_CALLS, _FUSED_ROUTING_CALLS = 50, 15
 """Top-k, scores, losses and counts: DeepSeek-V3's router is 72 kernels with its dispatcher's
 preprocessing, 31 where they are fused (Megatron-LM, notes on DeepSeek-V3 on GB200)."""
 _EXCHANGE_CALLS = 15
-_ASKING = frozenset({"dispatch_all_to_all", "gather_tokens", "flex_dispatch"})
+_ASKING = frozenset(
+    {"dispatch_all_to_all", "gather_tokens", "flex_dispatch", "dispatch.all_to_all"}
+)
 """Exchanges whose sizes depend on the routing: the processor reads them first."""
 _UNFUSED_ATTENTION_CALLS = 8
 _ATTENTION_MODULES = 3
 _FUSED_OPERATOR_CALLS = 3
 """Of a fused operation of Megatron: its Python function, its autograd function, its kernel."""
 _FORWARD_GEMM_CALLS, _BACKWARD_GEMM_CALLS = 2, 4
-"""Of each weight: a slice of the input and a product; back two products, the gradient's hook and
-the input's slice."""
+"""Of each of its kernels: a slice of the input and a product; back two products, the gradient's
+hook and the input's slice."""
 _COLLECTIVE_CALLS = 4
 """Of a collective beside or behind a product: its function, its checks, NCCL's call, its wait."""
 _EXPERT_BIAS_CALLS = 4
 """Of each expert: two slices, a product, a sum (experts.py _apply_bias)."""
 
 
-def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launches:
+def launches(
+    operator: Operator, shape: RankShape, *, backward: bool, compiled: bool = False
+) -> Launches:
     """What the processor does for one pass of `operator`."""
     engine = shape.model.transformer_impl is TransformerImpl.TRANSFORMER_ENGINE
     if operator.gemm is not None:
-        groups = operator.weights[0].copies if operator.weights else 1
-        quantized = groups if operator.gemm.quantized else 0
-        calls = (_BACKWARD_GEMM_CALLS if backward else _FORWARD_GEMM_CALLS) * groups
+        kernels = operator.gemm.kernels
+        quantized = kernels if operator.gemm.quantized else 0
+        calls = (_BACKWARD_GEMM_CALLS if backward else _FORWARD_GEMM_CALLS) * kernels
         if operator.module is Module.EXPERT_FC2 and len(operator.weights) > 1:
-            calls += _EXPERT_BIAS_CALLS * groups
+            calls += _EXPERT_BIAS_CALLS * kernels
         sent = operator.backward_collectives if backward else operator.forward_collectives
         calls += _COLLECTIVE_CALLS * len(sent)
         return Launches(calls, int(engine), quantized)
@@ -98,42 +105,50 @@ def launches(operator: Operator, shape: RankShape, *, backward: bool) -> Launche
             return Launches(2 if backward else 1, _ATTENTION_MODULES * engine)
         return Launches(_UNFUSED_ATTENTION_CALLS)
     asks = operator.name in _ASKING and not backward
+    if compiled and not operator.forward_collectives:
+        return Launches(1)
     return Launches(_calls(operator, shape, backward), asks=asks)
 
 
 def _calls(operator: Operator, shape: RankShape, backward: bool) -> int:
-    if operator.module is Module.ROUTER:
-        return _FUSED_ROUTING_CALLS if shape.model.moe_router_fusion else _ROUTING_CALLS
     if operator.forward_collectives:
         return _EXCHANGE_CALLS
+    if shape.model.transformer_impl.is_eager:
+        return operator.backward_kernels if backward else operator.forward_kernels
+    if operator.module is Module.ROUTER:
+        return _FUSED_ROUTING_CALLS if shape.model.moe_router_fusion else _ROUTING_CALLS
     table = _FUSED_CALLS if shape.model.moe_permute_fusion else _CALLS
-    kernels = operator.backward_kernels if backward else operator.forward_kernels
-    usual = kernels if shape.model.transformer_impl.is_eager else _FUSED_OPERATOR_CALLS
-    return table.get(operator.name, usual)
+    return table.get(operator.name, _FUSED_OPERATOR_CALLS)
 
 
 class Work(Struct, frozen=True):
-    """One pass of an operator: seconds of the processor and of the GPU, and whether the processor
-    waits for the GPU first."""
+    """One pass of an operator: seconds of the processor and of the GPU, whether the processor waits
+    for the GPU first, and whether a CUDA graph holds it."""
 
     host: float
     device: float
     asks: bool = False
+    held: bool = False
 
 
 def work(
-    operators: Iterable[tuple[Operator, float]], shape: RankShape, host: Host, *, backward: bool
-) -> Iterator[Work]:
-    """Passes of `operators`, each with its seconds on the GPU; those that a graph holds follow one
-    launch."""
-    held = groupby(operators, lambda each: _is_held(each[0], host))
-    for in_graph, run in held:
-        for position, (operator, device) in enumerate(run):
-            if in_graph:
-                yield Work(0.0 if position else host.call_seconds, device)
-                continue
-            found = launches(operator, shape, backward=backward)
-            yield Work(found.seconds(host), device, found.asks)
+    operator: Operator, device: float, shape: RankShape, host: Host, *, backward: bool
+) -> Work:
+    """A pass of `operator` that takes the GPU `device` seconds; of a graph that holds it nothing
+    but that."""
+    if _is_held(operator, host):
+        return Work(0.0, device, held=True)
+    found = launches(operator, shape, backward=backward, compiled=host.compiled)
+    return Work(found.seconds(host), device, found.asks)
+
+
+def launched(passes: Iterable[Work], host: Host) -> Iterator[Work]:
+    """`passes` in order: those that one graph holds follow one launch."""
+    launch = Work(host.call_seconds, 0.0, held=True)
+    for in_graph, run in groupby(passes, lambda one: one.held):
+        if in_graph:
+            yield launch
+        yield from run
 
 
 def _is_held(operator: Operator, host: Host) -> bool:
@@ -141,22 +156,17 @@ def _is_held(operator: Operator, host: Host) -> bool:
     return operator.module in host.graphed and (host.whole or not exchanges)
 
 
-_NODES, _NODE_CALLS = 10, 8
-"""Parts that a layer's passes are cut into where another microbatch runs beside it, and operations
-for each: its stream, events, detached tensors and a backward of its own (megatron-core 0.16.1
-models/gpt/fine_grained_callables.py, pipeline_parallel/utils.py ScheduleNode)."""
 _STEADY = 3
 """Layers after which the next one waits as long as the one before."""
 
 
-def idle_seconds(passes: tuple[Work, ...], host: Host, *, in_order: bool = True) -> float:
+def idle_seconds(passes: tuple[Work, ...], host: Host, *, hidden: float = 0.0) -> float:
     """Seconds that the GPU waits for the processor in one of many equal layers, one behind the
-    other; not `in_order`: passes of several microbatches take turns, so that the processor has
-    always something to launch."""
-    device_seconds = sum(one.device for one in passes)
-    if not in_order or not any(one.asks for one in passes):
-        cut = _NODES * _NODE_CALLS * host.call_seconds if host.beside and not host.whole else 0.0
-        return max(0.0, cut + sum(one.host for one in passes) - device_seconds)
+    other. Where another microbatch runs beside, the processor has always something to launch, and
+    `hidden` seconds of the passes' exchanges are no time of their own."""
+    device_seconds = sum(one.device for one in passes) - hidden
+    if host.beside or not any(one.asks for one in passes):
+        return max(0.0, sum(one.host for one in passes) - device_seconds)
     clock = done = before = 0.0
     for _ in range(_STEADY):
         before = done

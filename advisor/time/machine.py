@@ -12,16 +12,15 @@ from advisor.time.gemm import GemmRates
 from advisor.time.launches import Host
 
 
-class Machine(Struct, frozen=True, kw_only=True):
+class Machine(Struct, frozen=True, kw_only=True, cache_hash=True):
     """Reached rates of one GPU at one precision, FLOP/s and byte/s.
 
     linear: of the linear layers' GEMMs in 16 bits; quantized: in the 8 or 4 bits of the job, if it
     has such. quantize_bytes: memory traffic of bringing one 16-bit element into these, both
     layouts. bf16_flops: of large matmuls of 16 bits outside the linear layers.
     chain_bytes_per_second: of memory, chains of torch's own kernels where layers are made of them.
-    hidden_fraction: of a collective that runs beside an operator, the part that costs no time;
-    exchange_hidden_fraction: of the experts' exchange beside another microbatch. scan_flops: of the
-    scans of linear attention. compiled: chains of torch's kernels are fused into one.
+    hidden_fraction: of a collective that runs beside an operator, the part that costs no time.
+    scan_flops: of the scans of linear attention. compiled: chains of torch's kernels are one.
     host: the processor that launches kernels; None: it never keeps the GPU waiting.
     """
 
@@ -33,7 +32,6 @@ class Machine(Struct, frozen=True, kw_only=True):
     optimizer_bytes_per_second: float
     kernel_seconds: float
     hidden_fraction: float
-    exchange_hidden_fraction: float = 0.6
     scan_flops: float = 1.0
     quantized: GemmRates | None = None
     quantize_bytes: int = 0
@@ -68,8 +66,10 @@ def machine(
     *,
     eager: bool = False,
     compiled: bool = False,
+    host: Host | None = None,
 ) -> Machine:
-    """Datasheet rates times efficiencies. eager: layers are torch's own kernels; compiled: fused.
+    """Datasheet rates times efficiencies. eager: layers are torch's own kernels; compiled: fused;
+    host: the processor.
 
     FLOP/s are dense, bytes/s in one direction. A GPU without such tensor cores stays at 16 bit.
     Sources: configs/hardware, and configs/calibration with what each was fitted on.
@@ -94,10 +94,10 @@ def machine(
         * (calibration.optimizer_bandwidth_efficiency or calibration.bandwidth_efficiency),
         kernel_seconds=calibration.kernel_seconds,
         hidden_fraction=calibration.hidden_fraction,
-        exchange_hidden_fraction=calibration.exchange_hidden_fraction,
         scan_flops=linear.sustained_flops * calibration.scan_share,
         quantize_bytes=_QUANTIZE_BYTES[precision] if narrow is not None else 0,
         host_bytes_per_second=gpu.host_link_bytes_per_second * _HOST_LINK_EFFICIENCY,
+        host=host,
     )
 
 

@@ -4,7 +4,7 @@ Seconds of one rank. The pipeline's arithmetic is that of arXiv 2104.04473 (Nara
 what runs beside what is read in the frameworks' sources, which each function names.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from advisor.plan.recompute_plan import (
     replayed_operators,
     tallied,
 )
-from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, work
+from advisor.time.launches import EXCHANGES, Host, Work, idle_seconds, launched, work
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 from advisor.time.network.links import Link
@@ -98,13 +98,29 @@ _MLP = (Module.LINEAR_FC1, Module.ACTIVATION, Module.LINEAR_FC2)
 _SHARED = (Module.SHARED_FC1, Module.SHARED_ACTIVATION, Module.SHARED_FC2)
 
 
-def _operators_times(
-    operators: tuple[Operator, ...], machine: Machine, network: Network
-) -> PassTimes:
+Passes = tuple[Seconds, Seconds]
+"""Of one operator, forward and backward."""
+
+
+def _passes(operator: Operator, machine: Machine, network: Network) -> Passes:
+    return (
+        forward_seconds(operator, machine, network),
+        backward_seconds(operator, machine, network),
+    )
+
+
+@lru_cache(maxsize=8192)
+def _layer_passes(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind
+) -> dict[str, Passes]:
+    """Of the operators of one layer, by name. The result is shared: do not change it."""
+    operators = transformer_layer(shape, kind)
+    return {operator.name: _passes(operator, machine, network) for operator in operators}
+
+
+def _sum_of(operators: tuple[Operator, ...], passes: Iterable[Passes]) -> PassTimes:
     forward = backward = exposed = exchange = 0.0
-    for operator in operators:
-        there = forward_seconds(operator, machine, network)
-        back = backward_seconds(operator, machine, network)
+    for operator, (there, back) in zip(operators, passes, strict=True):
         forward += there.compute
         backward += back.compute
         if operator.module in EXCHANGES:
@@ -114,31 +130,12 @@ def _operators_times(
     return PassTimes(forward, backward, 0.0, exposed, 0.0, exchange)
 
 
-def _tiled_seconds(
-    shape: RankShape, operators: tuple[Operator, ...], machine: Machine, network: Network
-) -> float:
-    """Seconds of the forward that DeepSpeed's tiled MLP runs again, tile by tile, in its backward
+def tiled_operators(shape: RankShape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """Operators of a layer that DeepSpeed's tiled MLP runs again, tile by tile, in its backward
     (runtime/sequence_parallel/ulysses_sp.py TiledMLP)."""
     if not shape.tiled_mlp:
-        return 0.0
-    mlp = tuple(operator for operator in operators if operator.module in _MLP)
-    return _operators_times(mlp, machine, network).forward
-
-
-def _hidden_by_shared_experts(
-    shape: RankShape,
-    operators: tuple[Operator, ...],
-    machine: Machine,
-    network: Network,
-    exchange: float,
-) -> float:
-    """Seconds of the exchange that the shared experts of the same microbatch hide."""
-    if not shape.model.moe_shared_expert_overlap:
-        return 0.0
-    shared = _operators_times(
-        tuple(operator for operator in operators if operator.module in _SHARED), machine, network
-    )
-    return machine.hidden_fraction * min(exchange, shared.kernels)
+        return ()
+    return tuple(operator for operator in operators if operator.module in _MLP)
 
 
 @lru_cache(maxsize=8192)
@@ -146,11 +143,19 @@ def layer_times(
     shape: RankShape, machine: Machine, network: Network, kind: LayerKind = DENSE
 ) -> PassTimes:
     """Seconds of one microbatch through one transformer layer on one rank, nothing replayed: the
-    sum over its operators, which run one after another on the computing stream."""
+    sum over its operators, which run one after another on the computing stream; but the shared
+    experts of a microbatch may hide a part of its exchange."""
     operators = transformer_layer(shape, kind)
-    times = _operators_times(operators, machine, network)
-    hidden = _hidden_by_shared_experts(shape, operators, machine, network, times.exchange)
-    again = _tiled_seconds(shape, operators, machine, network)
+    passes = _layer_passes(shape, machine, network, kind)
+
+    def among(chosen: tuple[Operator, ...]) -> PassTimes:
+        return _sum_of(chosen, (passes[operator.name] for operator in chosen))
+
+    times, hidden = among(operators), 0.0
+    if shape.model.moe_shared_expert_overlap:
+        shared = among(tuple(operator for operator in operators if operator.module in _SHARED))
+        hidden = machine.hidden_fraction * min(times.exchange, shared.kernels)
+    again = among(tiled_operators(shape, operators)).forward
     return times + PassTimes(exchange=-hidden, recompute=again)
 
 
@@ -167,12 +172,12 @@ def end_times(
 ) -> PassTimes:
     """Seconds of one microbatch through embedding and head (final norm, output layer, loss), where
     a chunk holds them."""
-    times = PassTimes()
+    operators: tuple[Operator, ...] = ()
     if first:
-        times += _operators_times(embedding_operators(shape), machine, network)
+        operators += embedding_operators(shape)
     if last:
-        times += _operators_times(head_operators(shape), machine, network)
-    return times
+        operators += head_operators(shape)
+    return _sum_of(operators, (_passes(operator, machine, network) for operator in operators))
 
 
 @lru_cache(maxsize=8192)
@@ -187,7 +192,8 @@ def replay_seconds(
     communication included: nothing of it runs beside the backward's own. Source: arXiv 2205.05198
     (Korthikanti et al. 2022), whose overheads tests/published holds it against."""
     replayed = replayed_operators(transformer_layer(shape, kind), replay)
-    times = [forward_seconds(operator, machine, network) for operator in replayed]
+    passes = _layer_passes(shape, machine, network, kind)
+    times = [passes[operator.name][0] for operator in replayed]
     return sum(time.compute + time.exposed for time in times)
 
 
@@ -201,12 +207,17 @@ def waiting_seconds(
     if host is None:
         return 0.0
     operators = transformer_layer(shape, kind)
+    done = _layer_work(shape, machine, network, kind, host)
+    there = tuple(launched((done[one.name][0] for one in operators), host))
+    back = tuple(launched((done[one.name][1] for one in reversed(operators)), host))
     replayed = replayed_operators(operators, replay)
-    there = _passes(operators, shape, machine, network, host, forward_seconds, backward=False)
-    again = _passes(replayed, shape, machine, network, host, forward_seconds, backward=False)
-    back = _passes(operators[::-1], shape, machine, network, host, backward_seconds, backward=True)
-    if host.beside or not any(one.asks for one in there):
-        return idle_seconds((*there, *again, *back), host, in_order=False)
+    again = tuple(launched((done[one.name][0] for one in replayed), host))
+    if host.beside:
+        layer = layer_times(shape, machine, network, kind)
+        hidden = host.beside * min(layer.exchange, layer.kernels)
+        return idle_seconds((*there, *again, *back), host, hidden=hidden)
+    if not any(one.asks for one in there):
+        return idle_seconds((*there, *again, *back), host)
     if any(one.asks for one in again):
         waits = idle_seconds(again, host) + idle_seconds(back, host)
     else:
@@ -214,22 +225,23 @@ def waiting_seconds(
     return idle_seconds(there, host) + waits
 
 
-def _passes(
-    operators: tuple[Operator, ...],
-    shape: RankShape,
-    machine: Machine,
-    network: Network,
-    host: Host,
-    seconds: Callable[[Operator, Machine, Network], Seconds],
-    *,
-    backward: bool,
-) -> tuple[Work, ...]:
-    timed = ((operator, seconds(operator, machine, network)) for operator in operators)
-    lasting = ((operator, time.compute + time.exposed) for operator, time in timed)
-    return tuple(work(lasting, shape, host, backward=backward))
+@lru_cache(maxsize=8192)
+def _layer_work(
+    shape: RankShape, machine: Machine, network: Network, kind: LayerKind, host: Host
+) -> dict[str, tuple[Work, Work]]:
+    """As _layer_passes, with what the processor does for them."""
+    done = {}
+    passes = _layer_passes(shape, machine, network, kind)
+    for operator in transformer_layer(shape, kind):
+        there, back = (time.compute + time.exposed for time in passes[operator.name])
+        done[operator.name] = (
+            work(operator, there, shape, host, backward=False),
+            work(operator, back, shape, host, backward=True),
+        )
+    return done
 
 
-def _gather_seconds(shape: RankShape, network: Network) -> float:
+def gather_seconds(shape: RankShape, network: Network) -> float:
     """All-gather of a checkpoint's input that TP ranks hold in parts
     (distribute_saved_activations)."""
     num_bytes = shape.hidden(LAYER_INPUT).num_bytes
@@ -284,7 +296,7 @@ def chunk_times(
         inputs = _input_seconds(shape, machine, segment, passes.times(1 / segment.copies))
         total += passes + PassTimes(offload=segment.copies * inputs)
         if segment.shards_input:
-            replay += segment.copies * _gather_seconds(shape, network)
+            replay += segment.copies * gather_seconds(shape, network)
     return total + PassTimes(recompute=replay)
 
 

@@ -127,4 +127,5 @@ def _jobs(stack: ListedStack, job: Job) -> Iterator[Job]:
     yield replace(job, layout=piped)
     yield replace(job, layout=cut, model=experts)
     yield replace(job, layout=halves, model=replace(job.model, num_query_groups=1))
+    yield replace(job, layout=replace(halves, tp_comm_overlap=True))
     yield replace(job, model=experts, gpu=replace(job.gpu, compute_capability=8.0))

@@ -132,3 +132,60 @@ def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
     assert said.config.main_grads_dtype is DType.BF16
     assert said.layout is not None
     assert said.layout.sequence_parallel == bool(words)
+
+
+QWEN = (
+    "torchrun pretrain_gpt.py --num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 4 --num-experts 128 "
+    "--moe-ffn-hidden-size 768 --moe-router-topk 8 --vocab-size 151936 --seq-length 4096 "
+    "--micro-batch-size 1 --global-batch-size 128 --bf16 --expert-model-parallel-size 16 "
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "dispatcher", "permute", "graphs"),
+    [
+        ("", "allgather", False, ("none", ())),
+        (
+            "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
+            "--moe-permute-fusion --cuda-graph-impl transformer_engine "
+            "--cuda-graph-modules attn moe_router",
+            "flex",
+            True,
+            ("transformer_engine", ("attn", "moe_router")),
+        ),
+        (
+            "--moe-token-dispatcher-type alltoall --cuda-graph-impl local --cuda-graph-scope attn",
+            "alltoall",
+            False,
+            ("local", ("attn",)),
+        ),
+    ],
+)
+def test_a_script_says_how_its_experts_run(
+    tmp_path: Path, words: str, dispatcher: str, permute: bool, graphs: tuple[str, object]
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{QWEN}{words}\n")
+    found = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "16xH100"}).request)
+    model, config = found.model, found.config
+    assert (model.moe_token_dispatcher_type, model.moe_permute_fusion) == (dispatcher, permute)
+    assert not model.moe_grouped_gemm
+    assert (config.cuda_graph_impl, config.cuda_graph_modules) == graphs
+    if dispatcher == "flex":
+        assert model.moe_flex_dispatcher_backend == "hybridep"
+
+
+def test_a_script_says_its_fusions(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(f"{QWEN}--no-rope-fusion --moe-router-fusion\n")
+    model = resolve(read_job(str(tmp_path / "train.sh"), {"gpus": "16xH100"}).request).model
+    assert (model.apply_rope_fusion, model.moe_router_fusion) == (False, True)
+
+
+def test_what_is_known_and_not_taken_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend ncclep"
+    (tmp_path / "train.sh").write_text(f"{QWEN}{words} --moe-latent-size 12\n")
+    cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text

@@ -303,3 +303,12 @@ def test_the_recipe_that_all_differ_from_is_named_once(tight: Answer) -> None:
     assert "unlike       recipe some_h100 · job.a 1 (given), not 2 · model.b x, not y\n" in text
     mixed = ("job.a 1, not 2 (recipe one)", "job.b 1 (given), not 2")
     assert f"unlike       {mixed[0]} · {mixed[1]}\n" in plain(replace(tight, differences=mixed))
+
+
+@pytest.mark.parametrize("framework", ["megatron_bridge", "megatron_lm", "nemo"])
+def test_a_recipe_of_another_framework_is_written_out(tight: Answer, framework: str) -> None:
+    text = plain(replace(tight, recipe_framework=framework))
+    lm = text.partition("Megatron-LM ")[2].partition("Megatron Bridge")[0]
+    bridge = text.partition("Megatron Bridge")[2]
+    assert ("--micro-batch-size" in lm) == (framework != "megatron_lm")
+    assert ("train.micro_batch_size" in bridge) == (framework != "megatron_bridge")

@@ -50,3 +50,58 @@ def test_every_activation_names_the_backward_that_reads_it() -> None:
     assert sources["fc1_out"].endswith("for the backward of mlp.activation")
     assert sources["input_layernorm_out"].endswith("of self_attention.linear_qkv")
     assert not any(source.endswith("of the layer") for source in sources.values())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Request(model="deepseek_v2_lite", gpus="8xH100", recompute=("none",)),  # shared experts
+        Request(  # its exchange beside another microbatch, and graphs
+            model="qwen3_30b_a3b",
+            gpus="16xH100",
+            recompute=("none",),
+            overrides=(
+                "job.cuda_graph_impl=transformer_engine",
+                "layout.overlap_moe_expert_parallel_comm=true",
+            ),
+        ),
+        Request(  # inputs of checkpoints that TP ranks hold in parts
+            model="gpt3_175b",
+            gpus="64xA100",
+            recompute=("full:uniform:1+distribute_saved_activations",),
+            sequence_parallel=False,
+        ),
+        Request(  # tensors on the host
+            model="llama3_70b",
+            gpus="32xH100",
+            recompute=("none+offload=core_attn,attn_proj",),
+        ),
+        Request(model="llama3_8b", gpus="8xH100", framework="fsdp2", recompute=("full+offload",)),
+        Request(  # the MLP runs again
+            model="llama3_8b",
+            gpus="8xH100",
+            framework="huggingface",
+            recompute=("none", "full"),
+            overrides=("job.tiled_mlp=true",),
+        ),
+    ],
+    ids=lambda request: request.model,
+)
+def test_no_line_is_negative_and_all_of_them_are_the_whole(request_: Request) -> None:
+    answer = advise(request_)
+    assert len(answer.candidates) == len(request_.recompute)
+    for candidate in answer.candidates:
+        evaluation, time = candidate.evaluation, candidate.evaluation.time_seconds
+        memory, passes = memory_lines(evaluation), time_lines(evaluation)
+        assert min(line.num_bytes for line in memory) >= 0
+        assert min(line.seconds for line in passes) > 0
+        assert sum(line.num_bytes for line in memory) == evaluation.peak.peak_reserved_bytes
+        for phase, seconds in (
+            ("forward", time.forward),
+            ("backward", time.backward),
+            ("recompute", time.recompute),
+            ("exposed communication", time.exposed_communication),
+        ):
+            lines = [line.seconds for line in passes if line.phase == phase]
+            assert sum(lines) == pytest.approx(seconds, rel=1e-9)
+        assert sum(line.seconds for line in passes) == pytest.approx(time.total, rel=1e-9)

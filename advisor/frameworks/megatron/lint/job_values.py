@@ -4,14 +4,19 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from advisor.base.fields import field_types
+from advisor.base.errors import UserError
+from advisor.base.fields import field_types, parse
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.raw import RawSettings
+from advisor.frameworks.megatron.options.table import SETTINGS
+from advisor.frameworks.megatron.raw import RawSettings, graphs_of
+from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.names import Framework
-from advisor.job.job import RECIPES_OF_PRECISIONS
+from advisor.frameworks.option_status import Status
+from advisor.job.job import RECIPES_OF_PRECISIONS, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.presets import load_preset, model_names
+from advisor.models.spec import ModelSpec
 from advisor.reading.document_keys import known, truth, whole
 from advisor.reading.read_configuration import ReadValue
 
@@ -37,6 +42,34 @@ _DEGREES: Final = (
     "pipeline_model_parallel_size",
     "context_parallel_size",
 )
+_OF_EXPERTS: Final = (
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_permute_fusion",
+    "moe_grouped_gemm",
+    "moe_use_legacy_grouped_gemm",
+    "moe_router_fusion",
+    "moe_router_dtype",
+    "moe_shared_expert_overlap",
+    "moe_expert_capacity_factor",
+    "moe_pad_expert_input_to_capacity",
+    "moe_token_drop_policy",
+    "moe_apply_probs_on_input",
+)
+"""Options of experts that no shape of a model implies."""
+_FUSIONS: Final = (
+    "apply_rope_fusion",
+    "masked_softmax_fusion",
+    "bias_dropout_fusion",
+    "gradient_accumulation_fusion",
+)
+"""On in Megatron-LM unless a switch says otherwise."""
+_GRAPHS: Final = (
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "enable_cuda_graph",
+    "external_cuda_graph",
+)
 _RECIPES: Final = {
     str(recipe): str(precision) for precision, recipe in RECIPES_OF_PRECISIONS.items()
 }
@@ -52,6 +85,9 @@ def read_values(read: ReadSettings, settings: RawSettings) -> dict[str, ReadValu
         if given is not None and number is not None and number > 0:
             found[f"job.{field}"] = _as(given, number)
     found |= _implementation(read)
+    found |= _run(read)
+    found |= _graphs(read, settings)
+    found = {path: value for path, value in found.items() if _is_taken(path, value)}
     precision = _precision(read)
     if precision is not None:
         found["job.precision"] = precision
@@ -117,6 +153,72 @@ def _implementation(read: ReadSettings) -> dict[str, ReadValue]:
             value=True, written="expandable_segments:True", place=place
         )
     return found
+
+
+def _run(read: ReadSettings) -> dict[str, ReadValue]:
+    """How experts and fusions run; what a command of Megatron-LM leaves out is its default."""
+    found = {}
+    whole_command = read.given.framework == Framework.MEGATRON_LM
+    for name in (*_OF_EXPERTS, *_FUSIONS):
+        if name in read.given.values:
+            if (said := _said(read, name)) is not None:
+                found[f"model.{name}"] = said
+        elif whole_command and name in _OF_EXPERTS and "num_experts" in read.loose:
+            row = SETTINGS[name]
+            found[f"model.{name}"] = ReadValue(
+                value=row.default, written=f"no {row.flag}", place=read.place
+            )
+    return found
+
+
+def _graphs(read: ReadSettings, settings: RawSettings) -> dict[str, ReadValue]:
+    """CUDA graphs in the newest spelling; a script that does not name them has none."""
+    said = [given for name in _GRAPHS if (given := _said(read, name)) is not None]
+    if not said:
+        return {}
+    revision = resolve_revision(read.given.framework, read.given.version)
+    graphs = graphs_of(settings, revision)
+    found = {"job.cuda_graph_impl": _as(said[0], graphs.impl)}
+    if graphs.modules:
+        found["job.cuda_graph_modules"] = _as(said[-1], graphs.modules)
+    return found
+
+
+def _said(read: ReadSettings, name: str) -> ReadValue | None:
+    """An option as it is written, with its value in the option's type; None where it is not given
+    or its text is not known."""
+    place = read.places.get(name)
+    if place is None or place in read.unresolved.values():
+        return None
+    same = (given.written for given in read.loose.values() if given.place == place)
+    return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
+
+
+def _is_taken(path: str, given: ReadValue) -> bool:
+    """Whether a field of ours takes the value; Megatron has dispatchers that are not modelled."""
+    group, _, name = path.partition(".")
+    part = {"model": ModelSpec, "job": JobConfig}.get(group)
+    if part is None or not isinstance(given.value, str):
+        return True
+    try:
+        parse(given.value, field_types(part)[name], path)
+    except UserError:
+        return False
+    return True
+
+
+def untaken_values(read: ReadSettings) -> tuple[ReadValue, ...]:
+    """Options that are known and said, and that no prediction takes."""
+    found = []
+    for name in read.given.values:
+        row, given = SETTINGS[name], _said(read, name)
+        if given is None or given.value == row.default:
+            continue
+        unknown = name in _OF_EXPERTS and not _is_taken(f"model.{name}", given)
+        unknown |= name == "cuda_graph_impl" and not _is_taken(f"job.{name}", given)
+        if unknown or row.status in (Status.UNPRICED, Status.REFUSED):
+            found.append(given)
+    return tuple(found)
 
 
 def _precision(read: ReadSettings) -> ReadValue | None:

@@ -10,6 +10,7 @@ from advisor.frameworks.megatron.lint.job_values import (
     read_values,
     recompute_spec,
     recompute_values,
+    untaken_values,
 )
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
@@ -66,5 +67,6 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         recompute_at=recompute_values(read),
         model=read.model,
         settings=read,
+        untaken=untaken_values(read),
         whole=read.given.framework == Framework.MEGATRON_LM,
     )

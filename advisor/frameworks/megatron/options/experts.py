@@ -28,6 +28,7 @@ _FLEX: Final[dict[str, Any]] = {
     "when": sends_flex,
     "told_when": sends_flex,
 }
+_SMS: Final = "a dispatcher has as many multiprocessors as by Megatron's default"
 _KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
 _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
 
@@ -97,12 +98,12 @@ class Experts(Options):
         "an old name of the flex dispatcher with DeepEP: write moe_token_dispatcher_type flex",
         since="0.12",
     )
-    moe_deepep_num_sms: int | None = harmless(None, _KERNELS, since="0.13", defaults={"0.18": 20})
-    moe_hybridep_num_sms: int | None = harmless(None, _KERNELS, since="0.16", defaults={"0.16": 16})
+    moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", defaults={"0.18": 20})
+    moe_hybridep_num_sms: int | None = unpriced(None, _SMS, since="0.16", defaults={"0.16": 16})
     moe_hybridep_num_sms_preprocessing: int = harmless(108, _KERNELS, since="0.18")
     moe_hybridep_num_blocks_permute: int | None = harmless(None, _KERNELS, since="0.17")
     moe_hybridep_num_blocks_unpermute: int | None = harmless(None, _KERNELS, since="0.17")
-    moe_flex_dispatcher_num_sms: int | None = harmless(None, _KERNELS, since="0.19")
+    moe_flex_dispatcher_num_sms: int | None = unpriced(None, _SMS, since="0.19")
     moe_hybridep_pad_uneven_dispatch_inputs: bool = unpriced(
         False, "padded inputs of the dispatch are not counted", since="0.19"
     )

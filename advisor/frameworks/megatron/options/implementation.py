@@ -33,7 +33,9 @@ class Implementation(Options):
         True, "model.bias_activation_fusion", off="--no-bias-swiglu-fusion"
     )
     bias_dropout_fusion: bool = option(False, "model", flag="", off="--no-bias-dropout-fusion")
-    apply_rope_fusion: bool = option(False, "model", flag="", off="--no-rope-fusion")
+    apply_rope_fusion: bool = option(
+        False, "model", flag="", off="--no-rope-fusion", launcher=True, printed=Said.DIFFERENT
+    )
     gradient_accumulation_fusion: bool = option(
         False, "model", flag="", off="--no-gradient-accumulation-fusion"
     )
