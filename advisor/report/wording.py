@@ -141,7 +141,9 @@ def against_preset(advice: Answer) -> str:
     ours, theirs = best.evaluation, shipped.evaluation
     more = ours.peak_reserved_bytes - theirs.peak_reserved_bytes
     slower = ours.step_time_seconds / theirs.step_time_seconds - 1
-    time = "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
+    time = (
+        "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
+    )
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
         f"Against the preset's own {theirs.setting.spec} (row {shipped.rank}{fits}): "
@@ -152,7 +154,9 @@ def against_preset(advice: Answer) -> str:
 def remedy_line(remedy: Remedy, reference: Evaluation) -> str:
     """One remedy against `reference`: GiB a GPU, step time in percent, what it comes to, why."""
     slower = remedy.effect_seconds / reference.step_time_seconds
-    time = "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
+    time = (
+        "the same step time" if abs(slower) < SAME_TIME else f"{signed_percent(slower)} step time"
+    )
     why = f" ({remedy.why.rstrip('.')})" if remedy.why else ""
     sign = "-" if remedy.effect_bytes <= 0 else "+"
     left = missing_bytes(reference) + remedy.effect_bytes

@@ -189,3 +189,13 @@ def test_what_is_known_and_not_taken_is_said(
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
     assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
+
+
+def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
+    """`--bf16` is Megatron's and a Trainer's."""
+    file = tmp_path / "train.sh"
+    options = "--bf16 True --gradient_checkpointing True --torch_compile True"
+    file.write_text(f"accelerate launch train.py {options}\n")
+    found = read_job(str(file), {"model": "llama3_8b", "gpus": "8xH100"})
+    assert found.request.framework == "huggingface"
+    assert found.configuration.recompute.startswith("full")

@@ -125,7 +125,13 @@ def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
         assert rejection.keys() == {"recompute", "rule", "reason", "fix", "source"}
         assert rejection["recompute"].keys() >= RECOMPUTE
     for remedy in report["remedies"]:
-        assert remedy.keys() == {"change", "effect_bytes", "effect_seconds", "why"}
+        assert remedy.keys() == {
+            "change",
+            "effect_bytes",
+            "effect_seconds",
+            "why",
+            "fit_probability",
+        }
 
 
 def test_totals_equal_their_parts(report: dict[str, Any]) -> None:

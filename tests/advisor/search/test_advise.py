@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
+from advisor.answer.evaluation import LIKELY
 from advisor.base.errors import UserError
 from advisor.base.units import parse_gpus
 from advisor.frameworks.names import Framework
@@ -366,3 +367,16 @@ def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks()
     assert restored.fits
     assert all("fp8_recipe" not in remedy.change for remedy in restored.remedies)
     assert ask(framework="megatron_lm", **moonlight).fits
+
+
+def test_what_is_faster_still_fits_when_it_is_asked_for() -> None:
+    job = {"model": "llama3_8b", "gpus": "8xH100", "framework": "huggingface"}
+    advice = ask(**job)
+    assert advice.fits
+    assert advice.remedies
+    assert all(one.fit_probability >= LIKELY and one.effect_seconds < 0 for one in advice.remedies)
+    (often,) = [one for one in advice.remedies if "sync_each_batch" in one.change]
+    changed = ask(overrides=("job.sync_each_batch=true",), **job)
+    spec = often.change.rpartition(" with ")[2]
+    (named,) = [c for c in changed.candidates if c.evaluation.setting.spec == spec]
+    assert named.evaluation.fits
