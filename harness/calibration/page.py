@@ -63,6 +63,8 @@ _TAIL: Final = """\
 - Megatron-FSDP's own overlap, `delay_wgrad_compute` and the number of SMs of HybridEP are not told
   from what is without them. Asynchronous TP of torchtitan is predicted to gain 15 % where one pair
   of runs gained 9 %.
+- An empty list of `cuda_graph_modules` over experts without drop-and-pad is predicted as graphs of
+  whole layers, which cannot be captured: name the modules.
 - Data loading, logging, checkpoints and evaluation are left out.
 """
 
@@ -89,7 +91,7 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
 def _errors(done: Report) -> Iterator[str]:
     yield (
         "Left out: a fit that has seen no row of the model, on any GPU, to first order. A band\n"
-        "says that nine of ten measured runs lie inside: the left-out errors' 90 % quantile.\n"
+        "says that nine of ten runs of fitted families lie inside when left out; of judged ones fewer do.\n"
     )
     yield "| class | rows | fitted: mean, worst | left out: mean, worst | band |"
     yield "|---|---|---|---|---|"
