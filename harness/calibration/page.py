@@ -91,7 +91,8 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
 def _errors(done: Report) -> Iterator[str]:
     yield (
         "Left out: a fit that has seen no row of the model, on any GPU, to first order. A band\n"
-        "says that nine of ten runs of fitted families lie inside when left out; of judged ones fewer do.\n"
+        "says that nine of ten runs of fitted families lie inside when left out; of judged ones\n"
+        "fewer do.\n"
     )
     yield "| class | rows | fitted: mean, worst | left out: mean, worst | band |"
     yield "|---|---|---|---|---|"
