@@ -45,11 +45,6 @@ class ModelSpec(ModelFields, frozen=True, kw_only=True):
             return self.qk_pos_emb_head_dim
         return int(self.kv_channels * self.rotary_percent)
 
-    @property
-    def fc1_size(self) -> int:
-        """Output width of the dense MLP's linear_fc1."""
-        return self.fc1_size_of(self.ffn_hidden_size)
-
     def fc1_size_of(self, ffn_hidden_size: int) -> int:
         """Output width of an MLP's linear_fc1: twice the MLP's where the activation is gated."""
         return ffn_hidden_size * (2 if self.activation.gated else 1)

@@ -84,8 +84,3 @@ def predict(target: Target, calibration: Calibration) -> float:
     kind = segment.layers[0]
     replay = replay_seconds(shape, machine, network, kind, segment.replay)
     return layer_times(shape, machine, network, kind).total + replay
-
-
-def relative_error(target: Target, calibration: Calibration) -> float:
-    """Predicted over measured, less one."""
-    return predict(target, calibration) / target.seconds - 1

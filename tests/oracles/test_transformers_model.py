@@ -20,6 +20,7 @@ from advisor.models.layer_kind import DENSE  # noqa: E402
 from advisor.models.options import TransformerImpl  # noqa: E402
 
 from .stacks.blocks import variant_config  # noqa: E402
+from .stacks.fsdp import llama  # noqa: E402
 from .stacks.kernels import GpuKernels  # noqa: E402
 from .stacks.meter import LiveBytes  # noqa: E402
 from .stacks.shapes import LLAMA3_8B, VARIANTS, shape_of  # noqa: E402
@@ -43,31 +44,13 @@ KWARGS: dict[str, dict[str, Any] | None] = {
 
 
 def _model(shape: RankShape, spec_text: str) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     spec = shape.model
     if spec.norm_placement.behind:
         config = variant_config(spec)
         cls = getattr(transformers, _CLASSES[config.model_type])
+        model = cls._from_config(config, dtype=torch.bfloat16).train()
     else:
-        cls, config = (
-            LlamaForCausalLM,
-            LlamaConfig(
-                hidden_size=spec.hidden_size,
-                intermediate_size=spec.ffn_hidden_size,
-                num_attention_heads=spec.num_attention_heads,
-                num_key_value_heads=spec.num_query_groups,
-                head_dim=spec.kv_channels,
-                num_hidden_layers=spec.num_layers,
-                vocab_size=spec.vocab_size,
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=2,
-                use_cache=False,
-                attn_implementation="sdpa",
-            ),
-        )
-    model = cls._from_config(config, dtype=torch.bfloat16).train()
+        model = llama(shape, torch.bfloat16)
     kwargs = KWARGS[spec_text]
     if kwargs is not None:  # as Trainer calls it, which takes every_n_layers out of the kwargs
         model.activation_checkpointing_enable(

@@ -31,8 +31,8 @@ from harness.trial.trial import Backend, Device, Trial
 MEASURED = Path(__file__).parents[2] / "results" / "measured"
 GPUS = ("h100", "h200")
 LAUNCH_BOUND = "2048 tokens, 1 x 1"
-"""One short sequence: the host queues a replay's kernels no faster than they run, which no model of
-ours knows. Its overheads are up to 6 points too low."""
+"""One short sequence: the host queues a replay's kernels no faster than they run. Its overheads are
+up to 6 points too low."""
 ONE_BY_ONE = "moonlight_16b_a3b"
 """64 experts, each with products of its own: their replay is bound by the host, 17 points."""
 

@@ -90,7 +90,7 @@ def test_a_base_gives_shape_and_size_but_not_notes() -> None:
 
 def test_a_yaml_file_is_a_model(tmp_path: Path) -> None:
     spec = load_model(yaml_model(tmp_path, TINY))
-    assert (spec.name, spec.num_layers, spec.fc1_size) == ("tiny", 2, 256)
+    assert (spec.name, spec.num_layers, spec.fc1_size_of(128)) == ("tiny", 2, 256)
 
 
 def test_a_yaml_file_may_cut_a_preset(tmp_path: Path) -> None:
