@@ -25,8 +25,8 @@ from advisor.plan.recompute_plan import (
 from advisor.search.evaluate import Evaluator
 from advisor.search.job_memory import StageDetail
 from advisor.time.launches import EXCHANGES
+from advisor.time.passes import gather_seconds, tiled_operators
 from advisor.time.roofline import backward_seconds, bound_by, forward_seconds
-from advisor.time.step_time import gather_seconds, tiled_operators
 
 
 def memory_lines(evaluation: Evaluation) -> tuple[MemoryLine, ...]:

@@ -14,25 +14,21 @@ from advisor.memory.muon_shares import muon_shares
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
 from advisor.plan.schedule import num_warmup_passes
+from advisor.time.data_parallel import DataParallelWork, ShardedWork
 from advisor.time.groups import ParameterGroup, parameter_groups
 from advisor.time.launches import Host
 from advisor.time.machine import machine
 from advisor.time.network.fabric import Network, network
 from advisor.time.network.links import neighbour_link
+from advisor.time.network.passing import pipeline_transfer_seconds
 from advisor.time.network.scale import waiting_share
-from advisor.time.step_time import (
-    DataParallelWork,
-    PassTimes,
-    ShardedWork,
-    chunk_times,
-    end_times,
+from advisor.time.optimizer_step import (
     host_accumulation_seconds,
     host_optimizer_seconds,
-    layer_cast_seconds,
     muon_seconds,
     optimizer_seconds,
-    pipeline_transfer_seconds,
 )
+from advisor.time.passes import PassTimes, chunk_times, end_times, layer_cast_seconds
 
 _LEAST_BUCKET, _BUCKET_OF_A_RANK = 40_000_000, 1_000_000
 
@@ -96,10 +92,9 @@ class JobTime:
         eager, compiled = job.model.transformer_impl.is_eager, job.config.torch_compile
         precision = job.config.precision
         self.network = network(layout, job.gpu, calibration, job.model)
-        host = _host(job, calibration, self.network, graphed)
-        self._hidden_beside = host.beside
+        self._host = _host(job, calibration, self.network, graphed)
         self.machine = machine(
-            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=host
+            job.gpu, calibration, precision, eager=eager, compiled=compiled, host=self._host
         )
         each = pipeline.of_each_stage
         self._parameters = each(
@@ -175,7 +170,7 @@ class JobTime:
         pipeline has no other microbatch."""
         passes = self._microbatches * self._vpp
         alone = 1 + num_warmup_passes(self._pp, self._vpp, self._microbatches, stage)
-        return self._hidden_beside * max(0, passes - alone) / passes
+        return self._host.beside * max(0, passes - alone) / passes
 
     def _accumulation_seconds(self, stage: int, pace: PassTimes) -> float:
         """Gradients summed on the host, where DeepSpeed's optimizer is: beside the backward in

@@ -9,8 +9,8 @@ from advisor.job.job import Job
 from advisor.layers.transformer import transformer_layer
 from advisor.plan.recompute_plan import Setting
 from advisor.search.evaluate import Evaluator
+from advisor.time.passes import layer_times, replay_seconds
 from advisor.time.roofline import forward_seconds
-from advisor.time.step_time import layer_times, replay_seconds
 
 
 class Quantity(StrEnum):

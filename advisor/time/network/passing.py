@@ -43,3 +43,13 @@ def _filled(first: float, passing: float, ramp: float) -> float:
     link's rate, and the chunks that fill and empty the way. Those would be 2 sqrt(first x passing)
     if every chunk paid for itself like a first one, and are sqrt(ramp x first x passing)."""
     return first + passing + sqrt(ramp * first * passing)
+
+
+def pipeline_transfer_seconds(
+    hidden_bytes: int, vpp: int, joined: Link, hidden_fraction: float
+) -> float:
+    """Exposed point-to-point time of one microbatch on one stage: through every chunk an activation
+    forward and its gradient back. 1F1B waits for them; the interleaved schedule runs them beside
+    the kernels, which hides `hidden_fraction` as of any other communication."""
+    each = 2 * (hidden_bytes / joined.bytes_per_second + joined.latency_seconds)
+    return each if vpp == 1 else vpp * each * (1 - hidden_fraction)

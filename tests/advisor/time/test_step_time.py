@@ -19,25 +19,22 @@ from advisor.plan.recompute_plan import RecomputePlan, Segment
 from advisor.request.experiments import load_experiment
 from advisor.search.evaluate import Evaluator
 from advisor.time.attention import AttentionRates, Reached
+from advisor.time.data_parallel import DataParallelWork, ShardedWork
 from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 from advisor.time.network.links import Link
-from advisor.time.network.passing import collective_seconds
-from advisor.time.roofline import backward_seconds, forward_seconds
-from advisor.time.step_time import (
-    DataParallelWork,
+from advisor.time.network.passing import collective_seconds, pipeline_transfer_seconds
+from advisor.time.optimizer_step import host_optimizer_seconds, optimizer_seconds
+from advisor.time.passes import (
     PassTimes,
-    ShardedWork,
     chunk_times,
     end_times,
-    host_optimizer_seconds,
     layer_cast_seconds,
     layer_times,
-    optimizer_seconds,
-    pipeline_transfer_seconds,
     replay_seconds,
 )
+from advisor.time.roofline import backward_seconds, forward_seconds
 
 MACHINE = Machine(
     linear=GemmRates(

@@ -18,7 +18,7 @@ from advisor.time.gemm import GemmRates
 from advisor.time.machine import Machine
 from advisor.time.network.fabric import Network
 from advisor.time.network.links import Link
-from advisor.time.step_time import chunk_times
+from advisor.time.passes import chunk_times
 from tests.advisor.toys import toy_shape
 
 TE = {"transformer_impl": "transformer_engine", "attention_backend": "fused"}

@@ -38,7 +38,7 @@ from advisor.plan.recompute_plan import (
 from advisor.time.machine import machine
 from advisor.time.network.fabric import Network
 from advisor.time.network.links import Link
-from advisor.time.step_time import chunk_times
+from advisor.time.passes import chunk_times
 
 TOY = ModelSpec(
     name="toy",
