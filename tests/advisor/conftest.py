@@ -21,11 +21,11 @@ from advisor.answer.explanation import MemoryLine, TimeLine
 from advisor.base.units import GIB
 from advisor.frameworks.megatron.setting import NONE, RecomputeSetting, parse_setting
 from advisor.hardware.calibration import Calibration, Provenance
-from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.layer_kind import DENSE, LayerKind
 from advisor.models.spec import ModelSpec
+from tests.advisor.toys import H100
 
 BUDGET = 77 * GIB
 CALIBRATION = Calibration(
@@ -43,21 +43,6 @@ CALIBRATION = Calibration(
     collective_seconds=2e-5,
     step_seconds=0.01,
     step_time_error=0.08,
-)
-GPU = Gpu(
-    name="H100-SXM-80GB",
-    memory_bytes=80 * GIB,
-    memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12,
-    fp16_flops=989e12,
-    fp8_flops=1979e12,
-    sm_count=132,
-    compute_capability=9.0,
-    nvlink_bytes_per_second=450e9,
-    nvlink_domain_size=8,
-    internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9,
-    calibration="h100",
 )
 MODEL = ModelSpec(
     name="llama3_70b",
@@ -80,7 +65,7 @@ LAYOUT = ParallelLayout(
 CONFIG = JobConfig(
     seq_length=4096, micro_batch_size=1, global_batch_size=32, framework="megatron_lm"
 )
-JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=GPU, num_gpus=32)
+JOB = Job(model=MODEL, layout=LAYOUT, config=CONFIG, gpu=H100, num_gpus=32)
 
 MakeEvaluation = Callable[..., Evaluation]
 MakeAdvice = Callable[..., Answer]

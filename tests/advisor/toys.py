@@ -1,4 +1,4 @@
-"""Toy models whose tensors can be computed in the head, for the tests of layers and memory."""
+"""Toy models whose tensors can be computed in the head, and an H100 that is no catalogue's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType
+from advisor.base.units import GIB
+from advisor.hardware.gpu import Gpu
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import ComputeUnit, Module, Operator, Tensor
 from advisor.layers.shape import RankShape
@@ -52,6 +54,22 @@ GPT = replace(
     attention_softmax_in_fp32=False,
     masked_softmax_fusion=False,
     bias_dropout_fusion=False,
+)
+
+H100 = Gpu(
+    name="H100-SXM-80GB",
+    memory_bytes=80 * GIB,
+    memory_bandwidth_bytes_per_second=3.35e12,
+    bf16_flops=989e12,
+    fp16_flops=989e12,
+    fp8_flops=1979e12,
+    sm_count=132,
+    compute_capability=9.0,
+    nvlink_bytes_per_second=450e9,
+    nvlink_domain_size=8,
+    internode_bytes_per_second=50e9,
+    host_link_bytes_per_second=55e9,
+    calibration="h100",
 )
 
 # Bytes of the toy: seq 32, micro batch 2, hidden 64, TP 2 with sequence parallelism, 16 bit.

@@ -16,32 +16,18 @@ from advisor.frameworks.megatron.flags import layout_flags, megatron_lm_flags
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, parse_setting
 from advisor.frameworks.names import Framework
-from advisor.hardware.gpu import Gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import pipeline_stages
 from advisor.models.spec import ModelSpec
 from advisor.plan.split import split_evenly
+from tests.advisor.toys import H100
 
 pytest.importorskip("megatron.core")
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 
 REVISION = resolve_revision(Framework.MEGATRON_LM, "0.16")
-GPU = Gpu(
-    name="H100-SXM-80GB",
-    memory_bytes=80 * 2**30,
-    memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12,
-    fp16_flops=989e12,
-    fp8_flops=1979e12,
-    sm_count=132,
-    compute_capability=10.0,
-    nvlink_bytes_per_second=450e9,
-    nvlink_domain_size=8,
-    internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9,
-    calibration="h100",
-)
+GPU = replace(H100, compute_capability=10.0)
 MODEL = ModelSpec(
     name="toy",
     num_layers=12,

@@ -7,27 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.base.dtypes import DType, Precision
-from advisor.hardware.gpu import Gpu
 from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, TransformerImpl
 from advisor.models.spec import ModelSpec
+from tests.advisor.toys import H100
 
-GPU = Gpu(
-    name="H100-SXM-80GB",
-    memory_bytes=80 * 2**30,
-    memory_bandwidth_bytes_per_second=3.35e12,
-    bf16_flops=989e12,
-    fp16_flops=989e12,
-    fp8_flops=1979e12,
-    sm_count=132,
-    compute_capability=9.0,
-    nvlink_bytes_per_second=450e9,
-    nvlink_domain_size=8,
-    internode_bytes_per_second=50e9,
-    host_link_bytes_per_second=55e9,
-    calibration="h100",
-)
 MODEL = ModelSpec(
     name="toy",
     num_layers=24,
@@ -71,7 +56,7 @@ def build_job(**overrides: Any) -> Job:
     layout = replace(LAYOUT, **parts["layout"])
     config = replace(CONFIG, **parts["config"])
     block_scaled = config.precision is Precision.MXFP8
-    gpu = replace(GPU, compute_capability=10.0) if block_scaled else GPU
+    gpu = replace(H100, compute_capability=10.0) if block_scaled else H100
     return Job(
         model=replace(MODEL, **parts["model"]),
         layout=layout,
