@@ -19,7 +19,9 @@ from advisor.request.experiments import (
     experiment_names,
     find_experiment,
     load_experiment,
+    named_experiment,
 )
+from advisor.request.recipes import load_recipes
 
 
 def job_of(experiment: Experiment) -> Job:
@@ -139,7 +141,9 @@ def test_a_precision_has_its_own_preset_or_takes_the_plain_one() -> None:
     )
     assert plain is not None
     assert eight is not None
-    assert (plain.name, eight.name) == ("llama3_8b_8xb200", "llama3_8b_8xb200_mxfp8")
+    assert plain.name == "llama3_8b_pretrain_8gpu_b200_bf16"
+    assert eight.name == "llama3_8b_pretrain_8gpu_b200_fp8mx"
+    assert eight.config.fp8_param_gather
     assert other == plain
 
 
@@ -235,6 +239,17 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, says: str) -> None:
         load_experiment("llama3_8b_16xh100", tmp_path)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_a_file_that_is_a_row_under_a_shorter_name_says_the_same(name: str) -> None:
+    file = load_experiment(name)
+    _, _, last = file.source.strip().rpartition(" ")
+    if not any(last == row.name for row in load_recipes(file.model)):
+        return
+    row = named_experiment(last)
+    assert job_of(file) == job_of(row)
+    assert file.shipped == row.shipped
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
