@@ -1,10 +1,11 @@
 """NVIDIA/dgxc-benchmarking: Llama 8B, Nemotron 15B and Grok-1 on H100, without the LoRA rows.
 
 NeMo's recipes of the dense models: 16-bit gradient buffer, fused cross entropy, overlapped gradient
-and parameter communication, user-buffer overlap where TP > 1, delayed scaling for FP8; Grok-1 is
-taken to have the same. Its layers are what the READMEs' FLOPs ask for: 64 of 6144, eight experts of
-32768 with a gate, two a token. Experts are cut by TP, Megatron's default, but where a row says
-ETP 1; tokens travel by all-to-all, permuted without a fused kernel, Megatron's default as well.
+and parameter communication, user-buffer overlap where TP > 1, delayed scaling for FP8 with weights
+kept in 8 bits (fp8_params); Grok-1 is taken to have the same. Its layers are what the READMEs'
+FLOPs ask for: 64 of 6144, eight experts of 32768 with a gate, two a token. Experts are cut by TP,
+Megatron's default, but where a row says ETP 1; tokens travel by all-to-all, permuted without a
+fused kernel, Megatron's default as well.
 """
 
 import re
@@ -61,12 +62,14 @@ def _target(row: Row) -> Target:
     )
     sequence = int(row["seq_len"])
     samples = sequence // PACKED_SEQUENCE if row["model"].endswith("SFT") else 1
+    eight = row["precision"] == "FP8"
     config = JobConfig(
         seq_length=sequence // samples,
         micro_batch_size=int(row["mbs"]) * samples,
         global_batch_size=int(row["gbs"]) * samples,
-        precision=Precision.FP8_DELAYED if row["precision"] == "FP8" else Precision.BF16,
+        precision=Precision.FP8_DELAYED if eight else Precision.BF16,
         main_grads_dtype=DType.BF16,
+        fp8_param_gather=eight,
     )
     gpus = int(row["num_gpus"])
     job = Job(model=model, layout=layout, config=config, gpu=load_gpu("H100"), num_gpus=gpus)
