@@ -6,14 +6,19 @@ by its number, `train.sh#2`.
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.units import parse_gpus
 from advisor.lint.target import read_target
+from advisor.models.spec import ModelSpec
 from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
 from advisor.request.request import Request
 
@@ -58,18 +63,21 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
 
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
-    """The Request of a configuration; what `given` says wins."""
+    """The Request of a configuration; what `given` says wins, `--model` over the whole shape."""
     flags = set(Request.__struct_fields__)
     values: dict[str, Any] = {"framework": str(configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version
-    overrides = []
-    taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
-    for path, found in configuration.values.items():
+    overrides, unsaid = [], []
+    named = given.get("model") or configuration.model
+    shape = configuration.shape if configuration.model and not given.get("model") else {}
+    for path, found in {**shape, **configuration.values}.items():
         field = path.partition(".")[2]
-        if path in taken or given.get(field) is not None:
+        if is_given(path, given):
             continue
-        if field in flags:
+        if found.unsaid:
+            unsaid.append(path)
+        if field in flags and not path.startswith("model."):
             values[field] = found.value
         elif field != "data_parallel_size":  # the GPUs decide it
             overrides.append(f"{path}={_text(found.value)}")
@@ -78,7 +86,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         values.pop("sequence_parallel", None)
     values |= {name: value for name, value in given.items() if value not in (None, ())}
     values["overrides"] = (*overrides, *given.get("overrides", ()))
-    values["model"] = given.get("model") or configuration.model
+    values["unsaid"] = tuple(unsaid)
+    values["model"] = named or _spelled_out(configuration, given)
     values["gpus"] = _gpus(configuration, given.get("gpus"))
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
         if not values[name]:
@@ -88,7 +97,53 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
                 f"does not tell the {name}",
                 f"add {flag} {example}",
             )
+    if configuration.num_microbatches and not values.get("global_batch_size"):
+        values |= _batch(configuration.num_microbatches, values)
     return Request(**values)
+
+
+def is_given(path: str, given: Mapping[str, Any]) -> bool:
+    """Whether the command line says a field, by its flag or as KEY=VALUE."""
+    taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
+    return path in taken or given.get(path.partition(".")[2]) is not None
+
+
+def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
+    """The fields of a model that is no preset; what is given as KEY=VALUE is among them. Nothing
+    where the file does not spell them out; UserError where the vocabulary alone is missing."""
+    pairs = (pair.partition("=") for pair in given.get("overrides", ()))
+    fields: dict[str, Any] = {
+        path.removeprefix("model."): found.value for path, found in configuration.shape.items()
+    }
+    if "hidden_size" not in fields:
+        return ""
+    for key, _, text in pairs:
+        if key.startswith("model."):
+            name = key.removeprefix("model.")
+            fields[name] = int(text) if text.isdigit() else text
+    sequence = configuration.values.get("job.seq_length")
+    if "max_position_embeddings" not in fields and sequence is not None:
+        fields["max_position_embeddings"] = sequence.value
+    needed = [one.name for one in struct_fields(ModelSpec) if one.required and one.name != "name"]
+    missing = [name for name in needed if name not in fields]
+    if missing == ["vocab_size"]:
+        raise UserError(
+            _FLAG,
+            configuration.place.file,
+            "spells out a model that is no preset, but for its vocabulary",
+            "add model.vocab_size=N, or --model",
+        )
+    return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
+
+
+def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
+    """The global batch of so many microbatches on every data-parallel rank."""
+    names = ("tensor", "pipeline")
+    degrees = [values.get(f"{name}_model_parallel_size") or 1 for name in names]
+    degrees.append(values.get("context_parallel_size") or 1)
+    micro = values.get("micro_batch_size")
+    ranks = parse_gpus(values["gpus"])[0] // prod(degrees)
+    return {"global_batch_size": micro * num_microbatches * ranks} if micro and ranks else {}
 
 
 def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
@@ -143,6 +198,9 @@ def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfigurati
         model=one.model or other.model,
         num_gpus=one.num_gpus or other.num_gpus,
         untaken=(*one.untaken, *other.untaken),
+        unknown=(*one.unknown, *other.unknown),
+        shape={**one.shape, **other.shape},
+        num_microbatches=one.num_microbatches or other.num_microbatches,
     )
 
 
