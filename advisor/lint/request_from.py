@@ -19,7 +19,12 @@ from advisor.base.fields import show_path
 from advisor.base.units import parse_gpus
 from advisor.lint.target import read_target
 from advisor.models.spec import ModelSpec
-from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
+from advisor.reading.read_configuration import (
+    ReadConfiguration,
+    Reader,
+    ReadValue,
+    UnknownValue,
+)
 from advisor.request.request import Request
 
 _FLAG: Final = "--from"
@@ -59,7 +64,18 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         where = f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {jobs_held}", where)
     configuration = jobs[(number or 1) - 1]
-    return ReadJob(request=request_from(configuration, given), configuration=configuration)
+    request = request_from(configuration, given)
+    unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
+    return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+
+
+def _is_settled(
+    one: UnknownValue, configuration: ReadConfiguration, given: Mapping[str, Any]
+) -> bool:
+    """Whether the command line, or another document, says what one leaves open."""
+    if one.path.startswith("model.") and given.get("model"):
+        return True
+    return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
 
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
@@ -105,7 +121,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:
     """Whether the command line says a field, by its flag or as KEY=VALUE."""
     taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
-    return path in taken or given.get(path.partition(".")[2]) is not None
+    flag = path.partition(".")[2] or path
+    return path in taken or given.get(flag) not in (None, ())
 
 
 def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """`advise --from FILE`: the job of a configuration."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,48 @@ def test_what_is_known_and_not_taken_is_said(
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
     assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
+
+
+def test_what_is_not_known_is_said_with_what_is_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--cuda-graph-impl $IMPL --tensor-model-parallel-size $TP --recompute-granularity $GRAN "
+        "--log-interval $LOG --clip-grad 0 ${EXTRA_ARGS}"
+    )
+    file = tmp_path / "train.sh"
+    file.write_text(f"{LLAMA}{words}\n")
+    asked = ["--from", str(file), "--gpus", "8xH100", "--top", "1"]
+    cli.main(asked)
+    lines = capsys.readouterr().out.split("\nfile ")[1]
+    text = " ".join(lines.split())
+    assert "train.sh sets a recompute that is not known row 1 instead" in text
+    assert "not taken --clip-grad 0.0 in line 1" in text
+    for says in (
+        "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
+        "job.cuda_graph_impl=VALUE",
+        "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
+        "layout.tensor_model_parallel_size=VALUE",
+        "--recompute-granularity $GRAN in line 1: every setting is ranked",
+        "${EXTRA_ARGS} in line 1: no option in it is taken; give them as KEY=VALUE",
+    ):
+        assert says in text
+    assert "$LOG" not in text
+    cli.main([*asked, "--format", "json"])
+    read = json.loads(capsys.readouterr().out)["read_from"]
+    assert (read["file"], read["line"], read["recompute"]) == (str(file), 1, None)
+    assert [(one["option"], one["value"]) for one in read["not_taken"]] == [("--clip-grad", "0.0")]
+    unknown = {one["key"]: one["assumed"] for one in read["not_known"]}
+    assert unknown == {
+        "job.cuda_graph_impl": "none",
+        "layout.tensor_model_parallel_size": "1",
+        "--recompute": None,
+        "": None,
+    }
+    given = ["--tp", "2", "--recompute", "none", "job.cuda_graph_impl=local"]
+    cli.main([*asked, *given, "--format", "json"])
+    read = json.loads(capsys.readouterr().out)["read_from"]
+    assert [one["value"] for one in read["not_known"]] == ["${EXTRA_ARGS}"]
 
 
 def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ _OTHERWISE: Final = frozenset(
         "position_embedding_type",
     )
 )
-"""Options that are read together with others (job_values, model_shape)."""
+"""Options that are read together with others (job_values, spelled_model)."""
 _EXPERTS_ARE_MEANT: Final = frozenset(("num_experts", "num_moe_experts"))
 _OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in rows_of(Experts))
 

@@ -11,11 +11,11 @@ from advisor.frameworks.megatron.lint.job_values import (
     recompute_spec,
     recompute_values,
 )
-from advisor.frameworks.megatron.lint.model_shape import model_of_shape, shape_values
 from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
-from advisor.frameworks.megatron.lint.unknown_values import unknown_values
+from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
+from advisor.frameworks.megatron.lint.unknown_values import RECOMPUTE, unknown_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
@@ -59,6 +59,8 @@ class MegatronReader:
 def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
     put_environment(read)
     settings, said = read.given.settings(), said_options(read)
+    unknown = tuple(unknown_values(read))
+    knows_recompute = all(one.path != RECOMPUTE for one in unknown)
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -66,12 +68,12 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         branch=branch,
         values=read_values(read, settings, said),
         shape=shape_values(read, said),
-        recompute=recompute_spec(settings),
+        recompute=recompute_spec(settings) if knows_recompute else None,
         recompute_at=recompute_values(read),
         model=read.model,
         settings=read,
         untaken=tuple(untaken_options(said)),
-        unknown=tuple(unknown_values(read)),
+        unknown=unknown,
         num_microbatches=num_microbatches(read),
         whole=read.given.framework == Framework.MEGATRON_LM,
     )

@@ -1,6 +1,7 @@
 """Options whose value nobody knows, and words that may hold options."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from advisor.frameworks.megatron.lint.job_values import BATCH, RENAMED_LAYOUT
 from advisor.frameworks.megatron.lint.option_values import PARTS
@@ -12,7 +13,7 @@ from advisor.job.layout import ParallelLayout
 from advisor.reading.document_keys import known
 from advisor.reading.read_configuration import UnknownValue
 
-_RECOMPUTE = "recompute"
+RECOMPUTE: Final = "recompute"
 
 
 def unknown_values(read: ReadSettings) -> Iterator[UnknownValue]:
@@ -43,6 +44,6 @@ def _path(name: str) -> str | None:
     if row is None or row.name not in SETTINGS or row.status is Status.HARMLESS:
         return None
     part = row.ours.partition(".")[0]
-    if part == _RECOMPUTE:
-        return _RECOMPUTE
+    if part == RECOMPUTE:
+        return RECOMPUTE
     return row.ours if part in PARTS else ""
