@@ -113,7 +113,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
                 f"does not tell the {name}",
                 f"add {flag} {example}",
             )
-    if configuration.num_microbatches and not values.get("global_batch_size"):
+    if configuration.num_microbatches:
         values |= _batch(configuration.num_microbatches, values)
     return Request(**values)
 
@@ -154,13 +154,17 @@ def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
 
 
 def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
-    """The global batch of so many microbatches on every data-parallel rank."""
+    """The global batch of so many microbatches on every data-parallel rank, or the micro batch."""
     names = ("tensor", "pipeline")
     degrees = [values.get(f"{name}_model_parallel_size") or 1 for name in names]
     degrees.append(values.get("context_parallel_size") or 1)
-    micro = values.get("micro_batch_size")
-    ranks = parse_gpus(values["gpus"])[0] // prod(degrees)
-    return {"global_batch_size": micro * num_microbatches * ranks} if micro and ranks else {}
+    micro, whole = values.get("micro_batch_size"), values.get("global_batch_size")
+    in_one_pass = num_microbatches * (parse_gpus(values["gpus"])[0] // prod(degrees))
+    if micro and in_one_pass and not whole:
+        return {"global_batch_size": micro * in_one_pass}
+    if whole and in_one_pass and not micro and whole % in_one_pass == 0:
+        return {"micro_batch_size": whole // in_one_pass}
+    return {}
 
 
 def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
@@ -179,46 +183,69 @@ def _text(value: object) -> str:
 
 
 def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfiguration]:
-    """Configurations that differ in what they say; documents that complete each other are one."""
+    """Configurations that differ in what they say; documents that complete each other are one, and
+    a file is part of every command that names it."""
     jobs: list[ReadConfiguration] = []
     for reader, configuration in found:
         named = replace(configuration, model=reader.model(configuration))
-        for number, other in enumerate(jobs):
-            merged = _merged(other, named)
-            if merged is not None:
-                jobs[number] = merged
-                break
-        else:
+        parts = [_merged(other, named, reader) for other in jobs]
+        merged = [number for number, one in enumerate(parts) if one is not None]
+        for number in merged if named.names_files is None else merged[:1]:
+            jobs[number] = parts[number] or jobs[number]
+        if not merged:
             jobs.append(named)
     return jobs
 
 
-def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfiguration | None:
-    """Both as one job, unless a value differs, or neither framework takes the other's jobs over."""
+def _merged(
+    one: ReadConfiguration, other: ReadConfiguration, reader: Reader
+) -> ReadConfiguration | None:
+    """Both as one job, unless a value differs, or neither framework takes the other's jobs over. A
+    command goes before the files that it names."""
     owner = next((own for own, its in ((one, other), (other, one)) if _takes(own, its)), None)
-    if owner is None:
+    if owner is None or (one.model and other.model and one.model != other.model):
         return None
-    if any(
-        _differ(one.values[path], other.values[path]) for path in one.values if path in other.values
-    ):
+    first, second = (other, one) if one.names_files is None else (one, other)
+    over = first.names_files is not None and second.names_files is None
+    if over and not _names(first, second):
         return None
-    settings = {one.recompute, other.recompute} - {None}
-    if len(settings) > 1 or (one.model and other.model and one.model != other.model):
+    joined = reader.over(first, second) if over and one.framework == other.framework else None
+    if joined is not None:
+        return replace(joined, model=reader.model(joined))
+    both = one.values.keys() & other.values.keys()
+    differ = any(_differ(one.values[path], other.values[path]) for path in both)
+    if not over and (differ or len({one.recompute, other.recompute} - {None}) > 1):
         return None
     return replace(
-        one,
+        first,
         framework=owner.framework,
         takes_over=owner.takes_over,
-        values={**one.values, **other.values},
-        recompute=one.recompute or other.recompute,
-        recompute_at=one.recompute_at or other.recompute_at,
-        model=one.model or other.model,
-        num_gpus=one.num_gpus or other.num_gpus,
-        untaken=(*one.untaken, *other.untaken),
-        unknown=(*one.unknown, *other.unknown),
-        shape={**one.shape, **other.shape},
-        num_microbatches=one.num_microbatches or other.num_microbatches,
+        values=_said_first(first.values, second.values),
+        recompute=first.recompute or second.recompute,
+        recompute_at=first.recompute_at or second.recompute_at,
+        model=first.model or second.model,
+        num_gpus=first.num_gpus or second.num_gpus,
+        untaken=(*first.untaken, *second.untaken),
+        unknown=(*first.unknown, *second.unknown),
+        shape=_said_first(first.shape, second.shape),
+        num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _names(command: ReadConfiguration, file: ReadConfiguration) -> bool:
+    """Whether a command names a file, or the script that runs it holds the file."""
+    names = {Path(name).name for name in command.names_files or ()}
+    return file.place.file == command.place.file or Path(file.place.file).name in names
+
+
+def _said_first(
+    first: Mapping[str, ReadValue], second: Mapping[str, ReadValue]
+) -> dict[str, ReadValue]:
+    """Values of both; what somebody has said goes before defaults, and the first before the
+    second."""
+    said = {path: value for path, value in second.items() if not value.unsaid}
+    said |= {path: value for path, value in first.items() if not value.unsaid}
+    return {**second, **first, **said}
 
 
 def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
@@ -226,7 +253,7 @@ def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
 
 
 def _differ(one: ReadValue, other: ReadValue) -> bool:
-    return bool(one.value != other.value)
+    return bool(one.value != other.value) and not (one.unsaid or other.unsaid)
 
 
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:

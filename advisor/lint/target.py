@@ -109,6 +109,7 @@ def _asked(
                     configuration = replace(
                         configuration,
                         branch=document.branch,
+                        names_files=frozenset(_file_names(document)),
                         num_gpus=num_gpus(document, script.directives),
                     )
                 yield reader, configuration
@@ -159,12 +160,9 @@ def _file(path: Path) -> tuple[list[Document], Script]:
 
 def _named_files(script: Script, folder: Path) -> Iterator[Document]:
     """Configurations that the commands of a script name and that lie where it says."""
-    texts = [text for command in script.commands for text in command.texts]
-    texts += [w.text for command in script.commands for w in command.environment.values()]
-    names = dict.fromkeys(text.rpartition("=")[2] for text in texts)
-    for name in names:
+    for name in dict.fromkeys(name for one in script.commands for name in _file_names(one)):
         path = folder / name
-        if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
+        if not path.is_file():
             continue
         try:
             content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
@@ -174,6 +172,14 @@ def _named_files(script: Script, folder: Path) -> Iterator[Document]:
             continue
         if document is not None:
             yield document
+
+
+def _file_names(command: Command) -> Iterator[str]:
+    """Words of a command and its environment that name a configuration."""
+    texts = (*command.texts, *(word.text for word in command.environment.values()))
+    for name in (text.rpartition("=")[2] for text in texts):
+        if name.endswith(_TREES) and len(name) <= 255:
+            yield name
 
 
 def _document(content: Word, suffix: str) -> Document | None:

@@ -64,6 +64,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     empty where it does not.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
     jobs are its own framework's where such a configuration goes with theirs.
+    names_files: configurations that a command names, and goes before; None of what is no command.
     untaken: options that are known and that no prediction takes. unknown: those whose value is not.
     shape: fields of the model that the document spells out, where it does; num_microbatches: those
     of one rank in a step, where no global batch is said.
@@ -81,6 +82,7 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     num_gpus: int | None = None
     notes: tuple[Note, ...] = ()
     branch: tuple[str, ...] = ()
+    names_files: frozenset[str] | None = None
     takes_over: tuple[str, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
     unknown: tuple[UnknownValue, ...] = ()
@@ -115,6 +117,11 @@ class Reader(Protocol):
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the framework refuses or ignores in a configuration that it read; `version` is the
         release, None for the one that the document tells or the newest."""
+        ...
+
+    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration | None:
+        """A command over a file of the same framework that it names, read as one; None where they
+        are read apart."""
         ...
 
     def model(self, configuration: ReadConfiguration) -> str:

@@ -51,6 +51,9 @@ class MegatronReader:
             settings=settings,
         )
 
+    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> None:
+        """Their values are read apart."""
+
     def model(self, configuration: ReadConfiguration) -> str:
         """The model of the recipe, or the preset of the shape that the options spell out."""
         return configuration.model or model_of_shape(configuration.settings, configuration.shape)

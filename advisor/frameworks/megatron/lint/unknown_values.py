@@ -8,6 +8,7 @@ from advisor.frameworks.megatron.lint.option_values import PARTS
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.options.option import dashed
 from advisor.frameworks.megatron.options.table import SETTINGS, option_of_field, option_of_flag
+from advisor.frameworks.names import Framework
 from advisor.frameworks.option_status import Status
 from advisor.job.layout import ParallelLayout
 from advisor.reading.document_keys import known
@@ -18,7 +19,7 @@ RECOMPUTE: Final = "recompute"
 
 def unknown_values(read: ReadSettings) -> Iterator[UnknownValue]:
     """In the order of the document; options without effect on memory and time are passed over."""
-    found = [*_options(read)]
+    found = [*_options(read), *_precision(read)]
     found += [UnknownValue(written="", text=text, place=at) for text, at in read.unknown]
     yield from sorted(found, key=lambda one: one.place)
 
@@ -31,6 +32,14 @@ def _options(read: ReadSettings) -> Iterator[UnknownValue]:
             if given.place.file.endswith(".py"):  # an expression, no variable of a shell
                 text = text.removeprefix("$")
             yield UnknownValue(written=given.written, text=text, place=given.place, path=path)
+
+
+def _precision(read: ReadSettings) -> Iterator[UnknownValue]:
+    """Without either type Megatron-LM trains in fp32, which is not modelled."""
+    whole_command = read.given.framework == Framework.MEGATRON_LM and not read.unknown
+    if whole_command and not {"bf16", "fp16"} & read.loose.keys():
+        written = "no --bf16 and no --fp16"
+        yield UnknownValue(written=written, text="", place=read.place, path="job.precision")
 
 
 def _path(name: str) -> str | None:
