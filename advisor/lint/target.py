@@ -15,7 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
-from advisor.reading.command_options import num_gpus
+from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import read_tree
 from advisor.reading.python_source import read_python
 from advisor.reading.read_configuration import (
@@ -87,6 +87,7 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     name, documents, script = _documents(target)
     found = list(islice(_asked(documents, script), _MOST))
     if not found:
+        _refuse_programs(name, script)
         unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
         raise UserError(
             "lint",
@@ -97,6 +98,24 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     notes = (*script.notes, *(note for _, c in found for note in c.notes))
     unique = tuple(dict.fromkeys(notes))
     return ReadTarget(name=name, configurations=tuple(found), notes=unique)
+
+
+def _refuse_programs(name: str, script: Script) -> None:
+    """UserError that says which programs run with which options, where some do: their settings are
+    somewhere else."""
+    for command in script.commands:
+        program = next((text for text in command.texts if text.endswith(".py")), None)
+        if program is None:
+            continue
+        given = ", ".join(dict.fromkeys(one.name for one in options(command.words)))
+        read = f"with {given}, none of them" if given else "without options, none"
+        raise UserError(
+            "lint",
+            name,
+            f"runs {show(program)} in line {command.place.line} {read} a setting that is known here"
+            ": batch, precision, sharding and recompute are missing",
+            f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
+        )
 
 
 def _asked(

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final
 from msgspec.structs import replace
 
 from advisor.frameworks.names import Framework
-from advisor.frameworks.registry import adapter_of
 from advisor.frameworks.option_status import Status
+from advisor.frameworks.registry import adapter_of
 from advisor.frameworks.torch.key_options import KeyOption, values_of
 from advisor.reading.document_keys import Keys, known
 from advisor.reading.read_configuration import (

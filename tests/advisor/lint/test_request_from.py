@@ -343,3 +343,27 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     found = read_job(str(file), {"model": "llama3_8b", "gpus": "8xH100"})
     assert found.request.framework == "huggingface"
     assert found.configuration.recompute.startswith("full")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "accelerate launch train.py --lr 1",
+            r"runs train\.py in line 1 with --lr, none of them a setting that is known here: batch, "
+            r"precision, sharding and recompute are missing; give the file that has them \(train\.py, "
+            "YAML, JSON or TOML\\), or the options$",
+        ),
+        (
+            "cd x\npython a.py",
+            r"runs a\.py in line 2 without options, none a setting that is known",
+        ),
+        ("echo hello", "holds no setting of a framework that is known here"),
+    ],
+)
+def test_a_command_without_settings_says_what_was_read(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=says):
+        read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})
