@@ -350,14 +350,11 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     [
         (
             "accelerate launch train.py --lr 1",
-            r"runs train\.py in line 1 with --lr, none of them a setting that is known here: batch, "
-            r"precision, sharding and recompute are missing; give the file that has them \(train\.py, "
-            "YAML, JSON or TOML\\), or the options$",
+            r"runs train\.py in line 1 with --lr, none of them a setting that is known here: "
+            "batch, precision, sharding and recompute are missing; give the file that has them "
+            r"\(train\.py, YAML, JSON or TOML\), or the options$",
         ),
-        (
-            "cd x\npython a.py",
-            r"runs a\.py in line 2 without options, none a setting that is known",
-        ),
+        ("cd x\npython a.py", r"runs a\.py in line 2 without options, none a setting that is"),
         ("echo hello", "holds no setting of a framework that is known here"),
     ],
 )
