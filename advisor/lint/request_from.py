@@ -75,6 +75,8 @@ def _is_settled(
     """Whether the command line, or another document, says what one leaves open."""
     if one.path.startswith("model.") and given.get("model"):
         return True
+    if one.path == "job.global_batch_size" and configuration.num_microbatches:
+        return True
     return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
 
 
@@ -212,9 +214,7 @@ def _merged(
     joined = reader.over(first, second) if over and one.framework == other.framework else None
     if joined is not None:
         return replace(joined, model=reader.model(joined))
-    both = one.values.keys() & other.values.keys()
-    differ = any(_differ(one.values[path], other.values[path]) for path in both)
-    if not over and (differ or len({one.recompute, other.recompute} - {None}) > 1):
+    if not over and not _agree(first, second):
         return None
     return replace(
         first,
@@ -225,11 +225,23 @@ def _merged(
         recompute_at=first.recompute_at or second.recompute_at,
         model=first.model or second.model,
         num_gpus=first.num_gpus or second.num_gpus,
-        untaken=(*first.untaken, *second.untaken),
-        unknown=(*first.unknown, *second.unknown),
+        untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
+        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
         shape=_said_first(first.shape, second.shape),
         num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
+    """Whether two documents say nothing that differs; of two commands, whether they say the same,
+    for what one does not say is its default."""
+    if other.names_files is not None:
+        told = [{path: given.value for path, given in part.values.items()} for part in (one, other)]
+        return told[0] == told[1] and one.recompute == other.recompute
+    both = one.values.keys() & other.values.keys()
+    if any(_differ(one.values[path], other.values[path]) for path in both):
+        return False
+    return len({one.recompute, other.recompute} - {None}) < 2
 
 
 def _names(command: ReadConfiguration, file: ReadConfiguration) -> bool:
@@ -264,10 +276,13 @@ def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
     described = []
     for number, job in enumerate(jobs):
         text = f"{number + 1} in line {job.place.line}"
-        if job.branch:
-            text += f" where {job.branch[-1]}"
+        own = [one for one in job.branch if any(one not in other.branch for other in jobs)]
+        if own:
+            text += f" where {own[-1]}"
         elif differing:
             text += f" with {differing[0]} {texts[differing[0]][number]}"
+        elif len({other.recompute for other in jobs}) > 1:
+            text += f" with {job.recompute or 'a recompute that it does not say'}"
         described.append(text)
     return described
 

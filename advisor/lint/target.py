@@ -129,7 +129,7 @@ def _asked(
                         configuration,
                         branch=document.branch,
                         names_files=frozenset(_file_names(document)),
-                        num_gpus=num_gpus(document, script.directives),
+                        num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
                     )
                 yield reader, configuration
 

@@ -10,7 +10,7 @@ from advisor.frameworks.names import Framework
 from advisor.frameworks.option_status import Status
 from advisor.frameworks.registry import adapter_of
 from advisor.frameworks.torch.key_options import KeyOption, values_of
-from advisor.reading.document_keys import Keys, known
+from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
     Document,
@@ -69,7 +69,8 @@ class KeyedReader(ABC):
             given = keys.values.get(row.key)
             if row.status is not Status.UNPRICED or given is None or row.key in modelled:
                 continue
-            if given.value not in (None, row.default, _AUTO):
+            off = row.kind is object and truth(given.value) is False
+            if given.value not in (None, row.default, _AUTO) and not off:
                 yield given
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:

@@ -1,18 +1,24 @@
 """Settings of Megatron as our own fields: layout, batch, precision, model, recompute."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any, Final
 
+from msgspec.structs import replace
+
+from advisor.base.dtypes import Precision
 from advisor.base.fields import field_types
 from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, unsaid_values
 from advisor.frameworks.megatron.lint.provider_values import provider_values
 from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import RECIPES_OF_PRECISIONS
 from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import chunk_texts
 from advisor.models.options import CrossEntropyFusion
 from advisor.reading.document_keys import known, truth, whole
 from advisor.reading.read_configuration import ReadValue
@@ -49,6 +55,7 @@ _GRAPHS: Final = (
 _RECIPES: Final = {
     str(recipe): str(precision) for precision, recipe in RECIPES_OF_PRECISIONS.items()
 }
+_NO_FUSION: Final = str(CrossEntropyFusion.NONE)
 _RECOMPUTE: Final = ("recompute_", "offload_", "distribute_saved", "cpu_offloading", "fine_grained")
 
 
@@ -101,6 +108,11 @@ def _layout(read: ReadSettings, settings: RawSettings) -> Iterator[tuple[str, Re
     chunks = settings.virtual_pipeline_model_parallel_size
     if per_stage is not None and chunks:
         yield "layout.virtual_pipeline_model_parallel_size", _as(per_stage, chunks)
+    text = read.loose.get("pipeline_model_parallel_layout")
+    if text is not None and known(text.value):
+        made = len(chunk_texts(str(text.value))) // settings.pipeline_model_parallel_size
+        if made:
+            yield "layout.virtual_pipeline_model_parallel_size", _as(text, made)
     if read.given.framework == Framework.MEGATRON_LM:
         yield from _left_out(read)
 
@@ -134,7 +146,7 @@ def _implementation(
     elif fusion is not None or (whole_command and not read.unknown):
         written = "no --cross-entropy-loss-fusion"
         unsaid = ReadValue(value=None, written=written, place=read.place, unsaid=True)
-        yield "model.cross_entropy_fusion", _as(fusion or unsaid, str(CrossEntropyFusion.NONE))
+        yield "model.cross_entropy_fusion", replace(fusion or unsaid, value=_NO_FUSION)
     for name in _ACTIVATION_FUSIONS:
         if name in said:
             yield "model.bias_activation_fusion", said[name]
@@ -185,10 +197,15 @@ def _precision(read: ReadSettings) -> ReadValue | None:
         if given is not None and values.get("fp8"):
             recipe = str(values.get("fp8_recipe") or "delayed")
             return _as(given, _RECIPES[recipe]) if recipe in _RECIPES else None
-    mixed = read.loose.get("mixed_precision")
+    for name in ("fp4_format", "fp4"):
+        given = read.loose.get(name)
+        if given is not None and values.get("fp4"):
+            return _as(given, str(Precision.NVFP4))
+    mixed = read.loose.get(MIXED_PRECISION)
     if mixed is not None and isinstance(mixed.value, str):
-        named = mixed.value.partition("_")[0]
-        return _as(mixed, named) if named in ("bf16", "fp16") else None
+        four_bits = str(Precision.NVFP4) in mixed.value
+        named = str(Precision.NVFP4) if four_bits else mixed.value.partition("_")[0]
+        return _as(mixed, named) if named in ("bf16", "fp16", Precision.NVFP4) else None
     for name in ("fp16", "bf16"):
         given = read.loose.get(name)
         if given is not None and truth(given.value):
@@ -236,3 +253,15 @@ def num_microbatches(read: ReadSettings) -> int | None:
     """Without a global batch Megatron-LM makes one microbatch a step (validate_args)."""
     said = "global_batch_size" in read.loose or read.unknown
     return 1 if read.given.framework == Framework.MEGATRON_LM and not said else None
+
+
+def num_gpus(read: ReadSettings) -> int | None:
+    """GPUs that a performance script of Bridge is told, or nodes and their GPUs of NeMo."""
+    if read.given.framework == Framework.MEGATRON_LM:
+        return None
+    for one, other in (("ng", ""), ("num_gpus", ""), ("num_nodes", "num_gpus_per_node")):
+        factors = [read.loose.get(name) for name in (one, other) if name]
+        numbers = [whole(factor.value) for factor in factors if factor is not None]
+        if len(numbers) == len(factors) and all(numbers):
+            return prod(number for number in numbers if number)
+    return None

@@ -6,6 +6,7 @@ from advisor.frameworks.megatron.lint.checks import findings, launched, understo
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.job_values import (
+    num_gpus,
     num_microbatches,
     read_values,
     recompute_spec,
@@ -63,7 +64,9 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
     put_environment(read)
     settings, said = read.given.settings(), said_options(read)
     unknown = tuple(unknown_values(read))
-    knows_recompute = all(one.path != RECOMPUTE for one in unknown)
+    at = recompute_values(read)
+    tells_recompute = at or not read.partial  # else it is the recipe's
+    tells_recompute = tells_recompute and all(one.path != RECOMPUTE for one in unknown)
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
@@ -71,12 +74,13 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         branch=branch,
         values=read_values(read, settings, said),
         shape=shape_values(read, said),
-        recompute=recompute_spec(settings) if knows_recompute else None,
-        recompute_at=recompute_values(read),
+        recompute=recompute_spec(settings) if tells_recompute else None,
+        recompute_at=at,
         model=read.model,
         settings=read,
         untaken=tuple(untaken_options(said)),
         unknown=unknown,
+        num_gpus=num_gpus(read),
         num_microbatches=num_microbatches(read),
         whole=read.given.framework == Framework.MEGATRON_LM,
     )
