@@ -193,6 +193,39 @@ class Explanation(Struct, frozen=True, kw_only=True):
     time: tuple[TimeLine, ...]
 
 
+class ReadOption(Struct, frozen=True, kw_only=True):
+    """An option of a file that was read, as it is written there, and its line."""
+
+    option: str
+    value: str
+    file: str
+    line: int
+
+
+class UnknownOption(ReadOption, frozen=True, kw_only=True):
+    """One whose value only a run knows; `option` is empty where the text may stand for several.
+
+    key: the KEY of KEY=VALUE that gives it, ``--recompute``, or empty where there is none.
+    assumed: the value that the answer is for; null where that is the framework's default.
+    """
+
+    key: str = ""
+    assumed: str | None = None
+
+
+class ReadFile(Struct, frozen=True, kw_only=True):
+    """The file that the job was taken from: the setting that it has in the spelling of
+    ``--recompute`` (null where it says none) and the options that say it; options that were read
+    and that no prediction takes; those whose value is not known."""
+
+    file: str
+    line: int
+    recompute: str | None = None
+    recompute_options: tuple[ReadOption, ...] = ()
+    not_taken: tuple[ReadOption, ...] = ()
+    not_known: tuple[UnknownOption, ...] = ()
+
+
 class Advice(Struct, frozen=True, kw_only=True):
     """The answer to one request: every legal setting, best first, and what else would help.
 
@@ -201,6 +234,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
     -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
     ``searched``. differences: what the job has beside the layout that the usual answer has not.
+    read_from: the file of ``--from``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -217,6 +251,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     origin: dict[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     explain: Explanation | None = None
+    read_from: ReadFile | None = None
 
     @property
     def best(self) -> Candidate | None:

@@ -42,6 +42,7 @@ class JobKeywords(TypedDict, total=False):
     overrides: Mapping[str, object] | Sequence[str]
     config_dir: str | Path | None
     takes_recipe: bool
+    unsaid: Sequence[str]
 
 
 class RequestKeywords(JobKeywords, total=False):
@@ -165,6 +166,7 @@ _READERS: Final[dict[str, Any]] = {
     **dict.fromkeys(_INTEGERS, at_least_one),
     "sequence_parallel": _boolean,
     "takes_recipe": _boolean,
+    "unsaid": _settings,
     "recompute": _settings,
     "search": _scope,
     "memory_budget": _size,

@@ -90,7 +90,10 @@ def _render(advice: "Answer", options: Options) -> str:
         case OutputFormat.JSON:
             from advisor.report.plain_advice import plain_advice
 
-            return plain_advice(advice, top=options.top, explained=options.explain).to_json()
+            plain = plain_advice(
+                advice, top=options.top, explained=options.explain, read=options.read
+            )
+            return plain.to_json()
         case OutputFormat.CSV:
             from advisor.report.csv_report import csv_report
             from advisor.report.plain_advice import plain_advice

@@ -6,15 +6,25 @@ by its number, `train.sh#2`.
 
 import re
 from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import fields as struct_fields
 from msgspec.structs import replace
 
 from advisor.base.errors import UserError
 from advisor.base.fields import show_path
+from advisor.base.units import parse_gpus
 from advisor.lint.target import read_target
-from advisor.reading.read_configuration import ReadConfiguration, Reader, ReadValue
+from advisor.models.spec import ModelSpec
+from advisor.reading.read_configuration import (
+    ReadConfiguration,
+    Reader,
+    ReadValue,
+    UnknownValue,
+)
 from advisor.request.request import Request
 
 _FLAG: Final = "--from"
@@ -54,22 +64,38 @@ def read_job(target: str, given: Mapping[str, Any]) -> ReadJob:
         where = f"nearest: {shown}#{nearest}"
         raise UserError(_FLAG, show_path(target), f"holds {jobs_held}", where)
     configuration = jobs[(number or 1) - 1]
-    return ReadJob(request=request_from(configuration, given), configuration=configuration)
+    request = request_from(configuration, given)
+    unknown = (one for one in configuration.unknown if not _is_settled(one, configuration, given))
+    return ReadJob(request=request, configuration=replace(configuration, unknown=tuple(unknown)))
+
+
+def _is_settled(
+    one: UnknownValue, configuration: ReadConfiguration, given: Mapping[str, Any]
+) -> bool:
+    """Whether the command line, or another document, says what one leaves open."""
+    if one.path.startswith("model.") and given.get("model"):
+        return True
+    if one.path == "job.global_batch_size" and configuration.num_microbatches:
+        return True
+    return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
 
 
 def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Request:
-    """The Request of a configuration; what `given` says wins."""
+    """The Request of a configuration; what `given` says wins, `--model` over the whole shape."""
     flags = set(Request.__struct_fields__)
     values: dict[str, Any] = {"framework": str(configuration.framework)}
     if configuration.version:
         values["framework_version"] = configuration.version
-    overrides = []
-    taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
-    for path, found in configuration.values.items():
+    overrides, unsaid = [], []
+    named = given.get("model") or configuration.model
+    shape = configuration.shape if configuration.model and not given.get("model") else {}
+    for path, found in {**shape, **configuration.values}.items():
         field = path.partition(".")[2]
-        if path in taken or given.get(field) is not None:
+        if is_given(path, given):
             continue
-        if field in flags:
+        if found.unsaid:
+            unsaid.append(path)
+        if field in flags and not path.startswith("model."):
             values[field] = found.value
         elif field != "data_parallel_size":  # the GPUs decide it
             overrides.append(f"{path}={_text(found.value)}")
@@ -78,7 +104,8 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         values.pop("sequence_parallel", None)
     values |= {name: value for name, value in given.items() if value not in (None, ())}
     values["overrides"] = (*overrides, *given.get("overrides", ()))
-    values["model"] = given.get("model") or configuration.model
+    values["unsaid"] = tuple(unsaid)
+    values["model"] = named or _spelled_out(configuration, given)
     values["gpus"] = _gpus(configuration, given.get("gpus"))
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
         if not values[name]:
@@ -88,7 +115,58 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
                 f"does not tell the {name}",
                 f"add {flag} {example}",
             )
+    if configuration.num_microbatches:
+        values |= _batch(configuration.num_microbatches, values)
     return Request(**values)
+
+
+def is_given(path: str, given: Mapping[str, Any]) -> bool:
+    """Whether the command line says a field, by its flag or as KEY=VALUE."""
+    taken = {pair.partition("=")[0] for pair in given.get("overrides", ())}
+    flag = path.partition(".")[2] or path
+    return path in taken or given.get(flag) not in (None, ())
+
+
+def _spelled_out(configuration: ReadConfiguration, given: Mapping[str, Any]) -> Any:
+    """The fields of a model that is no preset; what is given as KEY=VALUE is among them. Nothing
+    where the file does not spell them out; UserError where the vocabulary alone is missing."""
+    pairs = (pair.partition("=") for pair in given.get("overrides", ()))
+    fields: dict[str, Any] = {
+        path.removeprefix("model."): found.value for path, found in configuration.shape.items()
+    }
+    if "hidden_size" not in fields:
+        return ""
+    for key, _, text in pairs:
+        if key.startswith("model."):
+            name = key.removeprefix("model.")
+            fields[name] = int(text) if text.isdigit() else text
+    sequence = configuration.values.get("job.seq_length")
+    if "max_position_embeddings" not in fields and sequence is not None:
+        fields["max_position_embeddings"] = sequence.value
+    needed = [one.name for one in struct_fields(ModelSpec) if one.required and one.name != "name"]
+    missing = [name for name in needed if name not in fields]
+    if missing == ["vocab_size"]:
+        raise UserError(
+            _FLAG,
+            configuration.place.file,
+            "spells out a model that is no preset, but for its vocabulary",
+            "add model.vocab_size=N, or --model",
+        )
+    return "" if missing else {"name": Path(configuration.place.file).stem, **fields}
+
+
+def _batch(num_microbatches: int, values: Mapping[str, Any]) -> dict[str, int]:
+    """The global batch of so many microbatches on every data-parallel rank, or the micro batch."""
+    names = ("tensor", "pipeline")
+    degrees = [values.get(f"{name}_model_parallel_size") or 1 for name in names]
+    degrees.append(values.get("context_parallel_size") or 1)
+    micro, whole = values.get("micro_batch_size"), values.get("global_batch_size")
+    in_one_pass = num_microbatches * (parse_gpus(values["gpus"])[0] // prod(degrees))
+    if micro and in_one_pass and not whole:
+        return {"global_batch_size": micro * in_one_pass}
+    if whole and in_one_pass and not micro and whole % in_one_pass == 0:
+        return {"micro_batch_size": whole // in_one_pass}
+    return {}
 
 
 def _gpus(configuration: ReadConfiguration, given: str | None) -> str:
@@ -107,43 +185,79 @@ def _text(value: object) -> str:
 
 
 def _jobs(found: Sequence[tuple[Reader, ReadConfiguration]]) -> list[ReadConfiguration]:
-    """Configurations that differ in what they say; documents that complete each other are one."""
+    """Configurations that differ in what they say; documents that complete each other are one, and
+    a file is part of every command that names it."""
     jobs: list[ReadConfiguration] = []
     for reader, configuration in found:
         named = replace(configuration, model=reader.model(configuration))
-        for number, other in enumerate(jobs):
-            merged = _merged(other, named)
-            if merged is not None:
-                jobs[number] = merged
-                break
-        else:
+        parts = [_merged(other, named, reader) for other in jobs]
+        merged = [number for number, one in enumerate(parts) if one is not None]
+        for number in merged if named.names_files is None else merged[:1]:
+            jobs[number] = parts[number] or jobs[number]
+        if not merged:
             jobs.append(named)
     return jobs
 
 
-def _merged(one: ReadConfiguration, other: ReadConfiguration) -> ReadConfiguration | None:
-    """Both as one job, unless a value differs, or neither framework takes the other's jobs over."""
+def _merged(
+    one: ReadConfiguration, other: ReadConfiguration, reader: Reader
+) -> ReadConfiguration | None:
+    """Both as one job, unless a value differs, or neither framework takes the other's jobs over. A
+    command goes before the files that it names."""
     owner = next((own for own, its in ((one, other), (other, one)) if _takes(own, its)), None)
-    if owner is None:
+    if owner is None or (one.model and other.model and one.model != other.model):
         return None
-    if any(
-        _differ(one.values[path], other.values[path]) for path in one.values if path in other.values
-    ):
+    first, second = (other, one) if one.names_files is None else (one, other)
+    over = first.names_files is not None and second.names_files is None
+    if over and not _names(first, second):
         return None
-    settings = {one.recompute, other.recompute} - {None}
-    if len(settings) > 1 or (one.model and other.model and one.model != other.model):
+    joined = reader.over(first, second) if over and one.framework == other.framework else None
+    if joined is not None:
+        return replace(joined, model=reader.model(joined))
+    if not over and not _agree(first, second):
         return None
     return replace(
-        one,
+        first,
         framework=owner.framework,
         takes_over=owner.takes_over,
-        values={**one.values, **other.values},
-        recompute=one.recompute or other.recompute,
-        recompute_at=one.recompute_at or other.recompute_at,
-        model=one.model or other.model,
-        num_gpus=one.num_gpus or other.num_gpus,
-        untaken=(*one.untaken, *other.untaken),
+        values=_said_first(first.values, second.values),
+        recompute=first.recompute or second.recompute,
+        recompute_at=first.recompute_at or second.recompute_at,
+        model=first.model or second.model,
+        num_gpus=first.num_gpus or second.num_gpus,
+        untaken=tuple(dict.fromkeys((*first.untaken, *second.untaken))),
+        unknown=tuple(dict.fromkeys((*first.unknown, *second.unknown))),
+        shape=_said_first(first.shape, second.shape),
+        num_microbatches=first.num_microbatches or second.num_microbatches,
     )
+
+
+def _agree(one: ReadConfiguration, other: ReadConfiguration) -> bool:
+    """Whether two documents say nothing that differs; of two commands, whether they say the same,
+    for what one does not say is its default."""
+    if other.names_files is not None:
+        told = [{path: given.value for path, given in part.values.items()} for part in (one, other)]
+        return told[0] == told[1] and one.recompute == other.recompute
+    both = one.values.keys() & other.values.keys()
+    if any(_differ(one.values[path], other.values[path]) for path in both):
+        return False
+    return len({one.recompute, other.recompute} - {None}) < 2
+
+
+def _names(command: ReadConfiguration, file: ReadConfiguration) -> bool:
+    """Whether a command names a file, or the script that runs it holds the file."""
+    names = {Path(name).name for name in command.names_files or ()}
+    return file.place.file == command.place.file or Path(file.place.file).name in names
+
+
+def _said_first(
+    first: Mapping[str, ReadValue], second: Mapping[str, ReadValue]
+) -> dict[str, ReadValue]:
+    """Values of both; what somebody has said goes before defaults, and the first before the
+    second."""
+    said = {path: value for path, value in second.items() if not value.unsaid}
+    said |= {path: value for path, value in first.items() if not value.unsaid}
+    return {**second, **first, **said}
 
 
 def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
@@ -151,7 +265,7 @@ def _takes(own: ReadConfiguration, other: ReadConfiguration) -> bool:
 
 
 def _differ(one: ReadValue, other: ReadValue) -> bool:
-    return bool(one.value != other.value)
+    return bool(one.value != other.value) and not (one.unsaid or other.unsaid)
 
 
 def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
@@ -162,10 +276,13 @@ def _described(jobs: Sequence[ReadConfiguration]) -> list[str]:
     described = []
     for number, job in enumerate(jobs):
         text = f"{number + 1} in line {job.place.line}"
-        if job.branch:
-            text += f" where {job.branch[-1]}"
+        own = [one for one in job.branch if any(one not in other.branch for other in jobs)]
+        if own:
+            text += f" where {own[-1]}"
         elif differing:
             text += f" with {differing[0]} {texts[differing[0]][number]}"
+        elif len({other.recompute for other in jobs}) > 1:
+            text += f" with {job.recompute or 'a recompute that it does not say'}"
         described.append(text)
     return described
 

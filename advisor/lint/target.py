@@ -15,7 +15,7 @@ from advisor.base.errors import UserError
 from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
-from advisor.reading.command_options import num_gpus
+from advisor.reading.command_options import num_gpus, options
 from advisor.reading.document_tree import read_tree
 from advisor.reading.python_source import read_python
 from advisor.reading.read_configuration import (
@@ -87,6 +87,7 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     name, documents, script = _documents(target)
     found = list(islice(_asked(documents, script), _MOST))
     if not found:
+        _refuse_programs(name, script)
         unread = "".join(f"; {note.place} {note.text}" for note in script.notes[:1])
         raise UserError(
             "lint",
@@ -99,6 +100,24 @@ def read_target(target: str | Sequence[str]) -> ReadTarget:
     return ReadTarget(name=name, configurations=tuple(found), notes=unique)
 
 
+def _refuse_programs(name: str, script: Script) -> None:
+    """UserError that says which programs run with which options, where some do: their settings are
+    somewhere else."""
+    for command in script.commands:
+        program = next((text for text in command.texts if text.endswith(".py")), None)
+        if program is None:
+            continue
+        given = ", ".join(dict.fromkeys(one.name for one in options(command.words)))
+        read = f"with {given}, none of them" if given else "without options, none"
+        raise UserError(
+            "lint",
+            name,
+            f"runs {show(program)} in line {command.place.line} {read} a setting that is known here"
+            ": batch, precision, sharding and recompute are missing",
+            f"give the file that has them ({show(program)}, YAML, JSON or TOML), or the options",
+        )
+
+
 def _asked(
     documents: Sequence[Document], script: Script
 ) -> Iterator[tuple[Reader, ReadConfiguration]]:
@@ -109,7 +128,8 @@ def _asked(
                     configuration = replace(
                         configuration,
                         branch=document.branch,
-                        num_gpus=num_gpus(document, script.directives),
+                        names_files=frozenset(_file_names(document)),
+                        num_gpus=num_gpus(document, script.directives) or configuration.num_gpus,
                     )
                 yield reader, configuration
 
@@ -159,12 +179,9 @@ def _file(path: Path) -> tuple[list[Document], Script]:
 
 def _named_files(script: Script, folder: Path) -> Iterator[Document]:
     """Configurations that the commands of a script name and that lie where it says."""
-    texts = [text for command in script.commands for text in command.texts]
-    texts += [w.text for command in script.commands for w in command.environment.values()]
-    names = dict.fromkeys(text.rpartition("=")[2] for text in texts)
-    for name in names:
+    for name in dict.fromkeys(name for one in script.commands for name in _file_names(one)):
         path = folder / name
-        if path.suffix not in _TREES or len(name) > 255 or not path.is_file():
+        if not path.is_file():
             continue
         try:
             content = word(read_text(path, MOST_CONFIG_BYTES), Place(show_path(path), 1, 1))
@@ -174,6 +191,14 @@ def _named_files(script: Script, folder: Path) -> Iterator[Document]:
             continue
         if document is not None:
             yield document
+
+
+def _file_names(command: Command) -> Iterator[str]:
+    """Words of a command and its environment that name a configuration."""
+    texts = (*command.texts, *(word.text for word in command.environment.values()))
+    for name in (text.rpartition("=")[2] for text in texts):
+        if name.endswith(_TREES) and len(name) <= 255:
+            yield name
 
 
 def _document(content: Word, suffix: str) -> Document | None:

@@ -34,11 +34,25 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class ReadValue(Struct, frozen=True, kw_only=True):
-    """A value by one of our fields, and the option as it is written."""
+    """A value by one of our fields, and the option as it is written; `unsaid`: nobody has written
+    it, and it is the framework's default."""
 
     value: Any
     written: str
     place: Place
+    unsaid: bool = False
+
+
+class UnknownValue(Struct, frozen=True, kw_only=True):
+    """An option whose value only a run knows: a shell variable, a name of Python, `auto`.
+
+    path: the field of ours that it means, `recompute`, or empty where it is none.
+    """
+
+    written: str
+    text: str
+    place: Place
+    path: str = ""
 
 
 class ReadConfiguration(Struct, frozen=True, kw_only=True):
@@ -50,7 +64,10 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     empty where it does not.
     notes: what is not known. branch: conditions under which it holds. takes_over: frameworks whose
     jobs are its own framework's where such a configuration goes with theirs.
-    untaken: options that are known and that no prediction takes.
+    names_files: configurations that a command names, and goes before; None of what is no command.
+    untaken: options that are known and that no prediction takes. unknown: those whose value is not.
+    shape: fields of the model that the document spells out, where it does; num_microbatches: those
+    of one rank in a step, where no global batch is said.
     settings: what its framework's own checks read. whole: what it does not say is the framework's
     default; else a recipe below it may say it.
     """
@@ -65,8 +82,12 @@ class ReadConfiguration(Struct, frozen=True, kw_only=True):
     num_gpus: int | None = None
     notes: tuple[Note, ...] = ()
     branch: tuple[str, ...] = ()
+    names_files: frozenset[str] | None = None
     takes_over: tuple[str, ...] = ()
     untaken: tuple[ReadValue, ...] = ()
+    unknown: tuple[UnknownValue, ...] = ()
+    shape: Mapping[str, ReadValue] = field(default_factory=dict)
+    num_microbatches: int | None = None
     settings: Any = None
     whole: bool = False
 
@@ -96,6 +117,11 @@ class Reader(Protocol):
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the framework refuses or ignores in a configuration that it read; `version` is the
         release, None for the one that the document tells or the newest."""
+        ...
+
+    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration | None:
+        """A command over a file of the same framework that it names, read as one; None where they
+        are read apart."""
         ...
 
     def model(self, configuration: ReadConfiguration) -> str:

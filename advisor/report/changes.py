@@ -3,44 +3,62 @@
 from collections.abc import Iterator
 from typing import Final
 
+from advisor.answer.advice import ReadFile, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
 from advisor.frameworks.registry import adapter_of
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.blocks import Block, Text, beside, group
+from advisor.report.read_file import read_file
 
 _MARGIN: Final = 11
 
 
 def changes(advice: Answer, read: ReadConfiguration) -> Block:
     """Where the setting stands now, with its rank, and the flags of the first row in its place."""
-    rows: list[tuple[str, Block]] = [("file", Text(_now(advice, read)))]
+    file = read_file(advice.job, read)
+    rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
     if advice.candidates:
         rows.append(("", Text(_instead(advice.candidates[0], read))))
-    if read.untaken:
-        rows.append(("not taken", Text(_untaken(read))))
+    if file.not_taken:
+        rows.append(("not taken", Text(_untaken(file))))
+    for number, one in enumerate(file.not_known):
+        rows.append(("" if number else "not known", Text(_unknown(one))))
     return group(Text(""), beside(rows, margin=_MARGIN))
 
 
-def _now(advice: Answer, read: ReadConfiguration) -> str:
-    if read.recompute is None:
-        return f"{read.place.file} sets no recompute"
-    setting = adapter_of(advice.job.config.framework).parse(read.recompute).promoted
+def _now(advice: Answer, file: ReadFile) -> str:
+    if file.recompute is None:
+        known = all(one.key != "--recompute" for one in file.not_known)
+        return f"{file.file} sets {'no recompute' if known else 'a recompute that is not known'}"
+    setting = adapter_of(advice.job.config.framework).parse(file.recompute).promoted
     same = [c for c in advice.candidates if c.evaluation.setting.promoted == setting]
     rank = f", row {same[0].rank}" if same else ", which is not ranked"
-    return f"{read.place.file} has {read.recompute}{rank}{''.join(_lines(read))}"
+    return f"{file.file} has {file.recompute}{rank}{''.join(_lines(file))}"
 
 
-def _lines(read: ReadConfiguration) -> Iterator[str]:
+def _lines(file: ReadFile) -> Iterator[str]:
     """The options that say it, with their lines."""
-    for number, given in enumerate(sorted(read.recompute_at, key=lambda given: given.place)):
+    for number, given in enumerate(file.recompute_options):
         before = ": " if number == 0 else ", "
-        yield f"{before}{given.written} in line {given.place.line}"
+        yield f"{before}{given.option} in line {given.line}"
 
 
-def _untaken(read: ReadConfiguration) -> str:
+def _untaken(file: ReadFile) -> str:
     """Options of the file that the prediction does without."""
-    words = (f"{g.written} {g.value} in line {g.place.line}" for g in read.untaken)
-    return ", ".join(words)
+    return ", ".join(f"{one.option} {one.value} in line {one.line}" for one in file.not_taken)
+
+
+def _unknown(one: UnknownOption) -> str:
+    """An option without a value: where it stands, what is assumed, and how to give it."""
+    words = f"{one.option} {one.value}".strip()
+    where = f"{words} in line {one.line}"
+    if not one.option:
+        return f"{where}: no option in it is taken; give them as KEY=VALUE"
+    if one.key == "--recompute":
+        return f"{where}: every setting is ranked"
+    if not one.key:
+        return f"{where}: its default is assumed"
+    return f"{where}: {one.assumed} is assumed; give {one.key}=VALUE"
 
 
 def _instead(best: RankedEvaluation, read: ReadConfiguration) -> str:

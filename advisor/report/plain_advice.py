@@ -22,13 +22,21 @@ from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
+from advisor.reading.read_configuration import ReadConfiguration
+from advisor.report.read_file import read_file
 from advisor.report.setting_flags import all_flags
 from advisor.report.wording import chosen, verdict
 
 
-def plain_advice(answer: Answer, *, top: int | None = None, explained: int | None = None) -> Advice:
+def plain_advice(
+    answer: Answer,
+    *,
+    top: int | None = None,
+    explained: int | None = None,
+    read: ReadConfiguration | None = None,
+) -> Advice:
     """`answer` with its `top` best candidates (all where None); `explained` is the rank of the
-    candidate whose bytes and seconds are explained."""
+    candidate whose bytes and seconds are explained, `read` what the job was taken from."""
     best = chosen(answer)
     wanted = next((c for c in answer.candidates if c.rank == explained), None)
     return Advice(
@@ -54,6 +62,7 @@ def plain_advice(answer: Answer, *, top: int | None = None, explained: int | Non
         origin=dict(answer.origin),
         differences=answer.differences,
         explain=_explanation(wanted) if wanted else None,
+        read_from=read_file(answer.job, read) if read else None,
     )
 
 

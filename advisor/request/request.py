@@ -21,7 +21,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """Raw values of `advise`; None means: not given, take the preset's or choose.
 
     takes_recipe: whether a published recipe may say what is not given; else it is the framework's
-    default, as for a launch script, and no degree is searched.
+    default, as for a launch script, and no degree is searched. unsaid: paths of values among the
+    others that are the framework's default, which nobody has said.
     """
 
     model: "ModelSource"
@@ -45,3 +46,4 @@ class Request(Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...] = ()
     config_dir: Path | None = None
     takes_recipe: bool = True
+    unsaid: tuple[str, ...] = ()

@@ -298,6 +298,7 @@ def _resolution(
         **{
             f"job.{name}": why for name, why in _NO_FRAMEWORKS.items() if name not in config.origins
         },
+        **dict.fromkeys(given.unsaid, _default(config.value)),
     }
     return Resolution(
         model=model.value,

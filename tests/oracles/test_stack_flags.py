@@ -2,9 +2,10 @@
 
 import json
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,40 +283,134 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
             assert read.fsdp_config["reshard_after_forward"] is True
 
 
-def test_the_python_runs() -> None:
+def _run(text: str, model: Any) -> Any:
+    """The model that pasted statements leave; FSDP1 would look for a GPU."""
     import torch
+    from torch.distributed import fsdp
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+    from torch.distributed.fsdp.wrap import CustomPolicy
+    from torch.utils import checkpoint
+
+    names = {"torch": torch, "model": model, "blocks": list(model.layers), "partial": partial}
+    for module in (checkpoint, wrappers, fsdp):
+        names |= {name: value for name, value in vars(module).items() if name[0] != "_"}
+    flat = partial(fsdp.FullyShardedDataParallel, device_id=torch.device("cpu"))
+    names |= {"CustomPolicy": CustomPolicy, "FullyShardedDataParallel": flat}
+    exec(text, names, scope := {})
+    return scope.get("model", model)
+
+
+def test_the_python_runs() -> None:
     from torch import nn
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-    from torch.utils.checkpoint import checkpoint_sequential, create_selective_checkpoint_contexts
+    from torch.distributed.fsdp import FSDPModule
 
     from .stacks.fsdp import fake_ranks
 
     for setting, stack, job in _settings("fsdp2"):
         model = nn.Module()
         model.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
-        names = {
-            "torch": torch,
-            "model": model,
-            "blocks": list(model.layers),
-            "partial": partial,
-            "fully_shard": fully_shard,
-            "MixedPrecisionPolicy": MixedPrecisionPolicy,
-            "checkpoint_wrapper": wrappers.checkpoint_wrapper,
-            "offload_wrapper": wrappers.offload_wrapper,
-            "CheckpointImpl": wrappers.CheckpointImpl,
-            "apply_activation_checkpointing": wrappers.apply_activation_checkpointing,
-            "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
-            "checkpoint_sequential": checkpoint_sequential,
-        }
         with fake_ranks():
-            exec(stack.setting_flags(setting, job), names)
+            _run(stack.setting_flags(setting, job), model)
         kind = wrappers.OffloadWrapper if setting.offloads else wrappers.CheckpointWrapper
         wrapped = [isinstance(block, kind) for block in model.layers]
         every = setting.num_layers or 1
         expected = [setting != NONE and (k + 1) % every == 0 for k in range(8)]
         assert wrapped == expected, setting.spec
         assert all(isinstance(module, FSDPModule) for module in (*model.layers, model))
+
+
+def _small_llama() -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
+    return transformers.LlamaModel(transformers.LlamaConfig(**sizes, **heads))
+
+
+@pytest.mark.parametrize("spec", ["none", "full", "selective:2", "op:save_matmul", "budget:0.5"])
+def test_the_python_compiles_and_chooses_the_attention(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of transformers' own layers; dynamo with its quickest backend."""
+    import torch
+    import torch._functorch.config as functorch
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    kernels = ("job.torch_compile=true", "job.attn_implementation=eager")
+    layers = ("model.transformer_impl=transformers",)
+    stack, job = stack_job("fsdp2", gpus="1xH200", overrides=(*kernels, *layers))
+    setting = parse_setting(spec)
+    assert not stack.check(setting, job)
+    torch._dynamo.reset()
+    with functorch.patch(activation_memory_budget=1.0):
+        model = _run(stack.setting_flags(setting, job), _small_llama())
+        assert functorch.activation_memory_budget == (setting.budget or 1.0)
+    assert model.config._attn_implementation == "eager"
+    assert all(block._compiled_call_impl is not None for block in model.layers)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    model(torch.arange(8)[None], use_cache=False).last_hidden_state.sum().backward()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    if setting.budget is None:
+        plain_stack, plain = stack_job("fsdp2", gpus="1xH200", overrides=layers)
+        model = _run(plain_stack.setting_flags(setting, plain), _small_llama())
+        assert model.config._attn_implementation == "sdpa"
+        assert model.layers[0]._compiled_call_impl is None
+
+
+@pytest.mark.parametrize("sharding", ["full", "gradients"])
+def test_the_python_shards_flat_parameters(sharding: str) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    from .stacks.fsdp import fake_ranks
+
+    overrides = (f"layout.data_parallel_sharding={sharding}", "job.flat_parameters=true")
+    stack, job = stack_job("fsdp2", overrides=(*overrides, "model.transformer_impl=transformers"))
+    with fake_ranks():
+        model = _run(stack.setting_flags(FULL, job), _small_llama())
+        assert isinstance(model, FullyShardedDataParallel)
+        assert all(isinstance(block, FullyShardedDataParallel) for block in model.layers)
+        wrapped = [type(block._fsdp_wrapped_module).__name__ for block in model.layers]
+        assert wrapped == ["CheckpointWrapper"] * 4
+        strategy = ShardingStrategy.FULL_SHARD if sharding == "full" else None
+        assert model.sharding_strategy is (strategy or ShardingStrategy.SHARD_GRAD_OP)
+
+
+def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:
+    """A call of the engine; for transformers' layers options of a Trainer and of TRL."""
+    kernels = ("job.torch_compile=true", "job.attn_implementation=eager")
+    stack, job = stack_job("deepspeed", overrides=kernels[:1])
+    calls = []
+    engine = SimpleNamespace(compile=lambda: calls.append("compiled"))
+    exec(stack.layout_flags(job), {"engine": engine})
+    assert calls == ["compiled"]
+    json.loads(stack.setting_flags(FULL, job))
+    assert stack.assumed_flags(stack_job("deepspeed")[1]) == ""
+    transformers = pytest.importorskip("transformers")
+
+    @dataclass
+    class Model:
+        attn_implementation: str | None = None
+
+    for framework in ("deepspeed", "huggingface"):
+        overrides = (*kernels, "model.transformer_impl=transformers")
+        stack, job = stack_job(framework, gpus="1xH100", overrides=overrides)
+        words = shlex.split(stack.layout_flags(job))
+        parser = transformers.HfArgumentParser((Model, transformers.TrainingArguments))
+        read = parser.parse_known_args(["--output_dir", "x", *words])[0]
+        assert (read.attn_implementation, read.torch_compile) == ("eager", True)
+        (note,) = [text for text in stack.notes(FULL, job) if "attn_implementation" in text]
+        assert 'from_pretrained(..., attn_implementation="eager")' in note
+
+
+def test_accelerates_file_compiles(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    from accelerate.commands.config.config_args import load_config_from_file
+
+    stack, job = stack_job("huggingface", overrides=("job.torch_compile=true",))
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(stack.config_file(FULL, job))
+    assert load_config_from_file(str(file)).dynamo_config == {"dynamo_backend": "INDUCTOR"}
 
 
 def test_torchtitan_reads_float8_compile_and_the_optimizer(tmp_path: Path) -> None:

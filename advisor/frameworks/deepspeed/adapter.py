@@ -15,7 +15,11 @@ from advisor.frameworks.deepspeed.config_file import calls_deepspeed, deepspeed_
 from advisor.frameworks.deepspeed.options import OPTIONS
 from advisor.frameworks.deepspeed.rules import checkpoint_problems, offload_problems
 from advisor.frameworks.deepspeed.static import host_bytes, zero_memory
-from advisor.frameworks.huggingface.training_arguments import training_arguments
+from advisor.frameworks.huggingface.training_arguments import (
+    attention_note,
+    kernel_arguments,
+    training_arguments,
+)
 from advisor.frameworks.names import Framework
 from advisor.frameworks.own_options import (
     ATTENTION,
@@ -30,7 +34,7 @@ from advisor.frameworks.torch.adapter import TorchStack, as_torch
 from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
-from advisor.job.job import Job
+from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.parameters import parameter_count
@@ -50,6 +54,7 @@ _ALONE = (
     "nothing and copies every input"
 )
 _TIMING = "synchronizes at every checkpoint: slower than predicted, and no byte less"
+_COMPILED = "engine.compile() is called behind deepspeed.initialize; the file has no word for it"
 _DEVICE_ENGINE: Final = "0.19"
 """cpu_checkpointing copies on a stream of its own from here on (0.19.6); before, and with
 partitioned activations, on that of the kernels, from memory that is not pinned."""
@@ -117,6 +122,10 @@ class DeepSpeed(TorchStack):
         if setting.granularity is not Granularity.NONE:
             called = _PIPELINE if setting.granularity is Granularity.UNIFORM else _CALLS
             yield called if calls_deepspeed(job) else _TRAINER
+        if calls_deepspeed(job) and job.config.torch_compile:
+            yield _COMPILED
+        elif job.config.attn_implementation is not AttnImplementation.SDPA:
+            yield attention_note(job.config.attn_implementation)
         if Option.PARTITION_ACTIVATIONS in setting.options:
             yield _ALONE
         if {Option.SYNCHRONIZE_CHECKPOINT_BOUNDARY, Option.PROFILE} & {*setting.options}:
@@ -139,6 +148,16 @@ class DeepSpeed(TorchStack):
             return written
         explicit = replace(own, use_reentrant=bool(own.use_reentrant))
         return shlex.join(["--deepspeed", written, *training_arguments(explicit, "4")])
+
+    def layout_flags(self, job: Job) -> str:
+        """What the file cannot say: compilation, which is a call, and transformers' kernels."""
+        if calls_deepspeed(job):
+            return "engine.compile();" if job.config.torch_compile else ""
+        return shlex.join(kernel_arguments(job.config))
+
+    def assumed_flags(self, job: Job) -> str:
+        """The same."""
+        return self.layout_flags(job)
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """The JSON file alone."""

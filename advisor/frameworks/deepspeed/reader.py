@@ -11,15 +11,17 @@ from advisor.frameworks.deepspeed.options import (
     MICRO_BATCH,
     OPTIONS,
     STAGE,
+    STEPS,
     ZERO,
 )
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.frameworks.torch.setting import Option
+from advisor.job.layout import DataParallelSharding
 from advisor.reading.document_keys import Keys, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document, Finding
+from advisor.reading.read_configuration import Document, Finding, UnknownValue
 
 _OWN: Final = (ZERO, MICRO_BATCH, "zero_allow_untested_optimizer", AC)
 _SWITCHES: Final = tuple(option for option in Option if option is not Option.OFFLOAD)
@@ -41,6 +43,26 @@ class DeepSpeedReader(KeyedReader):
             keys = Keys(place=document.place, faults=document.faults, about={"whole": "yes"})
             put_tree(keys, document)
             yield keys
+
+    def unsaid(self, keys: Keys) -> dict[str, Any]:
+        """Without a stage nothing is sharded."""
+        return {"layout.data_parallel_sharding": DataParallelSharding.NONE}
+
+    def num_microbatches(self, keys: Keys) -> int | None:
+        """Those that gradients are accumulated over; where both batches are said they decide."""
+        given = keys.values.get(STEPS)
+        both = keys.number(MICRO_BATCH) and keys.number(BATCH)
+        if both or (given is None and not (keys.has(MICRO_BATCH) or keys.has(BATCH))):
+            return None
+        return keys.number(STEPS) if given is not None else 1
+
+    def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
+        """Neither 16-bit type is fp32, which is not modelled."""
+        yield from super().unknown(keys)
+        if not any(keys.has(f"{name}.enabled") for name in ("bf16", "fp16", "bfloat16")):
+            yield UnknownValue(
+                written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
+            )
 
     def findings(self, keys: Keys) -> Iterator[Finding]:
         """What the release refuses."""

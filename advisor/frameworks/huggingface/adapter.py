@@ -16,6 +16,7 @@ from advisor.frameworks.huggingface.options import OPTIONS
 from advisor.frameworks.huggingface.training_arguments import (
     REDUCE_DTYPE,
     accelerate_file,
+    attention_note,
     job_arguments,
     training_arguments,
 )
@@ -38,7 +39,7 @@ from advisor.frameworks.torch.plan import Semantics
 from advisor.frameworks.torch.rules import Problem
 from advisor.frameworks.torch.setting import Granularity, Option, TorchSetting
 from advisor.frameworks.torch.static import eager_memory
-from advisor.job.job import Job, JobConfig
+from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.shape import RankShape
 from advisor.models.options import TransformerImpl
@@ -165,6 +166,8 @@ class HuggingFace(TorchStack):
 
 
 def _notes(setting: TorchSetting, job: Job) -> Iterator[str]:
+    if job.config.attn_implementation is not AttnImplementation.SDPA:
+        yield attention_note(job.config.attn_implementation)
     if job.num_gpus == 1:
         return
     if setting.granularity is not Granularity.NONE:

@@ -31,6 +31,7 @@ _OPTIMIZERS: Final = {
     "adamw_torch_8bit": "adamw_torch_8bit",
     "adamw_torch_4bit": "adamw_torch_4bit",
 }
+_PRECISIONS: Final = {"bf16": "bf16", "fp16": "fp16"}
 _FLAT: Final = {1: True, "1": True, 2: False, "2": False}
 KERNELS: Final = {"adamw_torch_fused": "fused", "adamw_torch": "foreach"}
 _ATTENTION: Final = {str(kernel): str(kernel) for kernel in AttnImplementation}
@@ -114,7 +115,8 @@ FILE: Final[tuple[KeyOption, ...]] = (
             """
         },
     ),
-    *checked("", {"": "distributed_type mixed_precision", "the number of GPUs": "num_processes"}),
+    option("mixed_precision", None, "job.precision", kind=str, means=_PRECISIONS),
+    *checked("", {"": "distributed_type", "the number of GPUs": "num_processes"}),
     *unpriced(
         "",
         {

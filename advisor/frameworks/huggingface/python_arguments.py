@@ -36,6 +36,7 @@ def _of(way: Way) -> Keys | None:
     for call in way.calls:
         if _ARGUMENTS.search(call.name):
             keys.place, keys.about["kind"] = call.place, "python"
+            keys.about["call"] = call.name.rpartition(".")[2]
             found = True
             for name, value in call.keywords.items():
                 _put(keys, name, value.value, value)

@@ -28,7 +28,13 @@ from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
 from advisor.reading.model_names import named_model
 from advisor.reading.python_source import PythonSource
-from advisor.reading.read_configuration import Document, Finding, ReadConfiguration, ReadValue
+from advisor.reading.read_configuration import (
+    Document,
+    Finding,
+    ReadConfiguration,
+    ReadValue,
+    UnknownValue,
+)
 from advisor.reading.shell import Command
 from advisor.reading.words import Word
 
@@ -89,8 +95,11 @@ class HuggingFaceReader(KeyedReader):
 
     def values(self, keys: Keys) -> dict[str, ReadValue]:
         """The sharding is a word of `fsdp`, Adam's kernels one of `optim`, the global batch a
-        product."""
+        product. A Trainer's precision goes before Accelerate's."""
         found = super().values(keys)
+        for name in ("bf16", "fp16"):
+            if keys.truth(name):
+                found["job.precision"] = keys.means(name, name)
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
         if sharding is not None:
@@ -103,6 +112,23 @@ class HuggingFaceReader(KeyedReader):
             batch = micro * (steps or 1) * num_gpus
             found["job.global_batch_size"] = keys.means(MICRO_BATCH, batch)
         return found
+
+    def unsaid(self, keys: Keys) -> dict[str, Any]:
+        """A Trainer's batch; a file of Accelerate is for programs that have one of their own."""
+        return {"job.micro_batch_size": 8} if _is_a_trainers(keys) else {}
+
+    def num_microbatches(self, keys: Keys) -> int | None:
+        """Those that gradients are accumulated over."""
+        given = keys.values.get(STEPS)
+        return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
+
+    def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
+        """A Trainer that is told neither type trains in fp32, which is not modelled."""
+        yield from super().unknown(keys)
+        if _is_a_trainers(keys) and not any(keys.has(name) for name in _PRECISIONS):
+            yield UnknownValue(
+                written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
+            )
 
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
@@ -127,6 +153,12 @@ class HuggingFaceReader(KeyedReader):
         if setting is None:
             return "nothing about checkpointing"
         return "no checkpointing" if setting == "none" else f"checkpointing {setting}"
+
+
+def _is_a_trainers(keys: Keys) -> bool:
+    """Whether all arguments of a Trainer are there, so that what is not said is its default; TRL's
+    configurations have defaults of their own."""
+    return keys.has("output_dir") and keys.about.get("call") in (None, "TrainingArguments")
 
 
 def _in_tree(tree: Tree) -> Iterator[Keys]:

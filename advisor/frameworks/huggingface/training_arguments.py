@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.torch.setting import Granularity, TorchSetting
-from advisor.job.job import Job, OptimizerImplementation
+from advisor.job.job import AttnImplementation, Job, JobConfig, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 
 _DECODER_LAYERS: Final = "TRANSFORMER_BASED_WRAP"
@@ -44,8 +44,7 @@ def job_arguments(job: Job) -> Iterator[str]:
         yield from ("--optim", "adamw_torch")
     if config.use_liger_kernel:
         yield from ("--use_liger_kernel", "True")
-    if config.torch_compile:
-        yield from ("--torch_compile", "True")
+    yield from kernel_arguments(config)
     if config.sync_each_batch:
         accumulation = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
         yield from ("--accelerator_config", json.dumps(accumulation))
@@ -63,12 +62,22 @@ def job_arguments(job: Job) -> Iterator[str]:
         yield from ("--fsdp", f"{strategy} auto_wrap", "--fsdp_config", json.dumps(fsdp))
 
 
+def kernel_arguments(config: JobConfig) -> Iterator[str]:
+    """What runs the layers; attn_implementation is from_pretrained's, and an option of programs
+    that have TRL's ModelConfig."""
+    if config.torch_compile:
+        yield from ("--torch_compile", "True")
+    if config.attn_implementation is not AttnImplementation.SDPA:
+        yield from ("--attn_implementation", str(config.attn_implementation))
+
+
 def accelerate_file(setting: TorchSetting, job: Job) -> str:
     """YAML of Accelerate: the processes, bf16, FSDP2 and its checkpoints of wrapped layers."""
     lines = [
         "compute_environment: LOCAL_MACHINE",
         "mixed_precision: bf16",
         f"num_processes: {job.num_gpus}",
+        *(("dynamo_config:", "  dynamo_backend: INDUCTOR") if job.config.torch_compile else ()),
         "distributed_type: FSDP",
         "fsdp_config:",
     ]
@@ -87,6 +96,14 @@ def accelerate_file(setting: TorchSetting, job: Job) -> str:
         for key, value in values.items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def attention_note(kernel: AttnImplementation) -> str:
+    """Whose option it is."""
+    return (
+        f"--attn_implementation is an option of TRL's programs; another one loads the model by "
+        f'from_pretrained(..., attn_implementation="{kernel}")'
+    )
 
 
 REDUCE_DTYPE: Final = DType.BF16

@@ -31,8 +31,7 @@ def _is_printed(row: Option, value: object, job: Described, everything: bool) ->
     if row.when is not None and not row.when(job):
         return False
     always = row.printed is Said.ALWAYS or (row.printed is Said.LAYOUT and everything)
-    default = row.default if row.launcher is None else row.launcher
-    return always or (row.printed is not Said.NEVER and value != default)
+    return always or (row.printed is not Said.NEVER and value != row.unsaid)
 
 
 def words(row: Option, value: object, revision: Revision) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 from msgspec.structs import replace
 
 from advisor.frameworks.names import Framework
+from advisor.frameworks.option_status import Status
 from advisor.frameworks.registry import adapter_of
 from advisor.frameworks.torch.key_options import KeyOption, values_of
-from advisor.reading.document_keys import Keys
+from advisor.reading.document_keys import Keys, known, truth
 from advisor.reading.read_configuration import (
     Checked,
     Document,
@@ -17,7 +18,11 @@ from advisor.reading.read_configuration import (
     Level,
     ReadConfiguration,
     ReadValue,
+    UnknownValue,
 )
+
+_AUTO: Final = "auto"
+"""What a Trainer fills in (DeepSpeed)."""
 
 
 class KeyedReader(ABC):
@@ -48,6 +53,36 @@ class KeyedReader(ABC):
         """What the keys say, by fields of ours."""
         return values_of(self.options, keys)
 
+    def unsaid(self, keys: Keys) -> dict[str, Any]:
+        """Values of ours by the framework's defaults of what the keys do not say, where they differ
+        from what is assumed of any job."""
+        return {}
+
+    def num_microbatches(self, keys: Keys) -> int | None:
+        """Those of one rank in a step, where they say no global batch."""
+        return None
+
+    def untaken(self, keys: Keys) -> Iterator[ReadValue]:
+        """What is known, said and not modelled."""
+        modelled = {row.key for row in self.options if row.status is Status.MODELLED}
+        for row in self.options:
+            given = keys.values.get(row.key)
+            if row.status is not Status.UNPRICED or given is None or row.key in modelled:
+                continue
+            off = row.kind is object and truth(given.value) is False
+            if given.value not in (None, row.default, _AUTO) and not off:
+                yield given
+
+    def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
+        """What means a field of ours and has a value that only a run knows."""
+        for row in self.options:
+            given = keys.values.get(row.key)
+            if given is None or not row.ours or (known(given.value) and given.value != _AUTO):
+                continue
+            yield UnknownValue(
+                written=given.written, text=str(given.value), place=given.place, path=row.ours
+            )
+
     def model_named(self, keys: Keys) -> str:
         """The model, as the configuration names it."""
         return ""
@@ -63,17 +98,45 @@ class KeyedReader(ABC):
     def read(self, document: Document) -> Iterator[ReadConfiguration]:
         """The configurations in a document that are the framework's."""
         for keys in self.find(document):
-            yield ReadConfiguration(
-                framework=self.framework,
-                takes_over=self.takes_over,
-                version=keys.release,
-                place=keys.place,
-                values=self.values(keys),
-                recompute=self.recompute(keys),
-                model=self.model_named(keys),
-                num_gpus=self.num_gpus(keys),
-                settings=keys,
-            )
+            yield self._configuration(keys)
+
+    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> ReadConfiguration:
+        """The options of a command over the keys of a file that it names."""
+        above, below = command.settings, file.settings
+        both = replace(
+            above,
+            values=below.values | above.values,
+            faults=(*below.faults, *above.faults),
+            about=below.about | above.about,
+        )
+        read = self._configuration(both)
+        return replace(
+            read,
+            branch=command.branch,
+            names_files=command.names_files,
+            num_gpus=read.num_gpus or command.num_gpus or file.num_gpus,
+        )
+
+    def _configuration(self, keys: Keys) -> ReadConfiguration:
+        unsaid = {
+            path: ReadValue(value=value, written="", place=keys.place, unsaid=True)
+            for path, value in self.unsaid(keys).items()
+        }
+        return ReadConfiguration(
+            framework=self.framework,
+            takes_over=self.takes_over,
+            version=keys.release,
+            place=keys.place,
+            values=unsaid | self.values(keys),
+            recompute=self.recompute(keys),
+            model=self.model_named(keys),
+            num_gpus=self.num_gpus(keys),
+            untaken=tuple(self.untaken(keys)),
+            unknown=tuple(self.unknown(keys)),
+            num_microbatches=self.num_microbatches(keys),
+            settings=keys,
+            whole=True,
+        )
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
         """What the release refuses or passes over."""

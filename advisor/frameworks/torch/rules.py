@@ -134,6 +134,14 @@ def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
 
 def _check_kernels(model: ModelSpec, config: JobConfig, impl: TransformerImpl) -> None:
     """Kernels for transformers' layers alone; Liger's and the tiled MLP are gated ones here."""
+    attention = config.attn_implementation
+    if attention is not AttnImplementation.SDPA and impl is not TransformerImpl.TRANSFORMERS:
+        raise UserError(
+            "job.attn_implementation",
+            attention,
+            "is an option of transformers' layers",
+            "model.transformer_impl=transformers, or --framework huggingface",
+        )
     for field in ("use_liger_kernel", "tiled_mlp"):
         if not getattr(config, field):
             continue

@@ -1,15 +1,17 @@
-"""Python that applies a setting and FSDP2 to a model whose transformer blocks are `blocks`.
+"""Python that applies a setting and its job to a model whose transformer blocks are `blocks`.
 
 Order: checkpoints first, then compile, then fully_shard (torchtitan, accelerate). Names are those
-of torch, torch.utils.checkpoint, torch.distributed.fsdp and checkpoint_wrapper.
+of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, and checkpoint_wrapper.
 """
 
 from typing import Final
 
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.job.job import Job
+from advisor.job.job import AttnImplementation, Job
 from advisor.job.layout import DataParallelSharding
+from advisor.models.options import TransformerImpl
 
+_COMPILE: Final = "[block.compile() for block in model.layers]"
 _MATMULS: Final = ("torch.ops.aten.mm.default", "torch.ops.aten.addmm.default")
 _ATTENTION: Final = tuple(
     f"torch.ops.aten._scaled_dot_product_{kernel}_attention.default"
@@ -18,8 +20,24 @@ _ATTENTION: Final = tuple(
 
 
 def snippet(setting: TorchSetting, job: Job) -> str:
-    """Statements joined by semicolons: the checkpoints, if any, and the sharding."""
-    return "; ".join(part for part in (_checkpoints(setting), _sharding(job)) if part)
+    """Statements joined by semicolons: those that the setting and the job need."""
+    parts = (_attention(job), _checkpoints(setting), _compiled(setting, job), _sharding(job))
+    return "; ".join(part for part in parts if part)
+
+
+def _attention(job: Job) -> str:
+    """transformers' own default is sdpa (PreTrainedModel.set_attn_implementation, from 4.54 on)."""
+    kernel = job.config.attn_implementation
+    chosen = job.model.transformer_impl is TransformerImpl.TRANSFORMERS
+    if not chosen or kernel is AttnImplementation.SDPA:
+        return ""
+    return f'model.set_attn_implementation("{kernel}")'
+
+
+def _compiled(setting: TorchSetting, job: Job) -> str:
+    """Block by block, with the checkpoints around them; a budget compiles them itself."""
+    compiled = job.config.torch_compile and setting.granularity is not Granularity.BUDGET
+    return _COMPILE if compiled else ""
 
 
 def _checkpoints(setting: TorchSetting) -> str:
@@ -39,10 +57,7 @@ def _checkpoints(setting: TorchSetting) -> str:
             return _wrapped("blocks", setting)
         case Granularity.BUDGET:
             fraction = f"{setting.budget:g}"
-            return (
-                f"torch._functorch.config.activation_memory_budget = {fraction}; "
-                "[block.compile() for block in model.layers]"
-            )
+            return f"torch._functorch.config.activation_memory_budget = {fraction}; {_COMPILE}"
     return ""
 
 
@@ -67,8 +82,22 @@ def _sharding(job: Job) -> str:
     if job.num_gpus == 1:
         return ""
     reshards = job.layout.data_parallel_sharding is DataParallelSharding.FULL
+    if job.config.flat_parameters:
+        return _flat_sharding(job, reshards)
     policy = f"MixedPrecisionPolicy(torch.bfloat16, torch.{job.config.main_grads_dtype})"
     return (
         f"[fully_shard(module, mp_policy={policy}, reshard_after_forward={reshards}) "
         "for module in (*model.layers, model)]"
+    )
+
+
+def _flat_sharding(job: Job, reshards: bool) -> str:
+    """FSDP1: flat parameters of each block and of the rest."""
+    strategy = "FULL_SHARD" if reshards else "SHARD_GRAD_OP"
+    types = f"param_dtype=torch.bfloat16, reduce_dtype=torch.{job.config.main_grads_dtype}"
+    return (
+        "model = FullyShardedDataParallel(model, "
+        "auto_wrap_policy=CustomPolicy(lambda module: module in [*model.layers]), "
+        f"mixed_precision=MixedPrecision({types}), "
+        f"sharding_strategy=ShardingStrategy.{strategy}, use_orig_params=True)"
     )

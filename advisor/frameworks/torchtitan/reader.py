@@ -5,7 +5,7 @@ subcommand, `activation_checkpoint:full`.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.names import Framework
@@ -25,6 +25,7 @@ from advisor.reading.document_tree import Tree
 from advisor.reading.read_configuration import Document, Finding, ReadValue
 from advisor.reading.shell import Command
 
+_BATCH: Final = ("job.seq_length", "job.micro_batch_size")
 _SUBCOMMANDS: Final = {mode.replace("_", "-"): mode for mode in MODES}
 
 
@@ -58,13 +59,24 @@ class TorchTitanReader(KeyedReader):
             found["job.precision"] = keys.means(CONVERTERS, str(Precision.FP8_CURRENT))
         return found
 
+    def unsaid(self, keys: Keys) -> dict[str, Any]:
+        """Defaults of the options; a file that is not seen may say otherwise."""
+        if not _sees_all(keys):
+            return {}
+        return {row.ours: row.default for row in OPTIONS if row.ours in _BATCH and row.default}
+
+    def num_microbatches(self, keys: Keys) -> int | None:
+        """A global batch of -1 is one microbatch a rank."""
+        return 1 if _sees_all(keys) else None
+
     def findings(self, keys: Keys) -> Iterator[Finding]:
         """What the release refuses."""
         return findings(keys)
 
     def recompute(self, keys: Keys) -> str | None:
-        """The mode, which is selective where the section says anything else."""
-        mode = keys.get(f"{AC}.mode") or ("selective" if any(keys.under(AC)) else None)
+        """The mode; selective where it is not said."""
+        says = any(keys.under(AC)) or _sees_all(keys)
+        mode = keys.get(f"{AC}.mode") or ("selective" if says else None)
         if mode not in MODES:
             return None
         if mode == "memory_budget":
@@ -83,11 +95,16 @@ class TorchTitanReader(KeyedReader):
         return f"activation checkpointing {setting}" if known else "a mode that is not known"
 
 
+def _sees_all(keys: Keys) -> bool:
+    """Whether what the keys do not say is torchtitan's default."""
+    return "whole" in keys.about or "file" not in keys.about
+
+
 def _in_toml(tree: Tree) -> Iterator[Keys]:
     sections = [name for name, _ in tree.items()]
     own = [name for name in sections if name in SECTIONS]
     if len(own) >= 2 or AC in sections or PARALLELISM in sections:
-        keys = Keys(place=tree.place)
+        keys = Keys(place=tree.place, about={"whole": "yes"})
         put_tree(keys, tree)
         keys.release = "0.1" if keys.has("training.batch_size") else "0.2"
         yield keys

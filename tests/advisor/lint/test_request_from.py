@@ -1,5 +1,6 @@
 """`advise --from FILE`: the job of a configuration."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from advisor.base.dtypes import DType
 from advisor.base.errors import UserError
 from advisor.cli import main as cli
 from advisor.lint.request_from import read_job
-from advisor.models.options import CrossEntropyFusion
+from advisor.models.options import CrossEntropyFusion, PositionEmbedding
 from advisor.request.resolve import resolve
 
 CORRECT = Path(__file__).parent / "configurations" / "correct"
@@ -66,7 +67,7 @@ def test_what_the_command_line_says_wins() -> None:
         ("megatron_sizes_by_if.sh#9", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#3"),
         ("megatron_sizes_by_if.sh#0", "holds 3 jobs; nearest: .*megatron_sizes_by_if.sh#1"),
         ("megatron_slurm_srun.sbatch#2", "holds 1 job; nearest: .*#1"),
-        ("megatron_env_wrapper.sh", "does not tell the model; add --model"),
+        ("megatron_env_wrapper.sh", "no preset, but for its vocabulary; add model.vocab_size=N"),
     ],
 )
 def test_what_is_missing_is_said(name: str, says: str) -> None:
@@ -134,6 +135,107 @@ def test_what_a_script_does_not_say_is_megatrons_default_and_no_recipes(
     assert said.layout.sequence_parallel == bool(words)
 
 
+def resolved(folder: Path, text: str, gpus: str = "8xH100", **given: object):
+    """The job of a script, with the origins of its values."""
+    (folder / "train.sh").write_text(text + "\n")
+    return resolve(read_job(str(folder / "train.sh"), {"gpus": gpus, **given}).request)
+
+
+def test_what_a_script_does_not_say_of_the_model_is_megatrons_default(tmp_path: Path) -> None:
+    """Of a preset's model, whose own dropouts, positions and fusions are others."""
+    found = resolved(tmp_path, f"{LLAMA} --max-position-embeddings 8192")
+    model = found.model
+    assert model.name == "llama3_8b"
+    assert (model.hidden_dropout, model.attention_dropout) == (0.1, 0.1)
+    assert model.position_embedding_type is PositionEmbedding.LEARNED
+    assert model.apply_rope_fusion
+    assert model.masked_softmax_fusion
+    assert not model.attention_softmax_in_fp32
+    assert str(found.origins["model.hidden_dropout"]).startswith("default of megatron_lm 0.")
+    assert str(found.origins["model.hidden_size"]) == "given"
+    said = resolved(
+        tmp_path,
+        f"{LLAMA} --hidden-dropout 0.0 --attention-dropout 0 --no-rope-fusion --qk-layernorm "
+        "--use-rotary-position-embeddings --no-bias-swiglu-fusion --no-bias-dropout-fusion "
+        "--no-masked-softmax-fusion --attention-softmax-in-fp32 --rotary-percent 0.5",
+    ).model
+    assert (said.hidden_dropout, said.attention_dropout, said.rotary_percent) == (0, 0, 0.5)
+    assert said.position_embedding_type is PositionEmbedding.ROPE
+    assert said.qk_layernorm
+    assert said.attention_softmax_in_fp32
+    fusions = (said.apply_rope_fusion, said.bias_activation_fusion, said.bias_dropout_fusion)
+    assert not any((*fusions, said.masked_softmax_fusion))
+    named = resolved(tmp_path, LLAMA, model="qwen3_8b").model  # --model says the shape
+    assert (named.position_embedding_type, named.hidden_dropout) == (PositionEmbedding.ROPE, 0.1)
+
+
+OTHER = (
+    "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 1536 --num-attention-heads 12 "
+    "--seq-length 2048 --max-position-embeddings 4096 --position-embedding-type rope --bf16 "
+    "--micro-batch-size 2 "
+)
+
+
+def test_a_model_that_is_no_preset_is_made_of_the_flags(tmp_path: Path) -> None:
+    found = resolved(tmp_path, f"{OTHER} --vocab-size 50000 --swiglu")
+    model = found.model
+    assert (model.name, model.num_layers, model.vocab_size) == ("train", 12, 50000)
+    assert (model.ffn_hidden_size, model.kv_channels, model.num_query_groups) == (4096, 128, 12)
+    assert model.add_bias_linear
+    assert model.share_embeddings_and_output_weights
+    assert model.normalization == "LayerNorm"
+    plain = resolved(tmp_path, OTHER, overrides=("model.vocab_size=32000",)).model
+    assert (plain.ffn_hidden_size, plain.activation, plain.vocab_size) == (6144, "gelu", 32000)
+    grouped = resolved(tmp_path, f"{OTHER} --vocab-size 50000 --num-query-groups 4").model
+    assert grouped.num_query_groups == 12  # not read without --group-query-attention
+
+
+def test_without_a_global_batch_a_step_is_one_microbatch_a_rank(tmp_path: Path) -> None:
+    script = f"{OTHER} --vocab-size 50000 --tensor-model-parallel-size 2"
+    assert resolved(tmp_path, script, "16xH100").config.global_batch_size == 16
+
+
+def test_a_script_says_its_optimizer_and_its_types(tmp_path: Path) -> None:
+    words = (
+        "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8 "
+        "--optimizer-cpu-offload --use-distributed-optimizer "
+        "--no-create-attention-mask-in-dataloader "
+    )
+    config = resolved(tmp_path, f"{LLAMA} {words}").config
+    assert config.use_precision_aware_optimizer
+    assert (config.exp_avg_dtype, config.exp_avg_sq_dtype) == (DType.BF16, DType.FLOAT8)
+    assert (config.optimizer_cpu_offload, config.optimizer_offload_fraction) == (True, 1.0)
+    assert config.create_attention_mask is False
+    half = resolved(tmp_path, LLAMA.replace("--bf16", "--fp16")).config
+    assert (half.precision, half.main_grads_dtype) == ("fp16", DType.BF16)  # 16 bits of either kind
+    muon = resolved(tmp_path, f"{LLAMA} --optimizer muon").config
+    assert muon.optimizer == "muon"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fused"),
+    [
+        ("llama.llama3 import llama3_8b_pretrain_config", (True, True)),
+        ("qwen.qwen3 import qwen3_8b_pretrain_config", (False, False)),
+        ("deepseek.deepseek_v3 import deepseek_v3_pretrain_config", (False, True)),
+    ],
+)
+def test_a_library_recipe_has_the_fusions_of_its_models_class(
+    tmp_path: Path, recipe: str, fused: tuple[bool, bool]
+) -> None:
+    name = recipe.rpartition(" ")[2]
+    text = f"from megatron.bridge.recipes.{recipe}\ncfg = {name}()\n"
+    (tmp_path / "train.py").write_text(f"{text}cfg.model.tensor_model_parallel_size = 2\n")
+    request = read_job(str(tmp_path / "train.py"), {"gpus": "64xH100"}).request
+    model = resolve(request).model
+    assert (model.apply_rope_fusion, model.bias_activation_fusion) == fused
+    (tmp_path / "train.py").write_text(
+        f"{text}cfg.model.apply_rope_fusion = True\ncfg.model.bias_activation_fusion = True\n"
+    )
+    model = resolve(read_job(str(tmp_path / "train.py"), {"gpus": "64xH100"}).request).model
+    assert (model.apply_rope_fusion, model.bias_activation_fusion) == (True, True)
+
+
 QWEN = (
     "torchrun pretrain_gpt.py --num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 "
     "--num-attention-heads 32 --group-query-attention --num-query-groups 4 --num-experts 128 "
@@ -191,6 +293,48 @@ def test_what_is_known_and_not_taken_is_said(
     assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
 
 
+def test_what_is_not_known_is_said_with_what_is_assumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (
+        "--cuda-graph-impl $IMPL --tensor-model-parallel-size $TP --recompute-granularity $GRAN "
+        "--log-interval $LOG --clip-grad 0 ${EXTRA_ARGS}"
+    )
+    file = tmp_path / "train.sh"
+    file.write_text(f"{LLAMA}{words}\n")
+    asked = ["--from", str(file), "--gpus", "8xH100", "--top", "1"]
+    cli.main(asked)
+    lines = capsys.readouterr().out.split("\nfile ")[1]
+    text = " ".join(lines.split())
+    assert "train.sh sets a recompute that is not known row 1 instead" in text
+    assert "not taken --clip-grad 0.0 in line 1" in text
+    for says in (
+        "not known --cuda-graph-impl $IMPL in line 1: none is assumed; give "
+        "job.cuda_graph_impl=VALUE",
+        "--tensor-model-parallel-size $TP in line 1: 1 is assumed; give "
+        "layout.tensor_model_parallel_size=VALUE",
+        "--recompute-granularity $GRAN in line 1: every setting is ranked",
+        "${EXTRA_ARGS} in line 1: no option in it is taken; give them as KEY=VALUE",
+    ):
+        assert says in text
+    assert "$LOG" not in text
+    cli.main([*asked, "--format", "json"])
+    read = json.loads(capsys.readouterr().out)["read_from"]
+    assert (read["file"], read["line"], read["recompute"]) == (str(file), 1, None)
+    assert [(one["option"], one["value"]) for one in read["not_taken"]] == [("--clip-grad", "0.0")]
+    unknown = {one["key"]: one["assumed"] for one in read["not_known"]}
+    assert unknown == {
+        "job.cuda_graph_impl": "none",
+        "layout.tensor_model_parallel_size": "1",
+        "--recompute": None,
+        "": None,
+    }
+    given = ["--tp", "2", "--recompute", "none", "job.cuda_graph_impl=local"]
+    cli.main([*asked, *given, "--format", "json"])
+    read = json.loads(capsys.readouterr().out)["read_from"]
+    assert [one["value"] for one in read["not_known"]] == ["${EXTRA_ARGS}"]
+
+
 def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     """`--bf16` is Megatron's and a Trainer's."""
     file = tmp_path / "train.sh"
@@ -199,3 +343,24 @@ def test_a_command_that_accelerate_launches_is_one_job(tmp_path: Path) -> None:
     found = read_job(str(file), {"model": "llama3_8b", "gpus": "8xH100"})
     assert found.request.framework == "huggingface"
     assert found.configuration.recompute.startswith("full")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "accelerate launch train.py --lr 1",
+            r"runs train\.py in line 1 with --lr, none of them a setting that is known here: "
+            "batch, precision, sharding and recompute are missing; give the file that has them "
+            r"\(train\.py, YAML, JSON or TOML\), or the options$",
+        ),
+        ("cd x\npython a.py", r"runs a\.py in line 2 without options, none a setting that is"),
+        ("echo hello", "holds no setting of a framework that is known here"),
+    ],
+)
+def test_a_command_without_settings_says_what_was_read(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    (tmp_path / "train.sh").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=says):
+        read_job(str(tmp_path / "train.sh"), {"model": "llama3_8b", "gpus": "8xH100"})

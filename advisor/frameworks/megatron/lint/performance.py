@@ -9,20 +9,43 @@ from collections.abc import Sequence
 from typing import Final
 
 from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION, put_mixed_precision
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import Option
 
 _SCRIPTS: Final = ("run_script.py", "run_recipe.py", "bootstrap.py", "setup_experiment.py")
 _NUMBERS: Final = {
     "-tp": "tensor_model_parallel_size",
-    "--tensor_model_parallel_size": ("tensor_model_parallel_size"),
+    "--tensor_model_parallel_size": "tensor_model_parallel_size",
     "-pp": "pipeline_model_parallel_size",
-    "--pipeline_model_parallel_size": ("pipeline_model_parallel_size"),
+    "--pipeline_model_parallel_size": "pipeline_model_parallel_size",
     "-vp": "virtual_pipeline_model_parallel_size",
+    "--virtual_pipeline_model_parallel_size": "virtual_pipeline_model_parallel_size",
     "-cp": "context_parallel_size",
+    "--context_parallel_size": "context_parallel_size",
     "-ep": "expert_model_parallel_size",
+    "--expert_model_parallel_size": "expert_model_parallel_size",
     "-et": "expert_tensor_parallel_size",
+    "--expert_tensor_parallel_size": "expert_tensor_parallel_size",
 }
+_BATCH: Final = {
+    "-mb": "micro_batch_size",
+    "--micro_batch_size": "micro_batch_size",
+    "-gb": "global_batch_size",
+    "--global_batch_size": "global_batch_size",
+    "-sl": "seq_length",
+    "--seq_length": "seq_length",
+}
+_PRECISIONS: Final = ("-c", "--compute_dtype")
+_MIXED: Final = {
+    "bf16": "bf16_mixed",
+    "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "fp8_mx": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+"""Bridge's precision by the script's word for it."""
 _MODULES: Final = "--recompute_modules"
 _LAYERS: Final = ("-rl", "--recompute_num_layers")
 _OFFLOAD: Final = ("-ol", "--activation_offload_layers")
@@ -59,5 +82,12 @@ def put_script_option(read: ReadSettings, option: Option) -> None:
         read.put("cuda_graph_modules", value.split(","), name, place)
     elif name == "--moe_a2a_overlap":
         read.put("overlap_moe_expert_parallel_comm", True, name, place)
-    elif name in _NUMBERS and value.isdigit():
-        read.put(_NUMBERS[name], value, name, place)
+    elif name in _PRECISIONS and value in _MIXED:
+        read.put_loose(MIXED_PRECISION, _MIXED[value], name, place)
+        put_mixed_precision(read, _MIXED[value], place)
+    elif name in _BATCH:
+        read.put_loose(_BATCH[name], value, name, place)
+    elif name in _NUMBERS:
+        read.put_loose(_NUMBERS[name], value, name, place)
+        if value.isdigit():
+            read.put(_NUMBERS[name], value, name, place)

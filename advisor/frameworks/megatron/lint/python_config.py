@@ -22,6 +22,8 @@ _RECIPE: Final = re.compile(r"(?:_config|_recipe|pretrain|finetune)$")
 _MODEL_PATH: Final = re.compile(
     r"(?:^|\.)(?:model|model\.config|model_cfg|strategy|trainer\.strategy)\.(\w+)$"
 )
+_MIXED_PRECISION: Final = re.compile(r"\w*(?:bf|fp)16_(?:with_\w+_)?mixed")
+"""Functions that make a precision, under the names that Bridge takes as text."""
 _PRECISION_PATH: Final = re.compile(r"(?:^|\.)mixed_precision$")
 _PROVIDER_NAME: Final = re.compile(r"(?:^|\.)(?:model_cfg|model_config|provider|model)\.(\w+)$")
 
@@ -60,6 +62,9 @@ def _framework(source: PythonSource) -> Framework | None:
 
 def _put_call(read: ReadSettings, call: Call) -> None:
     last = call.name.rpartition(".")[2]
+    if _MIXED_PRECISION.fullmatch(last):
+        read.put_loose(MIXED_PRECISION, last, last, call.place)
+        put_mixed_precision(read, last, call.place)
     if last in ("dict", "update"):
         return
     if not (_PROVIDER.search(last) or _RECIPE.search(last) or last in ("Partial", "Config")):

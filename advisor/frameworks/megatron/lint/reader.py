@@ -6,14 +6,17 @@ from advisor.frameworks.megatron.lint.checks import findings, launched, understo
 from advisor.frameworks.megatron.lint.command_line import read_command
 from advisor.frameworks.megatron.lint.environment import put_environment
 from advisor.frameworks.megatron.lint.job_values import (
-    model_of_shape,
+    num_gpus,
+    num_microbatches,
     read_values,
     recompute_spec,
     recompute_values,
-    untaken_values,
 )
+from advisor.frameworks.megatron.lint.option_values import said_options, untaken_options
 from advisor.frameworks.megatron.lint.python_config import read_ways
 from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.lint.spelled_model import model_of_shape, shape_values
+from advisor.frameworks.megatron.lint.unknown_values import RECOMPUTE, unknown_values
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
@@ -49,24 +52,35 @@ class MegatronReader:
             settings=settings,
         )
 
+    def over(self, command: ReadConfiguration, file: ReadConfiguration) -> None:
+        """Their values are read apart."""
+
     def model(self, configuration: ReadConfiguration) -> str:
         """The model of the recipe, or the preset of the shape that the options spell out."""
-        return configuration.model or model_of_shape(configuration.settings)
+        return configuration.model or model_of_shape(configuration.settings, configuration.shape)
 
 
 def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfiguration:
     put_environment(read)
-    settings = read.given.settings()
+    settings, said = read.given.settings(), said_options(read)
+    unknown = tuple(unknown_values(read))
+    at = recompute_values(read)
+    tells_recompute = at or not read.partial  # else it is the recipe's
+    tells_recompute = tells_recompute and all(one.path != RECOMPUTE for one in unknown)
     return ReadConfiguration(
         framework=read.given.framework,
         version=read.given.version,
         place=read.place,
         branch=branch,
-        values=read_values(read, settings),
-        recompute=recompute_spec(settings),
-        recompute_at=recompute_values(read),
+        values=read_values(read, settings, said),
+        shape=shape_values(read, said),
+        recompute=recompute_spec(settings) if tells_recompute else None,
+        recompute_at=at,
         model=read.model,
         settings=read,
-        untaken=untaken_values(read),
+        untaken=tuple(untaken_options(said)),
+        unknown=unknown,
+        num_gpus=num_gpus(read),
+        num_microbatches=num_microbatches(read),
         whole=read.given.framework == Framework.MEGATRON_LM,
     )

@@ -14,6 +14,7 @@ NEMO_KEYS: Final = ("activations_checkpoint_", "mcore_gpt")
 """How keys begin that NeMo 1 alone has."""
 _RECIPES: Final = (
     ("fp8_delayed", "delayed"),
+    ("with_fp8_mixed", "delayed"),
     ("fp8_current", "tensorwise"),
     ("fp8_subchannel", "blockwise"),
     ("mxfp8", "mxfp8"),

@@ -31,7 +31,7 @@ class Attention(Options):
     q_lora_rank: int | None = option(
         None, "model", config=512, when=is_latent, printed=Said.DIFFERENT
     )
-    kv_lora_rank: int = option(512, "model", **_LATENT)
+    kv_lora_rank: int = option(512, "model", launcher=32, **_LATENT)
     qk_head_dim: int = option(128, "model", **_LATENT)
     qk_pos_emb_head_dim: int = option(64, "model", **_LATENT)
     v_head_dim: int = option(128, "model", **_LATENT)

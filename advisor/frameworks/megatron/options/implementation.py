@@ -11,7 +11,13 @@ from advisor.frameworks.megatron.options.option import (
     refused,
     unpriced,
 )
-from advisor.frameworks.megatron.options.values import fuses_loss, loss_fusion
+from advisor.frameworks.megatron.options.values import (
+    fuses_loss,
+    is_gelu,
+    is_swiglu,
+    loss_fusion,
+    runs_own_softmax,
+)
 
 _FUSED: Final = "steps are modelled as the fusions of model. run them"
 
@@ -23,21 +29,56 @@ class Implementation(Options):
         "transformer_engine", "model", printed=Said.DIFFERENT, since="0.14"
     )
     attention_backend: str = option("auto", "model", printed=Said.LAYOUT)
-    attention_softmax_in_fp32: bool = option(True, "model", flag="--attention-softmax-in-fp32")
-    masked_softmax_fusion: bool = option(False, "model", flag="", off="--no-masked-softmax-fusion")
+    attention_softmax_in_fp32: bool = option(
+        True,
+        "model",
+        flag="--attention-softmax-in-fp32",
+        launcher=False,
+        when=runs_own_softmax,
+        printed=Said.DIFFERENT,
+    )
+    masked_softmax_fusion: bool = option(
+        False,
+        "model",
+        flag="",
+        off="--no-masked-softmax-fusion",
+        launcher=True,
+        when=runs_own_softmax,
+        printed=Said.DIFFERENT,
+    )
     bias_activation_fusion: bool = option(False, "model", flag="", off="")
     bias_gelu_fusion: bool = option(
-        True, "model.bias_activation_fusion", off="--no-bias-gelu-fusion"
+        True,
+        "model.bias_activation_fusion",
+        off="--no-bias-gelu-fusion",
+        when=is_gelu,
+        printed=Said.DIFFERENT,
     )
     bias_swiglu_fusion: bool = option(
-        True, "model.bias_activation_fusion", off="--no-bias-swiglu-fusion"
+        True,
+        "model.bias_activation_fusion",
+        off="--no-bias-swiglu-fusion",
+        when=is_swiglu,
+        printed=Said.DIFFERENT,
     )
-    bias_dropout_fusion: bool = option(False, "model", flag="", off="--no-bias-dropout-fusion")
+    bias_dropout_fusion: bool = option(
+        False,
+        "model",
+        flag="",
+        off="--no-bias-dropout-fusion",
+        launcher=True,
+        printed=Said.DIFFERENT,
+    )
     apply_rope_fusion: bool = option(
         False, "model", flag="", off="--no-rope-fusion", launcher=True, printed=Said.DIFFERENT
     )
     gradient_accumulation_fusion: bool = option(
-        False, "model", flag="", off="--no-gradient-accumulation-fusion"
+        False,
+        "model",
+        flag="",
+        off="--no-gradient-accumulation-fusion",
+        launcher=True,
+        printed=Said.DIFFERENT,
     )
     use_flash_attn: bool = harmless(False, "an old name of attention_backend flash")
     use_mcore_models: bool = harmless(False, "the only models that are left")

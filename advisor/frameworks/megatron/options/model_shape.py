@@ -30,7 +30,7 @@ class Shape(Options):
     hidden_size: int | None = option(None, "model", config=0)
     ffn_hidden_size: int | None = option(None, "model")
     num_attention_heads: int | None = option(None, "model", config=0)
-    num_query_groups: int | None = option(None, "model")
+    num_query_groups: int | None = option(None, "model", launcher=1)
     group_query_attention: bool = option(False, "model.num_query_groups", value=grouped_queries)
     kv_channels: int | None = option(None, "model")
     vocab_size: int | None = option(None, "model", bridge="tokenizer.vocab_size")
@@ -59,7 +59,7 @@ class Shape(Options):
     hidden_dropout: float = option(0.1, "model")
     attention_dropout: float = option(0.1, "model")
     add_bias_linear: bool | None = option(
-        None, "model", config=True, flag="", off="--disable-bias-linear"
+        None, "model", config=True, launcher=True, flag="", off="--disable-bias-linear"
     )
     add_qkv_bias: bool = option(False, "model")
     gated_linear_unit: bool = option(False, "model.activation", value=is_gated, flag="")

@@ -145,6 +145,11 @@ class Option(Struct, frozen=True, kw_only=True):
         """Whether the release has it no more."""
         return self.until is not None and revision.number > self.until
 
+    @property
+    def unsaid(self) -> Any:
+        """The command line's default."""
+        return self.default if self.launcher is None else self.launcher
+
     def name_in(self, revision: Revision) -> str:
         """What the release calls it."""
         return self.was if self.was and revision.number < self.renamed else self.name

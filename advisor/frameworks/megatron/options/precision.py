@@ -67,6 +67,7 @@ class Precision(Options):
         None,
         "job.precision",
         config="delayed",
+        launcher="delayed",
         value=fp8_recipe,
         strict=True,
         printed=Said.ALWAYS,
@@ -111,7 +112,7 @@ class Precision(Options):
     )
     optimizer_cpu_offload: bool = option(False, "job", **_STATE, since="0.12")
     optimizer_offload_fraction: float = option(
-        0.0, "job", text="g", **{**_HOST, "printed": Said.ALWAYS}, since="0.12"
+        0.0, "job", launcher=1.0, text="g", **{**_HOST, "printed": Said.ALWAYS}, since="0.12"
     )
     overlap_cpu_optimizer_d2h_h2d: bool = option(False, "job", **_HOST, since="0.12")
     store_param_remainders: bool = unpriced(

@@ -7,7 +7,14 @@ from advisor.frameworks.megatron.options.option import UNSAID, Described, ValueO
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Optimizer
 from advisor.job.pipeline_split import most_layers_of_chunk
-from advisor.models.options import Activation, AttentionVariant, CrossEntropyFusion, TokenDispatcher
+from advisor.models.options import (
+    Activation,
+    AttentionBackend,
+    AttentionVariant,
+    CrossEntropyFusion,
+    TokenDispatcher,
+    TransformerImpl,
+)
 
 
 def has_experts(job: Described) -> bool:
@@ -33,6 +40,23 @@ def is_latent(job: Described) -> bool:
 def has_windows(job: Described) -> bool:
     """Whether any layer attends to a window."""
     return job.model.window_size is not None
+
+
+def runs_own_softmax(job: Described) -> bool:
+    """Whether scores go through Megatron Core's own softmax."""
+    model = job.model
+    unfused = model.attention_backend in (AttentionBackend.AUTO, AttentionBackend.UNFUSED)
+    return unfused and model.transformer_impl is TransformerImpl.LOCAL
+
+
+def is_gelu(job: Described) -> bool:
+    """Whether the MLP's activation is GELU."""
+    return job.model.activation is Activation.GELU
+
+
+def is_swiglu(job: Described) -> bool:
+    """Whether the MLP's activation is SwiGLU."""
+    return job.model.activation is Activation.SWIGLU
 
 
 def is_quantized(job: Described) -> bool:

@@ -53,6 +53,16 @@ def parser(core: str = "0.19") -> argparse.ArgumentParser:
         "fine-grained-activation-offloading",
     ):
         new.add_argument(f"--{name}", action="store_true")
+    new.add_argument("--attention-softmax-in-fp32", action="store_true", default=None)
+    for name in (
+        "masked-softmax-fusion",
+        "bias-gelu-fusion",
+        "bias-swiglu-fusion",
+        "bias-dropout-fusion",
+        "gradient-accumulation-fusion",
+    ):
+        dest = name.replace("-", "_")
+        new.add_argument(f"--no-{name}", action="store_false", dest=dest, default=None)
     new.add_argument("--pipeline-model-parallel-layout", type=str)
     new.add_argument("--cp-comm-type", nargs="+", type=str, default=["p2p"])
     new.add_argument("--hierarchical-context-parallel-sizes", nargs="+", type=int)

@@ -1,5 +1,7 @@
 """The rows of Megatron's options: against our fields; tests/oracles has Megatron's own classes."""
 
+import ast
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,19 @@ def test_what_no_prediction_counts_is_named() -> None:
     assert said["refused_options"].startswith("no prediction is of a job with moe_latent_size (")
     assert said["unpriced_options"].startswith("no prediction counts tp_comm_split_ag (")
     assert "tp_comm_split_rs" not in said["unpriced_options"]  # at its default
+
+
+def test_what_a_command_line_leaves_out_has_the_parsers_default() -> None:
+    file = Path(__file__).parents[1] / "data" / "launcher_defaults.csv"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert len(rows) > 140
+    for row in rows:
+        option = option_of_flag(row["flag"])
+        assert option is not None
+        default = ast.literal_eval(row["default"])
+        if isinstance(default, list):
+            default = tuple(default) or None
+        if option.name == "rope_type" and default is None:
+            continue  # left to the configuration class (argument_utils.py)
+        assert str(option.unsaid or None) == str(default or None), option.name

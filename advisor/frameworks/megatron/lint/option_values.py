@@ -1,0 +1,226 @@
+"""Options of Megatron as fields of ours: those that are said, and Megatron-LM's own defaults."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from advisor.base.errors import UserError
+from advisor.base.fields import field_types, optional_type, parse
+from advisor.frameworks.megatron.lint.given_options import KINDS, Kind, convert
+from advisor.frameworks.megatron.lint.settings import ReadSettings
+from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.implementation import Implementation, Loss
+from advisor.frameworks.megatron.options.option import Option, dashed
+from advisor.frameworks.megatron.options.precision import Precision
+from advisor.frameworks.megatron.options.table import (
+    SETTINGS,
+    option_of_field,
+    option_of_flag,
+    rows_of,
+    switches_off,
+)
+from advisor.frameworks.option_status import Status
+from advisor.job.job import JobConfig
+from advisor.job.layout import ParallelLayout
+from advisor.models.spec import ModelSpec
+from advisor.reading.document_keys import known
+from advisor.reading.read_configuration import ReadValue
+
+PARTS: Final[dict[str, Any]] = {"model": ModelSpec, "layout": ParallelLayout, "job": JobConfig}
+OF_EXPERTS: Final = (
+    "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+    "moe_permute_fusion",
+    "moe_grouped_gemm",
+    "moe_use_legacy_grouped_gemm",
+    "moe_router_fusion",
+    "moe_router_dtype",
+    "moe_shared_expert_overlap",
+    "moe_expert_capacity_factor",
+    "moe_pad_expert_input_to_capacity",
+    "moe_token_drop_policy",
+    "moe_apply_probs_on_input",
+    "use_fused_weighted_squared_relu",
+)
+"""Options of experts that no shape of a model implies."""
+_HOW_IT_RUNS: Final = frozenset(
+    (
+        *(row.name for part in (Implementation, Loss, Precision) for row in rows_of(part)),
+        *OF_EXPERTS,
+        "hidden_dropout",
+        "attention_dropout",
+        "activation_func_fp8_input_store",
+    )
+)
+"""Options of a model that are not its shape."""
+_TYPES: Final = {"fp8": "float8"}
+
+
+def _first_number(value: Any) -> str:
+    return str(value).strip("()[] ").partition(",")[0].strip()
+
+
+def _element_type(value: Any) -> str:
+    text = str(value).removeprefix("torch.")
+    return _TYPES.get(text, text)
+
+
+_MEANT: Final[dict[str, Callable[[Any], Any]]] = {
+    "cp_comm_type": lambda names: names[0] if len(set(names)) == 1 else ",".join(names),
+    "hierarchical_context_parallel_sizes": ",".join,
+    "window_size": _first_number,
+    "experimental_attention_variant": lambda name: {"gdn": "gated_delta_net"}.get(name, name),
+    "main_params_dtype": _element_type,
+    "exp_avg_dtype": _element_type,
+    "exp_avg_sq_dtype": _element_type,
+    "create_attention_mask_in_dataloader": bool,
+    "overlap_param_gather": bool,
+    "optimizer": lambda name: str(name).lower(),
+}
+"""Of options that do not just have the field's value: ours by theirs."""
+_OTHERWISE: Final = frozenset(
+    (
+        "virtual_pipeline_model_parallel_size",
+        "num_layers_per_virtual_pipeline_stage",
+        "use_layer_wise_param_layout",
+        "check_for_nan_in_loss_and_grad",
+        "cuda_graph_impl",
+        "cuda_graph_modules",
+        "bias_gelu_fusion",
+        "bias_swiglu_fusion",
+        "num_query_groups",
+        "position_embedding_type",
+    )
+)
+"""Options that are read together with others (job_values, spelled_model)."""
+_EXPERTS_ARE_MEANT: Final = frozenset(("num_experts", "num_moe_experts"))
+_OPTIONS_OF_EXPERTS: Final = frozenset(row.name for row in rows_of(Experts))
+
+
+def is_direct(row: Option) -> bool:
+    """Whether the option by itself says a field of ours."""
+    part = row.ours.partition(".")[0]
+    if row.status is not Status.MODELLED or part not in PARTS or row.name in _OTHERWISE:
+        return False
+    return row.value is None or row.name in _MEANT
+
+
+def said_options(read: ReadSettings) -> dict[str, ReadValue]:
+    """Options by name as they are said, each in its own type; what is not known is left out."""
+    found = {name: said for name in read.given.values if (said := _said(read, name)) is not None}
+    for name, given in read.loose.items():
+        row = option_of_flag(dashed(name)) or option_of_field(name)
+        if row is None or row.name in found or row.name in read.given.values:
+            continue
+        if row.name not in KINDS or not known(given.value):
+            continue
+        value = False if switches_off(dashed(name)) else given.value
+        if row.kind is Kind.LIST and isinstance(value, bool):
+            continue
+        try:
+            found[row.name] = _as(given, convert(row.name, value, name))
+        except UserError:
+            continue
+    return found
+
+
+def _said(read: ReadSettings, name: str) -> ReadValue | None:
+    place = read.places.get(name)
+    if place is None or place in read.unresolved.values():
+        return None
+    same = (given.written for given in read.loose.values() if given.place == place)
+    return ReadValue(value=read.given.values[name], written=next(same, name), place=place)
+
+
+def _as(given: ReadValue, value: Any) -> ReadValue:
+    return ReadValue(value=value, written=given.written, place=given.place)
+
+
+def field_values(said: Mapping[str, ReadValue], *, shape: bool) -> dict[str, ReadValue]:
+    """Fields of ours that the options say: those of the model's shape, or all others. What no field
+    takes is left out (is_taken)."""
+    found = {}
+    for name, given in said.items():
+        row = SETTINGS[name]
+        if is_direct(row) and is_shape(row) == shape:
+            means = _meaning(row, given.value)
+            if is_taken(row.ours, means):
+                found[row.ours] = _as(given, means)
+    return found
+
+
+def _meaning(row: Option, value: Any) -> Any:
+    meant = _MEANT.get(row.name)
+    return meant(value) if meant is not None and value is not None else value
+
+
+def is_shape(row: Option) -> bool:
+    """Whether the option is of the model's shape."""
+    return row.ours.startswith("model.") and row.name not in _HOW_IT_RUNS
+
+
+def is_taken(path: str, value: Any) -> bool:
+    """Whether a field of ours takes the value; Megatron has dispatchers that are not modelled."""
+    part, _, name = path.partition(".")
+    if not isinstance(value, str):
+        return True
+    try:
+        parse(value, field_types(PARTS[part])[name], path)
+    except UserError:
+        return False
+    return True
+
+
+def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
+    """Options that are known and said, and that no prediction takes."""
+    for name, given in said.items():
+        row = SETTINGS[name]
+        if given.value in (row.default, row.unsaid):
+            continue
+        if name == "moe_enable_deepep" and _means(said, "moe_token_dispatcher_type", "flex"):
+            continue  # the backend of the flex dispatcher, which it has by default
+        foreign = is_direct(row) and not is_taken(row.ours, _meaning(row, given.value))
+        foreign |= name == "cuda_graph_impl" and not is_taken(row.ours, given.value)
+        if foreign or row.status in (Status.UNPRICED, Status.REFUSED):
+            yield given
+
+
+def _means(said: Mapping[str, ReadValue], name: str, value: str) -> bool:
+    return name in said and said[name].value == value
+
+
+def unsaid_values(
+    read: ReadSettings, said: Mapping[str, ReadValue], *, shape: bool
+) -> dict[str, ReadValue]:
+    """Fields of model and job by Megatron-LM's defaults of the options that its command line leaves
+    out: those of the model's shape, or all others."""
+    found = {}
+    experts = bool(_EXPERTS_ARE_MEANT & read.loose.keys())
+    for row in SETTINGS.values():
+        if not is_direct(row) or is_shape(row) != shape or row.ours.startswith("layout."):
+            continue
+        if not (row.flag or row.off) or is_mentioned(read, row):
+            continue
+        if row.name in _OPTIONS_OF_EXPERTS and not experts:
+            continue
+        default = _meaning(row, row.unsaid)
+        if default is not None or _takes_none(row.ours):
+            found[row.ours] = unsaid_value(read, row, default)
+    return found
+
+
+def _takes_none(path: str) -> bool:
+    part, _, name = path.partition(".")
+    return optional_type(field_types(PARTS[part])[name]) is not None
+
+
+def unsaid_value(read: ReadSettings, row: Option, default: Any) -> ReadValue:
+    """A value that nobody has written."""
+    written = f"no {row.flag or row.off}"
+    return ReadValue(value=default, written=written, place=read.place, unsaid=True)
+
+
+def is_mentioned(read: ReadSettings, row: Option) -> bool:
+    """Whether a document names the option, be it with a value that nobody knows."""
+    flags = (row.name, row.flag, row.off)
+    names = {flag.removeprefix("--").replace("-", "_") for flag in flags if flag}
+    return row.name in read.given.values or bool(names & read.loose.keys())
