@@ -200,7 +200,8 @@ class Advice(Struct, frozen=True, kw_only=True):
     settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
     candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
     -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
-    ``searched``. differences: what the job has beside the layout that the usual answer has not.
+    ``searched``. differences: what the job has beside the layout that the usual answer has not, and
+    beside the precision that it would not have in 16 bits, where a recipe for it says more.
     """
 
     schema_version: int = SCHEMA_VERSION
