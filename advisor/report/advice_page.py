@@ -126,7 +126,8 @@ def _command(label: str, words: str, width: int) -> list[str]:
 
 
 def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
-    """What single rows buy, rows with the same remark together; then the dominated rows."""
+    """What single rows buy, rows with the same remark together; then the dominated rows, and those
+    whose GiB are an estimate."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes:
@@ -134,11 +135,17 @@ def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
     dominated = [candidate.rank for candidate in shown if not candidate.pareto]
     if dominated:
         rows_of["another row needs no more memory and no more time"] = dominated
+    estimated = [candidate.rank for candidate in shown if candidate.evaluation.requests is None]
+    if estimated:
+        rows_of[_ESTIMATED] = estimated
     notes = [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
     return beside(notes) if notes else None
+
+
+_ESTIMATED = "~ is an estimate: torch's allocator was replayed for the other rows alone"
 
 
 def _rejected(advice: Answer) -> Block:

@@ -106,6 +106,7 @@ def _candidate(candidate: RankedEvaluation) -> Candidate:
         budget_bytes=evaluation.budget_bytes,
         peak_allocated_bytes=max(s.peak_allocated_bytes for s in evaluation.stages),
         peak_reserved_bytes=peak.peak_reserved_bytes,
+        replayed=evaluation.requests is not None,
         peak_stage=peak.stage,
         stages=evaluation.stages,
         saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),

@@ -124,7 +124,7 @@ def _with_another_layout(
         searched = best_on_any_layout(free, calibration, asked)
     except UserError:
         return advice
-    best = searched.best.replayed
+    best = searched.best
     if not best.fits:
         return advice
     remedy = other_layout(best, advice.candidates[0].evaluation, searched.num_layouts)
@@ -171,7 +171,8 @@ def _rank_settings(
             rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
     if not settings and (found := stack.check(stack.none, job)):
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
-    evaluations = first_replayed(evaluate_settings(job, settings, calibration))
+    compared = tuple(s for s in settings if s == stack.none or (shipped and _among(shipped, (s,))))
+    evaluations = first_replayed(evaluate_settings(job, settings, calibration), compared)
     candidates = tuple(
         replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
         for c in rank(evaluations, _notes(evaluations, stack))

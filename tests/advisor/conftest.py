@@ -120,6 +120,7 @@ def evaluation(
             requests=0,
             look=look,
         ),
+        requests=0,
     )
 
 

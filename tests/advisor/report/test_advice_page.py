@@ -262,6 +262,18 @@ def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:
     assert "calibration  none (nothing measured on this type of machine)\n" in text
 
 
+def test_what_was_not_replayed_is_marked(tight: Answer) -> None:
+    assert "~" not in plain(tight)
+    first, second, *others = tight.candidates
+    estimated = replace(second, evaluation=replace(second.evaluation, requests=None))
+    text = plain(replace(tight, candidates=(first, estimated, *others)))
+    (row,) = (line for line in text.splitlines() if line.startswith(" 2 "))
+    assert re.search(r" ~\d+\.\d \(0\)", row)
+    said = "~ is an estimate: torch's allocator was replayed for the other rows alone"
+    assert re.search(rf"^row 2 +{said}$", text, re.MULTILINE)
+    assert text.count("~") == 2
+
+
 def test_what_is_known_to_be_off_is_said(tight: Answer) -> None:
     assert "known off" not in plain(tight)
     note = replace(tight.calibration, known_error="4 runs were predicted 25 % too fast")
