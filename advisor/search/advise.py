@@ -18,8 +18,7 @@ from advisor.request.differences import beside_precision, differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
-from advisor.search.evaluate import step_time_error
-from advisor.search.known_errors import known_error
+from advisor.search.evaluate import known_error, step_time_error
 from advisor.search.layout_search import (
     ROWS,
     Searched,
