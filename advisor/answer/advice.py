@@ -201,10 +201,12 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many
     settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
-    candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
-    -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
-    ``searched``. differences: what the job has beside the layout that the usual answer has not, and
-    beside the precision that it would not have in 16 bits, where a recipe for it says more.
+    candidate that was asked about. job_flags: of the best candidate's job, by framework: layout,
+    batch, precision, graphs, dispatcher, overlap and loss, to stand before its `flags`. origin:
+    where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
+    of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
+    the layout that the usual answer has not, and beside the precision that it would not have in 16
+    bits, where a recipe for it says more.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -217,6 +219,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     rejected: tuple[RejectedSetting, ...]
     remedies: tuple[Remedy, ...]
     verdict: str = ""
+    job_flags: dict[str, str] = field(default_factory=dict)
     recipe: RecipeNote = RecipeNote()
     origin: dict[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from advisor.answer.evaluation import Evaluation
 from advisor.job.job import Job
 from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
-from advisor.report.setting_flags import all_flags
+from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
 
 
@@ -50,6 +50,7 @@ def plain_advice(answer: Answer, *, top: int | None = None, explained: int | Non
         ),
         remedies=answer.remedies,
         verdict=verdict(answer),
+        job_flags=_plain(all_job_flags(best.evaluation)) if best else {},
         recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
         origin=dict(answer.origin),
         differences=answer.differences,
@@ -120,8 +121,12 @@ def _candidate(candidate: RankedEvaluation) -> Candidate:
         hfu=evaluation.hfu,
         recompute_overhead=evaluation.recompute_overhead,
         verification=candidate.verification,
-        flags={str(name): flags for name, flags in all_flags(evaluation).items()},
+        flags=_plain(all_flags(evaluation)),
     )
+
+
+def _plain(by_framework: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): flags for name, flags in by_framework.items()}
 
 
 def _saved(kept: Mapping[LayerKind, int]) -> dict[str, int | None]:

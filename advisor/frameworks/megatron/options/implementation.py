@@ -75,6 +75,8 @@ class Loss(Options):
         value=fuses_loss,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
     )
     cross_entropy_fusion_impl: str = option(
         "native",
@@ -82,5 +84,7 @@ class Loss(Options):
         value=loss_fusion,
         printed=Said.ALWAYS,
         told=Said.ALWAYS,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
         since="0.12",
     )
