@@ -121,9 +121,11 @@ class Candidate(Struct, frozen=True, kw_only=True):
     fits: no rank runs out of memory with a probability of at least 90 %. pareto: no other is better
     in both memory and time. preset: the setting that the job's recipe ships with. budget_bytes:
     what a rank may reserve. Peaks are of the worst rank; peak_allocated_bytes compares with
-    torch.cuda.max_memory_allocated. saved_bytes_per_layer: bytes that a layer of each kind keeps
-    of one microbatch. recompute_overhead: step time over that of the same job without recompute,
-    less one. tflops_per_gpu and mfu count no replays (Megatron's convention), hfu does.
+    torch.cuda.max_memory_allocated. replayed: what is reserved is of a replay of torch's allocator,
+    else with what allocators usually leave unused. saved_bytes_per_layer: bytes that a layer of
+    each kind keeps of one microbatch. recompute_overhead: step time over that of the same job
+    without recompute, less one. tflops_per_gpu and mfu count no replays (Megatron's convention),
+    hfu does.
     flags: what to paste, by framework.
     """
 
@@ -139,6 +141,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     budget_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    replayed: bool
     peak_stage: int
     stages: tuple[StageMemory, ...]
     saved_bytes_per_layer: dict[str, int | None]
@@ -231,10 +234,12 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     fits: whether any setting does. assumptions: what the advisor chose itself. evaluated: how many
     settings were. verdict: which candidate is the choice and why, in a sentence. explain: of the
-    candidate that was asked about. origin: where each value of the job comes from, ``GROUP.FIELD``
-    -> ``given``, ``recipe NAME``, ``default of FRAMEWORK RELEASE``, ``assumed: WHY`` or
-    ``searched``. differences: what the job has beside the layout that the usual answer has not.
-    read_from: the file of ``--from``.
+    candidate that was asked about. job_flags: of the best candidate's job, by framework: layout,
+    batch, precision, graphs, dispatcher, overlap and loss, to stand before its `flags`. origin:
+    where each value of the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default
+    of FRAMEWORK RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside
+    the layout that the usual answer has not, and beside the precision that it would not have in 16
+    bits, where a recipe for it says more. read_from: the file of ``--from``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -247,6 +252,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     rejected: tuple[RejectedSetting, ...]
     remedies: tuple[Remedy, ...]
     verdict: str = ""
+    job_flags: dict[str, str] = field(default_factory=dict)
     recipe: RecipeNote = RecipeNote()
     origin: dict[str, str] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
@@ -322,6 +328,7 @@ def _row(job: AdvisedJob, candidate: Candidate) -> dict[str, Any]:
         "budget_bytes": candidate.budget_bytes,
         "peak_allocated_bytes": candidate.peak_allocated_bytes,
         "peak_reserved_bytes": candidate.peak_reserved_bytes,
+        "replayed": candidate.replayed,
         "peak_stage": candidate.peak_stage,
     }
     memory, times = to_plain(candidate.peak.memory_bytes), to_plain(candidate.time_seconds)

@@ -70,11 +70,13 @@ class Remedy(Struct, frozen=True, kw_only=True):
 
 
 class CalibrationNote(Struct, frozen=True, kw_only=True):
-    """Which calibration stands behind the times."""
+    """Which calibration stands behind the times. known_error: what published runs like the job say
+    of its predictions, where all of them lie on one side; else empty."""
 
     name: str
     provenance: Provenance
     summary: str
+    known_error: str = ""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -84,7 +86,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     known; recipe_differs: in what it is for another job, a line each. origin: where each value of
     the job comes from, ``GROUP.FIELD`` -> ``given``, ``recipe NAME``, ``default of FRAMEWORK
     RELEASE``, ``assumed: WHY`` or ``searched``. differences: what the job has beside the layout
-    that the usual answer to the request has not.
+    that the usual answer to the request has not, and beside the precision that it would not have
+    in 16 bits.
     """
 
     job: Job

@@ -29,6 +29,10 @@ _RESHAPING = (
 )
 
 
+_NOT_ITS_OWN = ("layers split", "its layout and batch a replica", "options of")
+"""Beginnings of assumptions that no published recipe says of itself."""
+
+
 def run(arguments: Sequence[str]) -> Outcome:
     """Run one command; UserError and UsageError where the request is wrong."""
     if not arguments:
@@ -139,8 +143,8 @@ def _is_not_the_preset(advice: "Answer", options: Options) -> bool:
     request = options.request
     asked = request.overrides or any(getattr(request, name) is not None for name in _RESHAPING)
     published = any(text.startswith("preset ") for text in advice.assumptions)
-    published &= not any(text.startswith("layers split") for text in advice.assumptions)
-    return bool(asked) or not published
+    published &= not any(text.startswith(_NOT_ITS_OWN) for text in advice.assumptions)
+    return bool(asked) or not published or bool(advice.recipe_differs)
 
 
 def _explanation(candidate: "RankedEvaluation") -> "Block":

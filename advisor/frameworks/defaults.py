@@ -51,6 +51,10 @@ class AdapterDefaults:
         """There is no pipeline to split layers over."""
         return LayerSplits()
 
+    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
+        """Nothing: its flags say all."""
+        return ()
+
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """None."""
         return iter(())

@@ -247,6 +247,10 @@ class Spelling(Protocol):
         """Layout, batch and precision of the job."""
         ...
 
+    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
+        """What of the job layout_flags do not say, because recipes have their own of it."""
+        ...
+
     def config_file(self, setting: Setting, job: Job) -> str:
         """Setting and job as the framework's own configuration file; UserError where it reads
         none."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from advisor.base.configuration import Group, load_config
+from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
 from advisor.base.fields import read_record
 from advisor.hardware.gpu import Gpu
@@ -17,6 +18,50 @@ class Provenance(StrEnum):
     MEASURED = "measured"
     PUBLISHED = "published"
     DATASHEET = "datasheet"
+
+
+class Layers(StrEnum):
+    """What a model's layers are, as far as published runs tell them apart."""
+
+    DENSE = "dense layers"
+    EXPERTS = "experts"
+    LATENT_EXPERTS = "experts and latent attention"
+
+
+class JobClass(Struct, frozen=True, kw_only=True):
+    """Jobs whose published runs are told together. eager: layers of plain torch.
+    exposed_tensor_parallelism: of many ranks, and nothing runs beside its collectives."""
+
+    gpu: str
+    precision: Precision
+    layers: Layers
+    eager: bool = False
+    exposed_tensor_parallelism: bool = False
+
+    @property
+    def words(self) -> str:
+        """``experts in bf16 on GB200-186GB``."""
+        exposed = ", TP 8 or more without overlap" if self.exposed_tensor_parallelism else ""
+        layers = f"{self.layers} of plain torch" if self.eager else self.layers
+        return f"{layers} in {self.precision} on {self.gpu}{exposed}"
+
+
+class KnownError(Struct, frozen=True, kw_only=True):
+    """Published runs of a class of jobs that all lie on one side of what is predicted: so many
+    rows; mean, low, high: predicted over measured, less one."""
+
+    of: JobClass
+    rows: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def words(self) -> str:
+        """``25 % too fast in the mean, 20 to 32 %``."""
+        mean, *ends = (abs(error) * 100 for error in (self.mean, self.low, self.high))
+        side = "slow" if self.mean > 0 else "fast"
+        return f"{mean:.0f} % too {side} in the mean, {min(ends):.0f} to {max(ends):.0f} %"
 
 
 class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -72,6 +117,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     step_time_error: relative half-width of the band around a predicted step time: nine of ten
         measured runs lie inside. experts_step_time_error, eager_step_time_error: of models with
         experts, and of eager torch layers; 0: as of others.
+    known_errors: classes of jobs whose published runs all lie on one side of their predictions.
     fitted_on: the published or measured rows; empty for a datasheet calibration.
     fit_error, left_out_error: how far predictions are off the rows that were fitted, and off rows
         that a fit did not see; in words.
@@ -124,6 +170,7 @@ class Calibration(Struct, frozen=True, kw_only=True, cache_hash=True):
     host_memory_bytes_per_second: float = 17e9
     experts_step_time_error: float = 0.0
     eager_step_time_error: float = 0.0
+    known_errors: tuple[KnownError, ...] = ()
     fitted_on: tuple[str, ...] = ()
     fit_error: str = ""
     left_out_error: str = ""

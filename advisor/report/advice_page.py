@@ -8,7 +8,17 @@ from advisor.base.units import DASH, gib
 from advisor.frameworks.registry import adapter_of, label_of
 from advisor.job.job import Job
 from advisor.report import setting_flags as flags
-from advisor.report.blocks import Block, Column, Fitted, Indented, Text, beside, group, table
+from advisor.report.blocks import (
+    Block,
+    Column,
+    Fitted,
+    Indented,
+    Text,
+    beside,
+    group,
+    table,
+    wrapped,
+)
 from advisor.report.breaking import command_lines, dotted_lines
 from advisor.report.header import header
 from advisor.report.ranking_table import Ranking
@@ -105,28 +115,33 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     if best is None:
         return None
     rows = []
-    beside_recipe = partial(flags.framework_job_flags, advice)
-    job_flags = flags.framework_layout_flags if with_layout else beside_recipe
     for framework in flags.shown_frameworks(advice.job):
-        setting = flags.framework_flags(best.evaluation, framework)
-        words = f"{job_flags(best.evaluation, framework)} {setting}".strip()
-        rows.append((label_of(framework), words or flags.NO_FLAGS))
+        job = flags.framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
+        words = f"{job} {flags.framework_flags(best.evaluation, framework)}".strip()
+        left = flags.left_words(best.evaluation, framework)
+        whole = flags.is_written_out(advice, framework, with_layout=with_layout)
+        rows.append((label_of(framework), words or flags.NO_FLAGS, left if whole else ""))
     if variables := flags.environment_words(best.evaluation):
-        rows.append(("Environment", variables))
-    commands = [Fitted(partial(_command, label, words)) for label, words in rows]
+        rows.append(("Environment", variables, ""))
+    commands = [Fitted(partial(_command, *row)) for row in rows]
     caption = () if best.evaluation.fits else (f"Flags of row {best.rank}, which does not fit:",)
     return group(*caption, *commands)
 
 
-def _command(label: str, words: str, width: int) -> list[str]:
-    """The label in the margin of a command that is never cut, however narrow the page."""
-    lines = command_lines(words, width - _FLAG_MARGIN)
+def _command(label: str, words: str, comment: str, width: int) -> list[str]:
+    """The label in the margin of a command that is never cut, however narrow the page; a comment
+    on lines of its own."""
+    room = width - _FLAG_MARGIN
+    lines = command_lines(words, room)
+    if comment:
+        lines += [f"{'# ' * (n > 0)}{part}" for n, part in enumerate(wrapped(comment, room - 2))]
     margins = [label, *[""] * (len(lines) - 1)]
     return [f"{head:<{_FLAG_MARGIN}}{line}" for head, line in zip(margins, lines, strict=True)]
 
 
 def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
-    """What single rows buy, rows with the same remark together; then the dominated rows."""
+    """What single rows buy, rows with the same remark together; then the dominated rows, and those
+    whose GiB are an estimate."""
     rows_of: dict[str, list[int]] = {}
     for candidate in shown:
         for note in candidate.notes:
@@ -134,11 +149,17 @@ def _notes(shown: Sequence[RankedEvaluation]) -> Block | None:
     dominated = [candidate.rank for candidate in shown if not candidate.pareto]
     if dominated:
         rows_of["another row needs no more memory and no more time"] = dominated
+    estimated = [candidate.rank for candidate in shown if candidate.evaluation.requests is None]
+    if estimated:
+        rows_of[_ESTIMATED] = estimated
     notes = [
         (f"row {rows[0]}" if len(rows) == 1 else f"rows {ranges(rows)}", Text(note, "dim"))
         for note, rows in rows_of.items()
     ]
     return beside(notes) if notes else None
+
+
+_ESTIMATED = "~ is an estimate: torch's allocator was replayed for the other rows alone"
 
 
 def _rejected(advice: Answer) -> Block:

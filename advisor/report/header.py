@@ -4,9 +4,9 @@ from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
-from advisor.job.job import Job, Optimizer
+from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
-from advisor.models.options import CpCommType
+from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, beside, group
 from advisor.report.breaking import dotted_lines
 from advisor.report.wording import chosen, gib
@@ -23,7 +23,8 @@ _SHORT_TEXT = 32
 
 
 def header(advice: Answer, *, search_layout: bool = False) -> Block:
-    """Model and hardware, layout, budget, calibration and the advisor's own choices.
+    """Model and hardware, layout, what it runs with, budget, calibration and the advisor's own
+    choices.
 
     Where layouts are ranked, the layout is that of row 1 and not the preset's.
     """
@@ -31,17 +32,20 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     layout = layout_words(advice.job.layout, advice.job.config.optimizer)
     if search_layout:
         layout, preset, others = f"row 1: {layout}", "", [*filter(None, [preset]), *others]
+    runs = run_words(advice.job)
     rows: list[tuple[str, Block]] = [
         ("layout", _both_ends(layout, preset)),
+        *([("runs with", _dotted(runs))] if runs else []),
         ("budget", _both_ends(budget_words(advice), framework_words(advice.job))),
         ("calibration", _calibration_words(advice.calibration)),
     ]
     lists = (
+        ("known off", [advice.calibration.known_error]),
         ("assumed", others),
         ("recipe", list(advice.recipe_differs)),
         ("unlike", _unlike(advice.differences)),
     )
-    rows += [(name, _dotted(words)) for name, words in lists if words]
+    rows += [(name, _dotted(words)) for name, words in lists if any(words)]
     job = _job_words(advice.job)
     return group(
         Fitted(lambda width: dotted_lines(job, width), "bold"), beside(rows, margin=_MARGIN)
@@ -115,6 +119,39 @@ def _sharding_words(layout: ParallelLayout) -> str:
     if layout.data_parallel_sharding is not None:
         return f"data parallel sharding {layout.data_parallel_sharding}"
     return "distributed optimizer" if layout.use_distributed_optimizer else "optimizer not sharded"
+
+
+def run_words(job: Job) -> list[str]:
+    """What moves a step beside the layout, where it is on: CUDA graphs, overlap, the dispatcher of
+    the experts' tokens, torch.compile; and overlap of data parallelism where it is off."""
+    model, layout, config = job.model, job.layout, job.config
+    sends = model.num_moe_experts is not None and layout.expert_model_parallel_size > 1
+    flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+    backend = f" ({model.moe_flex_dispatcher_backend})" if flex else ""
+    overlaps_experts = sends and layout.overlap_moe_expert_parallel_comm
+    alone = layout.data_parallel_size * layout.context_parallel_size == 1
+    said = {
+        "torch.compile": config.torch_compile,
+        graph_words(config): config.cuda_graph_impl is not CudaGraphImpl.NONE,
+        f"dispatcher {model.moe_token_dispatcher_type}{backend}": sends,
+        "EP overlap": overlaps_experts and not layout.delay_wgrad_compute,
+        "EP overlap with delayed weight gradients": overlaps_experts and layout.delay_wgrad_compute,
+        "shared experts beside the exchange": sends and model.moe_shared_expert_overlap,
+        "TP overlap": layout.tensor_model_parallel_size > 1 and layout.tp_comm_overlap,
+        "no DP overlap": not alone and not layout.overlap_grad_reduce,
+        f"attention {model.attention_backend}": model.attention_backend
+        is not AttentionBackend.AUTO,
+        "Liger kernels": config.use_liger_kernel,
+    }
+    return [words for words, on in said.items() if on]
+
+
+def graph_words(config: JobConfig) -> str:
+    """``CUDA graphs of moe_router, moe_preprocess (transformer_engine)``."""
+    impl = config.cuda_graph_impl
+    if impl is CudaGraphImpl.FULL_ITERATION:
+        return "a CUDA graph of the whole iteration"
+    return f"CUDA graphs of {', '.join(config.cuda_graph_modules) or 'whole layers'} ({impl})"
 
 
 def framework_words(job: Job) -> str:

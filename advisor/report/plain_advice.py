@@ -24,7 +24,7 @@ from advisor.models.layer_kind import FeedForward, LayerKind
 from advisor.plan.recompute_plan import Setting
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.read_file import read_file
-from advisor.report.setting_flags import all_flags
+from advisor.report.setting_flags import all_flags, all_job_flags
 from advisor.report.wording import chosen, verdict
 
 
@@ -58,6 +58,7 @@ def plain_advice(
         ),
         remedies=answer.remedies,
         verdict=verdict(answer),
+        job_flags=_plain(all_job_flags(best.evaluation)) if best else {},
         recipe=RecipeNote(name=answer.recipe, differs=answer.recipe_differs),
         origin=dict(answer.origin),
         differences=answer.differences,
@@ -115,6 +116,7 @@ def _candidate(candidate: RankedEvaluation) -> Candidate:
         budget_bytes=evaluation.budget_bytes,
         peak_allocated_bytes=max(s.peak_allocated_bytes for s in evaluation.stages),
         peak_reserved_bytes=peak.peak_reserved_bytes,
+        replayed=evaluation.requests is not None,
         peak_stage=peak.stage,
         stages=evaluation.stages,
         saved_bytes_per_layer=_saved(evaluation.saved_bytes_per_layer),
@@ -128,8 +130,12 @@ def _candidate(candidate: RankedEvaluation) -> Candidate:
         hfu=evaluation.hfu,
         recompute_overhead=evaluation.recompute_overhead,
         verification=candidate.verification,
-        flags={str(name): flags for name, flags in all_flags(evaluation).items()},
+        flags=_plain(all_flags(evaluation)),
     )
+
+
+def _plain(by_framework: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): flags for name, flags in by_framework.items()}
 
 
 def _saved(kept: Mapping[LayerKind, int]) -> dict[str, int | None]:

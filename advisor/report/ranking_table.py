@@ -10,7 +10,7 @@ from advisor.base.units import percent, signed_percent
 from advisor.models.options import CpCommType
 from advisor.report.blocks import Block, Column, Fitted, Line, Span, Table, table
 from advisor.report.breaking import spec_lines
-from advisor.report.wording import gib, seconds
+from advisor.report.wording import reserved_gib, seconds
 
 _BAR_CELLS = 16
 _SMALLEST_BAR = 4
@@ -102,9 +102,10 @@ def _spec(candidate: RankedEvaluation) -> str:
 
 
 def _peaks(shown: Sequence[RankedEvaluation]) -> list[str]:
-    """``72.4 (0)``: the worst rank's GiB and its stage, as wide as each other."""
+    """``72.4 (0)``: the worst rank's GiB and its stage, as wide as each other; ``~72.4 (0)`` where
+    the allocator was not replayed."""
     peaks = [candidate.evaluation.peak for candidate in shown]
-    sizes = [gib(peak.peak_reserved_bytes) for peak in peaks]
+    sizes = [reserved_gib(candidate.evaluation) for candidate in shown]
     widest = max(map(len, sizes))
     cells = [f"{size:>{widest}} ({p.stage})" for size, p in zip(sizes, peaks, strict=True)]
     return [cell.ljust(max(map(len, cells))) for cell in cells]

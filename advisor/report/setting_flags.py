@@ -1,6 +1,5 @@
 """A setting in the words of each framework, as the reports print it."""
 
-from functools import partial
 from typing import Final
 
 from advisor.answer.answer import Answer
@@ -16,6 +15,12 @@ def all_flags(evaluation: Evaluation) -> dict[str, str]:
     default is meant."""
     family = _family(evaluation.job)
     return {framework: framework_flags(evaluation, framework) for framework in family}
+
+
+def all_job_flags(evaluation: Evaluation) -> dict[str, str]:
+    """All flags of the job, for every framework that takes such settings."""
+    family = _family(evaluation.job)
+    return {framework: framework_layout_flags(evaluation, framework) for framework in family}
 
 
 def _family(job: Job) -> tuple[str, ...]:
@@ -37,22 +42,31 @@ def framework_flags(evaluation: Evaluation, framework: str) -> str:
     return adapter_of(framework).setting_flags(evaluation.setting, evaluation.job)
 
 
-def framework_assumed_flags(evaluation: Evaluation, framework: str) -> str:
-    """Flags without which the job is not the one that was predicted."""
-    return adapter_of(framework).assumed_flags(evaluation.job)
-
-
 def framework_layout_flags(evaluation: Evaluation, framework: str) -> str:
     """Flags of the candidate's layout and batch, for a search that chose them."""
     return adapter_of(framework).layout_flags(evaluation.job)
 
 
-def framework_job_flags(advice: Answer, evaluation: Evaluation, framework: str) -> str:
-    """Flags of the job beside its published recipe: a framework that has it needs those that the
-    prediction rests on, another one all of them."""
-    foreign = advice.recipe_framework not in (None, framework)
-    write = framework_layout_flags if foreign else framework_assumed_flags
-    return write(evaluation, framework)
+def is_written_out(advice: Answer, framework: str, *, with_layout: bool = False) -> bool:
+    """Whether all flags of the job are said: everywhere `with_layout`, and to a framework that does
+    not have the recipe that the job is of."""
+    return with_layout or advice.recipe_framework != framework
+
+
+def framework_job_flags(
+    advice: Answer, evaluation: Evaluation, framework: str, *, with_layout: bool = False
+) -> str:
+    """Flags of the job: all of them, or beside its published recipe those that the prediction
+    rests on."""
+    if is_written_out(advice, framework, with_layout=with_layout):
+        return framework_layout_flags(evaluation, framework)
+    return adapter_of(framework).assumed_flags(evaluation.job)
+
+
+def left_words(evaluation: Evaluation, framework: str) -> str:
+    """A comment of what its flags leave to the framework's recipe; empty where they say all."""
+    left = adapter_of(framework).left_to_recipe(evaluation.job)
+    return f"# left to the recipe: {', '.join(left)}" if left else ""
 
 
 def environment_words(evaluation: Evaluation) -> str:
@@ -69,9 +83,8 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     if best is None:
         return ""
     framework = advice.job.config.framework
-    write = framework_layout_flags if with_layout else partial(framework_job_flags, advice)
     flags = (
-        write(best.evaluation, framework),
+        framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout),
         framework_flags(best.evaluation, framework),
     )
     return " ".join(filter(None, flags)) + "\n"

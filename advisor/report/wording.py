@@ -15,6 +15,11 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f}"
 
 
+def reserved_gib(evaluation: Evaluation) -> str:
+    """``72.4``, or ``~72.4`` where the allocator was not replayed."""
+    return "~" * (evaluation.requests is None) + gib(evaluation.peak_reserved_bytes)
+
+
 def seconds(value: float, smallest: float) -> str:
     """Seconds with three digits where the `smallest` of a column is below one, else two."""
     return f"{value:.{2 if smallest >= 1 else 3}f}"
@@ -62,7 +67,7 @@ def verdict(advice: Answer) -> str:
 def _room(evaluation: Evaluation) -> str:
     """``66.0 of 77.0 GiB, 97 % likely``."""
     return (
-        f"{gib(evaluation.peak_reserved_bytes)} of {gib(evaluation.budget_bytes)} GiB, "
+        f"{reserved_gib(evaluation)} of {gib(evaluation.budget_bytes)} GiB, "
         f"{percent(evaluation.fit_probability)} likely"
     )
 

@@ -20,7 +20,7 @@ from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import Setting
 from advisor.request.assumptions import Facts, said_assumptions
-from advisor.request.experiments import Wanted
+from advisor.request.experiments import Experiment, Wanted
 from advisor.request.given import Given, read_given
 from advisor.request.layout_fields import completed, layout_origins, reshaped
 from advisor.request.optimizer_change import lent_optimizer, whole_tensors
@@ -130,6 +130,15 @@ def resolve_given(given: Given, *, borrow: bool = True) -> Resolution:
     fields = {**lent, **whole_tensors(config.value.optimizer), **given.layout_fields}
     layout = _layout(fields, subject, choice, model.value, config.value)
     return _resolution(given, subject, choice, model, config, layout, fields)
+
+
+def usual_recipe(given: Given) -> Experiment | None:
+    """The recipe that a job builds on where nothing is said of its precision: one for 16 bits."""
+    unsaid = {name: value for name, value in given.job_fields.items() if name != "precision"}
+    given = replace(given, job_fields=unsaid)
+    subject = _looked_up(given)
+    wanted = _wanted(given, subject)
+    return choose_recipe(given, wanted, subject.model, subject.framework, borrow=True).preset
 
 
 def _looked_up(given: Given) -> _Subject:

@@ -14,11 +14,11 @@ from advisor.hardware.calibration import Calibration, load_calibration
 from advisor.job.job import Job
 from advisor.job.layout import ParallelLayout
 from advisor.plan.recompute_plan import Setting, recomputes
-from advisor.request.differences import differences
+from advisor.request.differences import beside_precision, differences
 from advisor.request.layout_fields import degree_words, freed
 from advisor.request.request import Request, SearchScope
 from advisor.request.resolve import Resolution, resolve
-from advisor.search.evaluate import step_time_error
+from advisor.search.evaluate import known_error, step_time_error
 from advisor.search.layout_search import (
     ROWS,
     Searched,
@@ -37,8 +37,16 @@ def advise(request: Request) -> Answer:
     layout is as in the recipe for the nearest number of the same GPUs; where there is none or
     nothing fits in it, the best of a search over all legal ones. `--search layout` ranks them all.
     """
+    resolution = resolve(request, borrow=request.search is not SearchScope.LAYOUT)
+    advice = _advise(request, resolution)
+    if advice.recipe != resolution.recipe:
+        return advice
+    beside = beside_precision(request, resolution)
+    return replace(advice, differences=(*advice.differences, *beside))
+
+
+def _advise(request: Request, resolution: Resolution) -> Answer:
     layouts = request.search is SearchScope.LAYOUT
-    resolution = resolve(request, borrow=not layouts)
     stack = adapter_of(resolution.config.framework)
     calibration = load_calibration(resolution.gpu, request.config_dir)
     asked = tuple(dict.fromkeys(stack.parse(text) for text in request.recompute))
@@ -115,7 +123,7 @@ def _with_another_layout(
         searched = best_on_any_layout(free, calibration, asked)
     except UserError:
         return advice
-    best = searched.best.replayed
+    best = searched.best
     if not best.fits:
         return advice
     remedy = other_layout(best, advice.candidates[0].evaluation, searched.num_layouts)
@@ -162,7 +170,8 @@ def _rank_settings(
             rejected = (*refused_preset, *(r for r in rejected if r.setting != shipped))
     if not settings and (found := stack.check(stack.none, job)):
         raise UserError("--framework", job.config.framework, found[0].reason, found[0].fix)
-    evaluations = first_replayed(evaluate_settings(job, settings, calibration))
+    compared = tuple(s for s in settings if s == stack.none or (shipped and _among(shipped, (s,))))
+    evaluations = first_replayed(evaluate_settings(job, settings, calibration), compared)
     candidates = tuple(
         replace(c, preset=shipped is not None and _among(shipped, (c.evaluation.setting,)))
         for c in rank(evaluations, _notes(evaluations, stack))
@@ -216,6 +225,7 @@ def _advice(
             name=calibration.name,
             provenance=calibration.provenance,
             summary=calibration.summary(step_time_error(job.model, calibration)),
+            known_error=_known_error(job, calibration),
         ),
         evaluated=evaluated,
         candidates=candidates,
@@ -226,6 +236,14 @@ def _advice(
         recipe_differs=resolution.differs,
         origin={path: str(origin) for path, origin in resolution.origins_of(job).items()},
     )
+
+
+def _known_error(job: Job, calibration: Calibration) -> str:
+    """In words; empty where nothing is known to be off."""
+    found = known_error(job, calibration)
+    if found is None:
+        return ""
+    return f"{found.rows} published runs like this ({found.of.words}) were predicted {found.words}"
 
 
 def _notes(

@@ -1,13 +1,14 @@
 """One setting on one job: memory of every stage, and the time of a step."""
 
 from functools import lru_cache
+from typing import Final
 
 from msgspec.structs import replace
 
 from advisor.answer.evaluation import Evaluation, EvaluationDetail, Replay
 from advisor.base.dtypes import DType
 from advisor.frameworks.registry import adapter_of
-from advisor.hardware.calibration import Calibration
+from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers
 from advisor.job.job import AttnImplementation, Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, pipeline_stages
 from advisor.layers.family import family_of
@@ -163,6 +164,33 @@ def step_time_error(model: ModelSpec, calibration: Calibration) -> float:
     """Half-width of the band around the step times of a model."""
     experts = model.num_moe_experts is not None
     return calibration.error_of(experts=experts, eager=model.transformer_impl.is_eager)
+
+
+def job_class(job: Job) -> JobClass:
+    """What of a job says whose runs it is like: nothing of it is a model's name."""
+    model, layout = job.model, job.layout
+    layers = Layers.DENSE
+    if model.num_moe_experts is not None:
+        layers = Layers.LATENT_EXPERTS if model.multi_latent_attention else Layers.EXPERTS
+    wide = layout.tensor_model_parallel_size >= _WHOLE_SERVER
+    return JobClass(
+        gpu=job.gpu.name,
+        precision=job.config.precision,
+        layers=layers,
+        eager=model.transformer_impl.is_eager,
+        exposed_tensor_parallelism=wide and not layout.tp_comm_overlap,
+    )
+
+
+def known_error(job: Job, calibration: Calibration) -> KnownError | None:
+    """How far predictions are off published runs of the job's class; None where they lie on both
+    sides, are near, or are few."""
+    its = job_class(job)
+    return next((error for error in calibration.known_errors if error.of == its), None)
+
+
+_WHOLE_SERVER: Final = 8
+"""Tensor-parallel ranks from which exposed collectives weigh (a judgement)."""
 
 
 def _most(stages: list[StageDetail]) -> int:

@@ -17,8 +17,10 @@ from advisor.request.optimizer_change import whole_tensors
 from advisor.request.resolve import Resolution
 from advisor.search.evaluate import Evaluator
 from advisor.search.layouts import legal_jobs
-from advisor.search.ranking import Order, order
+from advisor.search.ranking import Order, first_replayed, order, tier
 
+_HOPELESS: Final = 2
+"""The tier of what does not fit, however its allocator fares."""
 _WHOLE: Final = 1000
 """Layouts up to which a ranking of all of them is made of every setting on each."""
 ROWS: Final = 100
@@ -36,8 +38,8 @@ class Searched(Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Evaluation:
-        """First in the ranking's order."""
-        return min(self.evaluations, key=order)
+        """First in the ranking's order, its allocator replayed."""
+        return min(first_replayed(self.evaluations), key=order)
 
 
 def evaluate_settings(
@@ -124,13 +126,17 @@ class _First:
         return len(self._keys) < self._rows or bound <= self._keys[-1]
 
     def look(self, evaluator: Evaluator, setting: Setting) -> None:
-        """Evaluate `setting`, its memory only if its time allows it to be among them."""
+        """Evaluate `setting`, its memory only if its time allows it to be among them; with its
+        allocator replayed where it would be the one first row, and may fit."""
         self.evaluated += 1
         full_of_fitting = len(self._keys) == self._rows and self._keys[-1][0] == 0
         if full_of_fitting and evaluator.seconds(setting) > self._keys[-1][1]:
             return
-        self.evaluations.append(evaluator.evaluate(setting))
-        insort(self._keys, order(self.evaluations[-1]))
+        found = evaluator.evaluate(setting)
+        if self._rows == 1 and tier(found) < _HOPELESS and self.may_hold(order(found)):
+            found = found.replayed
+        self.evaluations.append(found)
+        insort(self._keys, order(found))
         del self._keys[self._rows :]
 
 

@@ -149,7 +149,13 @@ def fitted(
     for field in _MEASURABLE:
         notes.setdefault(field, f"not measured here: that of `{base.name}`")
     calibration = replace(
-        base, name=name, provenance=Provenance.MEASURED, fit_error="", left_out_error="", **values
+        base,
+        name=name,
+        provenance=Provenance.MEASURED,
+        known_errors=(),
+        fit_error="",
+        left_out_error="",
+        **values,
     )
     return calibration, notes
 

@@ -8,10 +8,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from textwrap import fill
 from typing import Final
 
 from advisor.base.configuration import packaged_configs
+from advisor.hardware.calibration import JobClass
+from advisor.search.evaluate import job_class
 from harness.calibration.constants import CONSTANTS, GENERATIONS
+from harness.calibration.known import LEAST_ERROR, LEAST_ROWS, tells
 from harness.calibration.published import Report, report
 from harness.calibration.rows import all_targets
 from harness.calibration.scores import Scored, changes, choices, family, score
@@ -66,6 +70,7 @@ def page(done: Report, scored: Sequence[Scored]) -> str:
         "\n## Rows by family\n",
         *_families(scored),
         "\n## Known to be off\n",
+        *_known_classes(done),
         _known(scored),
     )
     return re.sub(r"(\d)%", r"\1 %", "\n".join(parts))
@@ -162,14 +167,24 @@ def _families(scored: Sequence[Scored]) -> Iterator[str]:
         yield f"| {' | '.join(key)} | {len(rows)} | {figures} |"
 
 
+def _known_classes(done: Report) -> Iterator[str]:
+    """What every answer of such a job says as well: it is in the files of the calibrations."""
+    models: dict[JobClass, dict[str, None]] = defaultdict(dict)
+    for target in filter(tells, all_targets()):
+        models[job_class(target.job)][target.job.model.name] = None
+    yield (
+        f"Classes of {LEAST_ROWS} rows or more that all lie on one side, by {LEAST_ERROR:.0%} or\n"
+        "more in the mean. An answer for such a job says so.\n"
+    )
+    for error in (error for name in GENERATIONS for error in done.known_errors[name]):
+        rows = f"{error.rows} rows: {', '.join(models[error.of])}"
+        yield fill(f"- {error.of.words}: {error.words} ({rows})", 98, subsequent_indent="  ")
+    yield "\nBeside them:\n"
+
+
 def _known(scored: Sequence[Scored]) -> str:
     """What is off for a reason that is known, or that no row tells."""
     error = {one.target.name: one.error for one in scored}
-
-    def off(words: str) -> str:
-        found = sorted(abs(value) for name, value in error.items() if words in name)
-        return f"{found[0] * 100:.0f} to {found[-1]:.0%}"
-
     mpt = max(-value for name, value in error.items() if name.startswith("MPT "))
     plain, asynchronous = (
         next(one for one in scored if f" TP8 {how}op:" in one.target.name) for how in ("", "async ")
@@ -177,11 +192,8 @@ def _known(scored: Sequence[Scored]) -> str:
     predicted = 1 - asynchronous.predicted / plain.predicted
     measured = 1 - asynchronous.target.seconds / plain.target.seconds
     return f"""\
-- gpt-oss 120B in bf16 on GB200 is {off("GPT OSS 120B GB200 64 BF16")} too fast: neither another
-  dispatcher nor overlap moved the measured step, so that something bounds it that no row tells. It
-  is judged, not fitted on.
-- DeepSeek-V3 on GB200 is {off("DeepSeekV3 GB200")} too slow, on B200 right in the mean.
-- SimuMax's TP 8 on B200, without any overlap, is {off("70B/12 TP8")} too fast.
+- gpt-oss 120B in bf16 on GB200 is judged, not fitted on: neither another dispatcher nor overlap
+  moved the measured step, so that something bounds it that no row tells.
 - MPT at long sequences is up to {mpt:.0%} too fast: its attention (2023) was slower than
   FlashAttention-2. Rows where attention weighs more than a tenth are judged, not fitted on.
 - B300 and GB300 share B200's constants: attention there is up to 20 % faster.

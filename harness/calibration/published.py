@@ -10,7 +10,7 @@ steps only those of harness.calibration.constants are fitted, on all GPUs at onc
 import argparse
 import math
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +18,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from advisor.base.configuration import packaged_configs
+from advisor.base.fields import spelled
 from advisor.base.units import significant
-from advisor.hardware.calibration import Calibration
+from advisor.hardware.calibration import Calibration, KnownError
+from advisor.request.origin import stated_fields
 from harness.calibration.constants import CONSTANTS, GENERATIONS, prior_calibration
 from harness.calibration.fit import Fit, errors, fit
 from harness.calibration.kernels import attention, gemm_fit, network, traffic
+from harness.calibration.known import known_errors, tells
 from harness.calibration.rows import all_targets
 from harness.calibration.rows.row import PUBLISHED
 from harness.calibration.targets import Kind, Target
@@ -35,12 +38,16 @@ _DESCRIPTION: Final = "Refit the calibrations of A100, H100 and B200 on publishe
 
 
 class Report(Struct, frozen=True):
-    """A finished fit with its errors, row by row, in the order of the targets."""
+    """A finished fit with its errors, row by row, in the order of the targets.
+
+    known_errors: see harness.calibration.known; by the calibration of their GPU.
+    """
 
     targets: tuple[Target, ...]
     fit: Fit
     fit_errors: tuple[float, ...]
     left_out_errors: tuple[float, ...]
+    known_errors: dict[str, tuple[KnownError, ...]] = {}
 
     def calibration(self, generation: str) -> Calibration:
         """What a file holds. Bands are of all GPUs: a class of jobs has few rows on one."""
@@ -52,6 +59,7 @@ class Report(Struct, frozen=True):
             step_time_error=bands[Kind.DENSE],
             experts_step_time_error=bands[Kind.EXPERTS],
             eager_step_time_error=bands[Kind.EAGER],
+            known_errors=self.known_errors.get(generation, ()),
             fitted_on=tuple(dict.fromkeys(self.targets[i].source for i in there)),
             fit_error=f"{_spread(self.fit_errors[i] for i in there)}, {len(there)} rows",
             left_out_error=f"one model at a time: {unseen}",
@@ -94,7 +102,18 @@ def report(folder: Path = PUBLISHED, kernels: OfKernels | None = None) -> Report
         done,
         tuple(errors(targets, done.calibrations)),
         tuple(math.exp(miss) - 1 for miss in done.left_out),
+        {name: _known_errors(name, done, folder) for name in GENERATIONS},
     )
+
+
+def _known_errors(generation: str, done: Fit, folder: Path) -> tuple[KnownError, ...]:
+    """Of the rows of one generation, those that are judged for no reason of theirs as well."""
+    there = [
+        target
+        for target in all_targets(folder)
+        if tells(target) and target.job.gpu.calibration == generation
+    ]
+    return tuple(known_errors(there, errors(there, done.calibrations)))
 
 
 def of_kernels() -> OfKernels:
@@ -145,12 +164,24 @@ def yaml_text(
         f"step_time_error: {calibration.step_time_error:.2f}",
         f"experts_step_time_error: {calibration.experts_step_time_error:.2f}",
         f"eager_step_time_error: {calibration.eager_step_time_error:.2f}",
+        *_known_error_lines(calibration.known_errors),
         f"fit_error: {calibration.fit_error}",
         f"left_out_error: '{calibration.left_out_error}'",
         "fitted_on:",
         *(f"  - '{source}'" for source in calibration.fitted_on),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _known_error_lines(found: Sequence[KnownError]) -> Iterator[str]:
+    """An entry a class: its fields that are not the usual ones, and the figures."""
+    if found:
+        yield "known_errors:"
+    for error in found:
+        said = stated_fields(error.of).items()
+        yield f"  - of: {{{', '.join(f'{name}: {spelled(value)}' for name, value in said)}}}"
+        figures = ("rows", "mean", "low", "high")
+        yield from (f"    {name}: {getattr(error, name)}" for name in figures)
 
 
 def table(done: Report) -> str:

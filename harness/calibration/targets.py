@@ -39,7 +39,8 @@ class Target(Struct, frozen=True, kw_only=True):
     in another release; together they weigh as one. group: rows that a left-out check leaves out
     together. source: file and table or line. seconds: of a ratio, its value. baseline: the job that
     a ratio is over. options: what the run had and no field of a job says, by the framework's names.
-    judged_only: why nothing is fitted on it; empty where it may be. comparable: whether it stands
+    judged_only: why nothing is fitted on it; empty where it may be. unexplained: that, though it is
+    a run like any other: what bounds it is not known. comparable: whether it stands
     beside other rows of its table; not where only the software was another.
     """
 
@@ -55,6 +56,7 @@ class Target(Struct, frozen=True, kw_only=True):
     baseline: Job | None = None
     options: tuple[tuple[str, str], ...] = ()
     judged_only: str = ""
+    unexplained: bool = False
     comparable: bool = True
 
     @property

@@ -120,6 +120,7 @@ def evaluation(
             requests=0,
             look=look,
         ),
+        requests=0,
     )
 
 
@@ -158,6 +159,8 @@ def advice(*evaluations: Evaluation, **changes: object) -> Answer:
         candidates=candidates,
         rejected=(REJECTION,),
         remedies=(),
+        recipe="llama3_70b_32xh100",
+        recipe_framework="megatron_lm",
     )
     return replace(whole, **changes)  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.bridge import (
     assumed_overrides,
     bridge_layout_overrides,
     bridge_overrides,
+    left_to_recipe,
 )
 from advisor.frameworks.megatron.buffers import last_inputs, stage_buffers, stream_pools
 from advisor.frameworks.megatron.candidates import enumerate_settings, rejected_settings
@@ -385,6 +386,12 @@ class Megatron(Struct, frozen=True):
             Framework.NEMO: nemo_layout_overrides,
         }.get(self.framework, bridge_layout_overrides)
         return write(job, self._revision(job))
+
+    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
+        """Sequence length and types, of which a recipe of Bridge is told the precision alone."""
+        if self._is_lm:
+            return ()
+        return left_to_recipe(job, precision=self.framework == Framework.NEMO)
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """It reads none."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from advisor.base.dtypes import Precision
+from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.lowering import job_values, setting_values
 from advisor.frameworks.megatron.muon import muon_overrides
 from advisor.frameworks.megatron.options.attention import Attention
@@ -106,3 +106,20 @@ def assumed_overrides(job: Job, revision: Revision) -> str:
             *_overrides((Loss,), values, job, revision),
         )
     )
+
+
+def left_to_recipe(job: Job, *, precision: bool) -> tuple[str, ...]:
+    """What of a job the overrides of Bridge and NeMo do not say: data sets have the sequence length
+    as well, and a named precision overwrites the types. precision: whether that is left out too."""
+    config = job.config
+    said = {
+        f"precision {config.precision}": precision,
+        f"sequence {config.seq_length}": True,
+        f"gradients in {config.main_grads_dtype}": config.main_grads_dtype is not DType.FP32,
+        f"precision-aware optimizer with moments in {config.exp_avg_dtype}": (
+            config.use_precision_aware_optimizer
+        ),
+        "weights in 8 bits alone (fp8_param_gather)": config.fp8_param_gather,
+        "optimizer on the host": config.optimizer_cpu_offload,
+    }
+    return tuple(words for words, is_so in said.items() if is_so)

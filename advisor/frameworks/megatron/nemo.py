@@ -11,7 +11,10 @@ from operator import attrgetter
 from typing import Any, Final
 
 from advisor.frameworks.megatron.lowering import job_values, setting_values
+from advisor.frameworks.megatron.options.communication import Communication
 from advisor.frameworks.megatron.options.experts import Experts
+from advisor.frameworks.megatron.options.graphs import CudaGraphs
+from advisor.frameworks.megatron.options.implementation import Loss
 from advisor.frameworks.megatron.options.option import Option
 from advisor.frameworks.megatron.options.parallelism import STRATEGY, Parallelism
 from advisor.frameworks.megatron.options.recompute import Recompute
@@ -21,7 +24,7 @@ from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
 from advisor.job.job import Job
 
-TOLD_SECTIONS: Final = (Parallelism, Experts, Batch)
+TOLD_SECTIONS: Final = (Parallelism, Experts, CudaGraphs, Communication, Batch, Loss)
 """What a recipe is told of a job."""
 
 
@@ -37,7 +40,7 @@ def nemo_overrides(setting: RecomputeSetting, job: Job, revision: Revision) -> s
     values = setting_values(setting)
     if is_first(revision) and values["recompute_granularity"] == Granularity.SELECTIVE:
         values["recompute_method"] = str(Method.UNIFORM)
-    parts = _overrides((Recompute,), values, revision)
+    parts = _overrides((Recompute,), values, job, revision)
     return shlex.join(text for _, text in parts)
 
 
@@ -47,21 +50,26 @@ def is_first(revision: Revision) -> bool:
 
 
 def _overrides(
-    sections: tuple[type[Any], ...], values: Values, revision: Revision
+    sections: tuple[type[Any], ...], values: Values, job: Job, revision: Revision
 ) -> Iterator[tuple[Option, str]]:
     for row, value in told(sections, values, attrgetter("told_nemo")):
         path = row.nemo_1 if is_first(revision) else row.nemo
-        if path:
-            yield row, override(path, row, value, quote='"')
+        spoken_of = row.told_when is None or row.told_when(job)
+        if path and spoken_of and row.in_release(revision):
+            if row.name_in(revision) != row.name:
+                path = path.removesuffix(row.name) + row.was
+            told_value = row.recipe_value(job) if row.recipe_value else value
+            yield row, override(path, row, row.told_in(revision, told_value), quote='"')
 
 
 def nemo_layout_overrides(job: Job, revision: Revision) -> str:
-    """Degrees of parallelism and batch; precision and sequence length are left to the recipe.
+    """Degrees of parallelism, batch, dispatcher, CUDA graphs, overlap and loss; precision and
+    sequence length are left to the recipe.
 
     The fields of an uneven split are those of MegatronStrategy (nemo_toolkit 2.5.3,
     lightning/pytorch/strategies/megatron_strategy.py).
     """
-    found = list(_overrides(TOLD_SECTIONS, job_values(job, revision), revision))
+    found = list(_overrides(TOLD_SECTIONS, job_values(job, revision), job, revision))
     ordered = sorted(found, key=lambda part: (_group(part[0]), part[0].place))
     return shlex.join(text for _, text in ordered)
 

@@ -138,5 +138,6 @@ def _target(row: Row, seconds: float) -> Target:
         seconds=seconds,
         options=done.options,
         judged_only=_FOOTNOTE if slower else _UNMOVED if unmoved else "",
+        unexplained=unmoved,
         comparable=not slower,
     )

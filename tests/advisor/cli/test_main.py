@@ -318,6 +318,17 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
     answer(make_advice(make_evaluation("none", 10)))  # a preset gave it
     cli.main([*JOB, "--format", "flags"])
     assert capsys.readouterr().out == "\n"
+    preset = "preset llama3_70b_32xh100"
+    for changed in (
+        {"assumptions": (preset, "its layout and batch a replica, with DP 4")},
+        {"assumptions": (preset, "options of another_recipe")},
+        {"recipe_differs": ("recipe llama3_70b_32xh100 is for fp8_current, not bf16",)},
+        {"recipe_framework": None},
+        {"recipe_framework": "megatron_bridge"},
+    ):
+        answer(make_advice(make_evaluation("none", 10), **changed))
+        cli.main([*JOB, "--format", "flags"])
+        assert tp in capsys.readouterr().out
 
 
 def test_plot_writes_the_file_and_tells_stderr(

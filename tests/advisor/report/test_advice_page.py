@@ -6,14 +6,18 @@ import pytest
 from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import Provenance
+from advisor.job.job import CudaGraphImpl
 from advisor.job.layout import ParallelLayout
 from advisor.report.advice_page import page
 from advisor.report.blocks import Block
-from advisor.report.header import layout_words
+from advisor.report.header import layout_words, run_words
 from advisor.report.ranking_table import Gauge
 from advisor.report.text import Screen, plain_lines, printed
+from advisor.request.request import Request
+from advisor.request.resolve import resolve
 
 FIXTURES = ("tight", "roomy", "hopeless", "layouts")
 
@@ -115,8 +119,15 @@ def test_form_of_the_page(tight: Answer) -> None:
         "Faster still: VPP 0 instead of 0: 0 GiB, 0 % step time (less warm-up in flight).\n"
         "\n"
         "Megatron-LM --recompute-granularity selective --recompute-modules mlp\n"
-        "Megatron Bridge model.recompute_granularity=selective 'model.recompute_modules=[mlp]' \\\n"
+        "Megatron Bridge model.tensor_model_parallel_size=0 model.sequence_parallel=true \\\n"
+        " model.context_parallel_size=0 model.pipeline_model_parallel_size=0 \\\n"
+        " model.virtual_pipeline_model_parallel_size=0 model.cuda_graph_impl=none \\\n"
+        " train.micro_batch_size=0 train.global_batch_size=0 \\\n"
+        " ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true \\\n"
+        " ddp.overlap_param_gather=true mixed_precision=bf0_mixed \\\n"
+        " model.recompute_granularity=selective 'model.recompute_modules=[mlp]' \\\n"
         " model.recompute_method=null model.recompute_num_layers=null\n"
+        " # left to the recipe: sequence 0\n"
         "\n"
         "row 0 buys nothing: flash attention keeps no scores\n"
         "rows 0, 0 another row needs no more memory and no more time\n"
@@ -256,6 +267,62 @@ def test_an_uncalibrated_gpu_says_so(tight: Answer) -> None:
     note = replace(tight.calibration, name="none", provenance=Provenance.DATASHEET, summary="")
     text = plain(replace(tight, calibration=note))
     assert "calibration  none (nothing measured on this type of machine)\n" in text
+
+
+def test_what_was_not_replayed_is_marked(tight: Answer) -> None:
+    assert "~" not in plain(tight)
+    first, second, *others = tight.candidates
+    estimated = replace(second, evaluation=replace(second.evaluation, requests=None))
+    text = plain(replace(tight, candidates=(first, estimated, *others)))
+    (row,) = (line for line in text.splitlines() if line.startswith(" 2 "))
+    assert re.search(r" ~\d+\.\d \(0\)", row)
+    said = "~ is an estimate: torch's allocator was replayed for the other rows alone"
+    assert re.search(rf"^row 2 +{said}$", text, re.MULTILINE)
+    assert text.count("~") == 2
+
+
+def test_what_is_known_to_be_off_is_said(tight: Answer) -> None:
+    assert "known off" not in plain(tight)
+    note = replace(tight.calibration, known_error="4 runs were predicted 25 % too fast")
+    text = plain(replace(tight, calibration=note))
+    assert "known off    4 runs were predicted 25 % too fast\n" in text
+
+
+def test_the_head_says_what_moves_the_step(tight: Answer) -> None:
+    assert "runs with" not in plain(tight)
+    job = tight.job
+    graphs = replace(
+        job.config,
+        cuda_graph_impl=CudaGraphImpl.TRANSFORMER_ENGINE,
+        cuda_graph_modules=("attn", "mlp"),
+    )
+    layout = replace(job.layout, tp_comm_overlap=True, overlap_grad_reduce=False)
+    text = plain(replace(tight, job=replace(job, config=graphs, layout=layout)))
+    words = "CUDA graphs of attn, mlp (transformer_engine) · TP overlap · no DP overlap"
+    assert f"runs with    {words}\n" in text
+
+
+def test_run_words_of_experts() -> None:
+    job = resolve(Request(model="deepseek_v3", gpus="256xGB200", precision=Precision.MXFP8))
+    assert job.layout is not None
+    words = [
+        "a CUDA graph of the whole iteration",
+        "dispatcher flex (hybridep)",
+        "EP overlap with delayed weight gradients",
+    ]
+    assert run_words(job.job(job.layout)) == words
+    alone = resolve(Request(model="mixtral_8x7b", gpus="1xH200"))
+    assert alone.layout is not None
+    assert run_words(alone.job(alone.layout)) == []
+
+
+def test_run_words_of_torch() -> None:
+    compiled = ("job.torch_compile=true", "job.use_liger_kernel=true")
+    found = resolve(
+        Request(model="llama3_8b", gpus="8xH100", framework="huggingface", overrides=compiled)
+    )
+    assert found.layout is not None
+    assert run_words(found.job(found.layout)) == ["torch.compile", "Liger kernels"]
 
 
 def test_layout_words() -> None:

@@ -48,7 +48,8 @@ def test_no_candidates_give_no_rows(tight: Answer) -> None:
 def test_flags_are_those_of_the_jobs_framework(tight: Answer) -> None:
     assert flags_report(tight) == "--recompute-granularity selective --recompute-modules mlp\n"
     config = replace(tight.job.config, framework=Framework.MEGATRON_BRIDGE)
-    bridge = replace(tight, job=replace(tight.job, config=config))
+    job = replace(tight.job, config=config)
+    bridge = replace(tight, job=job, recipe_framework=Framework.MEGATRON_BRIDGE)
     assert flags_report(bridge).startswith("model.recompute_granularity=selective ")
     assert flags_report(replace(tight, candidates=())) == ""
 

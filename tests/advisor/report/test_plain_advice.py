@@ -102,6 +102,11 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     return loaded(request.getfixturevalue(request.param))
 
 
+def test_the_jobs_own_flags_are_of_the_best(report: dict[str, Any]) -> None:
+    assert report["job_flags"].keys() == report["candidates"][0]["flags"].keys()
+    assert "--tensor-model-parallel-size 4 " in report["job_flags"]["megatron_lm"]
+
+
 def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
     assert report["schema_version"] == 1
     assert report.keys() >= TOP
@@ -118,6 +123,7 @@ def test_every_key_of_the_contract_is_there(report: dict[str, Any]) -> None:
         assert candidate["time_seconds"].keys() == TIME
         assert candidate["saved_bytes_per_layer"].keys() == {"dense", "moe", "full_attention+mlp"}
         assert candidate["flags"].keys() >= {"megatron_lm", "megatron_bridge"}
+        assert candidate["replayed"] is True
         for stage in candidate["stages"]:
             assert stage.keys() >= STAGE
             assert stage["memory_bytes"].keys() == MEMORY

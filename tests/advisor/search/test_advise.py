@@ -360,9 +360,11 @@ def test_under_bridge_delayed_restores_the_remainders_that_the_optimizer_lacks()
     advice = ask(framework="megatron_bridge", **moonlight)
     first_row = advice.candidates[0].evaluation
     assert first_row.stages[0].peak_phase.startswith("optimizer step")
-    first = advice.remedies[0]
-    assert first.change.startswith("mixed_precision.fp8_recipe=delayed")
-    assert -4.5 < first.effect_bytes / 2**30 < -3.0
+    layout, delayed = advice.remedies[:2]
+    assert layout.why.endswith("legal layouts")
+    assert layout.fit_probability >= LIKELY
+    assert delayed.change.startswith("mixed_precision.fp8_recipe=delayed")
+    assert -4.5 < delayed.effect_bytes / 2**30 < -3.0
     restored = ask(framework="megatron_bridge", overrides=("job.fp8_recipe=delayed",), **moonlight)
     assert restored.fits
     assert all("fp8_recipe" not in remedy.change for remedy in restored.remedies)

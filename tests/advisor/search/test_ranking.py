@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
-from advisor.answer.evaluation import Evaluation, TimeBreakdown
+from advisor.answer.evaluation import Evaluation, Replay, TimeBreakdown
 from advisor.frameworks.megatron.setting import NONE, selective
 from advisor.search.evaluate import Evaluator
-from advisor.search.ranking import order, pareto_front, rank, tier
+from advisor.search.ranking import first_replayed, order, pareto_front, rank, tier
 
 from .test_evaluate import evaluator, job  # noqa: F401  (fixtures)
 
@@ -74,3 +74,63 @@ def test_of_equal_settings_none_comes_first(base: Evaluation) -> None:
     first, second = rank([inert, none])
     assert (first.evaluation, first.pareto) == (none, True)
     assert not second.pareto
+
+
+def _estimated(like: Evaluation, probability: float, *, requests: int = 9_000) -> Evaluation:
+    """An evaluation whose replay says `probability`."""
+
+    def replay() -> Replay:
+        return Replay(
+            peak_reserved_bytes=like.peak_reserved_bytes,
+            fit_probability=probability,
+            requests=requests,
+            look=like.look,
+        )
+
+    return replace(like, replay=replay, requests=None)
+
+
+def _replayed(evaluations: tuple[Evaluation, ...]) -> list[bool]:
+    return [evaluation.requests is not None for evaluation in evaluations]
+
+
+def test_the_first_row_is_replayed_until_it_is_one_that_was(base: Evaluation) -> None:
+    rows = [_estimated(_like(base, 10, float(n), 0.96), 0.2 if n < 3 else 0.99) for n in range(6)]
+    found = first_replayed(rows)
+    assert _replayed(found) == [True] * 4 + [False] * 2
+    assert min(found, key=order) is found[3]
+
+
+def test_what_is_compared_is_replayed_before_other_rows(base: Evaluation) -> None:
+    names = ("moe", "mlp", "moe_act", "layernorm")
+    rows = [
+        _estimated(replace(_like(base, 10, float(n), 0.99), setting=selective(name)), 0.99)
+        for n, name in enumerate(names)
+    ]
+    assert _replayed(first_replayed(rows)) == [True, False, False, False]
+    rows = [replace(row, replay=_estimated(row, 0.99, requests=5_000).replay) for row in rows]
+    compared = (selective("layernorm"),)
+    assert _replayed(first_replayed(rows, compared)) == [True, False, False, True]
+
+
+def test_what_may_fit_and_is_faster_is_replayed_wherever_it_stands(base: Evaluation) -> None:
+    rows = [_estimated(_like(base, 10, 2.0 + n, 0.99), 0.99, requests=1_000) for n in range(40)]
+    hopeful = _estimated(_like(base, 20, 1.0, 0.3), 0.99, requests=1_000)
+    hopeless = _estimated(_like(base, 20, 1.0, 0.01), 0.99, requests=1_000)
+    found = first_replayed([*rows, hopeful, hopeless])
+    assert min(found, key=order) is found[40]
+    assert _replayed(found[40:]) == [True, False]
+
+
+def test_more_is_replayed_where_an_estimate_is_far_off(base: Evaluation) -> None:
+    def rows(*, segments: bool) -> list[Evaluation]:
+        config = replace(base.job.config, expandable_segments=segments)
+        like = replace(base, job=replace(base.job, config=config))
+        return [_estimated(_like(like, 10, float(n), 0.99), 0.99) for n in range(20)]
+
+    assert sum(_replayed(first_replayed(rows(segments=True)))) == 1
+    assert sum(_replayed(first_replayed(rows(segments=False)))) == 5
+
+
+def test_no_evaluations() -> None:
+    assert first_replayed(()) == ()

@@ -62,7 +62,9 @@ class Communication(Options):
         strict=True,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
+        told_nemo=Said.DIFFERENT,
         bridge="comm_overlap.overlap_moe_expert_parallel_comm",
+        nemo_1="",
         since="0.14",
     )
     overlap_dispatch_backward_with_experts_wgrad: bool = unpriced(
@@ -77,7 +79,9 @@ class Communication(Options):
         strict=True,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
+        told_nemo=Said.DIFFERENT,
         bridge="comm_overlap.delay_wgrad_compute",
+        nemo_1="",
         since="0.13",
     )
     defer_embedding_wgrad_compute: bool = checked(

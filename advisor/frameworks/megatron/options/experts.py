@@ -11,7 +11,7 @@ from advisor.frameworks.megatron.options.option import (
     refused,
     unpriced,
 )
-from advisor.frameworks.megatron.options.parallelism import DEGREE
+from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
     expert_tensor_degree,
     has_experts,
@@ -21,13 +21,13 @@ from advisor.frameworks.megatron.options.values import (
 
 _EXPERTS: Final[dict[str, Any]] = {"when": has_experts, "told_when": has_experts}
 _MODEL: Final[dict[str, Any]] = {"printed": Said.DIFFERENT, **_EXPERTS}
-_RUN: Final[dict[str, Any]] = {**_MODEL, "told": Said.ALWAYS}
-_FLEX: Final[dict[str, Any]] = {
-    "printed": Said.DIFFERENT,
+_RUN: Final[dict[str, Any]] = {
+    **_MODEL,
     "told": Said.ALWAYS,
-    "when": sends_flex,
-    "told_when": sends_flex,
+    "told_nemo": Said.ALWAYS,
+    "nemo_1": "",
 }
+_FLEX: Final[dict[str, Any]] = {**_RUN, "when": sends_flex, "told_when": sends_flex}
 _SMS: Final = "a dispatcher has as many multiprocessors as by Megatron's default"
 _KERNELS: Final = "the dispatcher's kernels have it, which are modelled as they come"
 _LAYOUT: Final = "a layout of the experts' weights that kernels choose"
@@ -38,7 +38,7 @@ class Experts(Options):
 
     expert_model_parallel_size: int = option(1, "layout", **DEGREE, **_EXPERTS)
     expert_tensor_parallel_size: int | None = option(
-        None, "layout", recipe_value=expert_tensor_degree, **_RUN
+        None, "layout", recipe_value=expert_tensor_degree, nemo=STRATEGY, **_RUN
     )
     num_moe_experts: int | None = option(None, "model", flag="--num-experts", **_MODEL)
     moe_layer_freq: str = option("1", "model", **_MODEL)

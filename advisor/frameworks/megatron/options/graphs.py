@@ -39,9 +39,16 @@ class CudaGraphs(Options):
         "job.cuda_graph_impl",
         value=old_graphs(CudaGraphImpl.TRANSFORMER_ENGINE),
         printed=Said.DIFFERENT,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
     )
     enable_cuda_graph: bool = option(
-        False, "job.cuda_graph_impl", value=old_graphs(CudaGraphImpl.LOCAL), printed=Said.DIFFERENT
+        False,
+        "job.cuda_graph_impl",
+        value=old_graphs(CudaGraphImpl.LOCAL),
+        printed=Said.DIFFERENT,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
     )
     cuda_graph_modules: tuple[str, ...] = option(
         (),
@@ -52,8 +59,11 @@ class CudaGraphs(Options):
         since="0.12",
         was="cuda_graph_scope",
         renamed="0.18",
+        listed="0.16",
         printed=Said.DIFFERENT,
         told=Said.ALWAYS,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
         when=has_graphs,
         told_when=has_graphs,
     )

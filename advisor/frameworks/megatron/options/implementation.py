@@ -116,6 +116,8 @@ class Loss(Options):
         value=fuses_loss,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
     )
     cross_entropy_fusion_impl: str = option(
         "native",
@@ -123,5 +125,7 @@ class Loss(Options):
         value=loss_fusion,
         printed=Said.ALWAYS,
         told=Said.ALWAYS,
+        told_nemo=Said.ALWAYS,
+        nemo_1="",
         since="0.12",
     )

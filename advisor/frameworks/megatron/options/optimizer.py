@@ -104,8 +104,12 @@ class DataParallel(Options):
     use_distributed_optimizer: bool = option(
         False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
     )
-    overlap_grad_reduce: bool = option(False, "layout", **_RUN)
-    overlap_param_gather: bool = option(False, "layout", value=gathers_beside, **_RUN)
+    overlap_grad_reduce: bool = option(
+        False, "layout", told=Said.ALWAYS, told_when=is_not_muon, **_RUN
+    )
+    overlap_param_gather: bool = option(
+        False, "layout", value=gathers_beside, told=Said.DIFFERENT, told_when=is_not_muon, **_RUN
+    )
     align_param_gather: bool = harmless(False, "", flag="", off="--no-align-param-gather")
     num_distributed_optimizer_instances: int = unpriced(
         1, "states are modelled over all data-parallel ranks"

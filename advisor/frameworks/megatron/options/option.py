@@ -96,7 +96,8 @@ class Option(Struct, frozen=True, kw_only=True):
     value: how its value follows from a job, where it is not just that field's.
     printed, told, told_nemo: when Megatron-LM, and when a recipe of Bridge or NeMo is given the
     value; when, told_when: in which jobs alone (Megatron-LM, Bridge). text: a float's format; bare:
-    a recipe takes a single name, no list; quoted: a text that Hydra reads in quotes alone.
+    a recipe takes a single name, no list; listed: release before which one does; quoted: a text
+    that Hydra reads in quotes alone.
     recipe_value: what Bridge is told in place of the value. place: order among a recipe's words.
     """
 
@@ -127,6 +128,7 @@ class Option(Struct, frozen=True, kw_only=True):
     told_when: Condition | None = None
     text: str = ""
     bare: bool = False
+    listed: tuple[int, int] = (0, 0)
     quoted: bool = False
     recipe_value: Callable[[Described], object] | None = None
     place: int = 0
@@ -157,6 +159,12 @@ class Option(Struct, frozen=True, kw_only=True):
     def flag_in(self, revision: Revision) -> str:
         """Its spelling on the release's command line."""
         return dashed(self.was) if self.name_in(revision) != self.name else self.flag
+
+    def told_in(self, revision: Revision, value: object) -> object:
+        """`value` as a recipe of the release takes it."""
+        if isinstance(value, tuple) and revision.number < self.listed:
+            return value[0] if value else self.config
+        return value
 
     def default_in(self, revision: Revision) -> object:
         """The configuration class's default in a release."""

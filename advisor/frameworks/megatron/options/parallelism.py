@@ -44,7 +44,16 @@ class Parallelism(Options):
 
     tensor_model_parallel_size: int = option(1, "layout", **DEGREE)
     sequence_parallel: bool = option(False, "layout", **_SWITCH)
-    tp_comm_overlap: bool = option(False, "layout", printed=Said.DIFFERENT)
+    tp_comm_overlap: bool = option(
+        False,
+        "layout",
+        printed=Said.DIFFERENT,
+        told=Said.DIFFERENT,
+        told_nemo=Said.DIFFERENT,
+        bridge="comm_overlap.tp_comm_overlap",
+        nemo_1="model.ub_tp_comm_overlap",
+        place=2,
+    )
     context_parallel_size: int = option(1, "layout", **DEGREE)
     cp_comm_type: tuple[str, ...] = option(
         (),

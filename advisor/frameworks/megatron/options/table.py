@@ -83,7 +83,7 @@ def _spelled(said: dict[str, Any], name: str, default: object) -> dict[str, str]
 def _row(name: str, row: Row, annotation: object, section: Section) -> Option:
     said = dict(row.said)
     nemo = _path(said.pop("nemo", None), "model.config" if section.bridge == "model" else "", name)
-    for key in ("since", "until", "renamed"):
+    for key in ("since", "until", "renamed", "listed"):
         if key in said:
             said[key] = _release(said[key])
     older = said.pop("defaults", {})

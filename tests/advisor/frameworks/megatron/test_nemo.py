@@ -19,6 +19,7 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
+from advisor.frameworks.registry import adapter_of
 from advisor.lint.target import lint_target
 
 FIRST, SECOND = (resolve_revision(Framework.NEMO, version) for version in ("1", "2"))
@@ -118,6 +119,57 @@ def test_the_spelling_of_both(make_job) -> None:
     assert "trainer.strategy.pipeline_model_parallel_size=2" in nemo_layout_overrides(job, SECOND)
     assert "data.global_batch_size=32" in nemo_layout_overrides(job, SECOND)
     assert "model.global_batch_size=32" in nemo_layout_overrides(job, FIRST)
+
+
+def test_a_job_is_told_all_that_moves_its_step(make_job) -> None:
+    job = make_job(
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+        expert_model_parallel_size=2,
+        expert_tensor_parallel_size=1,
+        num_moe_experts=8,
+        moe_token_dispatcher_type="alltoall",
+        overlap_moe_expert_parallel_comm=True,
+        delay_wgrad_compute=True,
+        tp_comm_overlap=True,
+        cross_entropy_fusion="te",
+        cuda_graph_impl="transformer_engine",
+        cuda_graph_modules=("attn",),
+    )
+    words = shlex.split(nemo_layout_overrides(job, SECOND))
+    assert {
+        "trainer.strategy.expert_model_parallel_size=2",
+        "trainer.strategy.expert_tensor_parallel_size=1",
+        "model.config.moe_token_dispatcher_type=alltoall",
+        "model.config.overlap_moe_expert_parallel_comm=true",
+        "model.config.delay_wgrad_compute=true",
+        "model.config.tp_comm_overlap=true",
+        "model.config.cross_entropy_loss_fusion=true",
+        "model.config.cross_entropy_fusion_impl=te",
+        "model.config.external_cuda_graph=true",
+        "model.config.enable_cuda_graph=false",
+        "model.config.cuda_graph_scope=attn",  # a text in megatron-core 0.14
+    } <= set(words)
+    assert not any("cuda_graph_impl" in word or "hybridep" in word for word in words)
+    assert "model.ub_tp_comm_overlap=true" in nemo_layout_overrides(job, FIRST)
+    assert "dispatcher" not in nemo_layout_overrides(job, FIRST)
+
+
+def test_dense_models_are_told_of_no_experts(make_job) -> None:
+    assert "expert" not in nemo_layout_overrides(make_job(), SECOND)
+    assert "moe" not in nemo_layout_overrides(make_job(), SECOND)
+
+
+def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
+    job = make_job(main_grads_dtype="bfloat16", precision="fp8_current")
+    nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
+    assert nemo.left_to_recipe(job) == (
+        "precision fp8_current",
+        f"sequence {job.config.seq_length}",
+        "gradients in bfloat16",
+    )
+    assert bridge.left_to_recipe(job) == nemo.left_to_recipe(job)[1:]
+    assert adapter_of("megatron_lm").left_to_recipe(job) == ()
 
 
 @pytest.mark.parametrize("text", ["1", "1.23", "1.23.0", "v1.20.0"])

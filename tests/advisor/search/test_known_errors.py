@@ -1,0 +1,60 @@
+"""An answer says where published runs of its kind lie on one side of what is predicted."""
+
+import pytest
+from msgspec.structs import replace
+
+from advisor.answer.answer import Answer
+from advisor.base.dtypes import Precision
+from advisor.hardware.calibration import Calibration, JobClass, KnownError, Layers, load_calibration
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job
+from advisor.request.request import Request
+from advisor.search.advise import advise
+from advisor.search.evaluate import job_class, known_error
+from tests.advisor.conftest import CALIBRATION
+
+DENSE = JobClass(gpu="H100-SXM-80GB", precision=Precision.BF16, layers=Layers.DENSE)
+OFF = KnownError(of=DENSE, rows=4, mean=-0.246, low=-0.317, high=-0.205)
+
+
+@pytest.fixture
+def off() -> Calibration:
+    return replace(CALIBRATION, known_errors=(OFF,))
+
+
+def test_a_job_has_the_class_of_its_gpu_precision_and_layers(tight: Answer) -> None:
+    assert job_class(tight.job) == DENSE
+    layout = replace(tight.job.layout, tensor_model_parallel_size=8, pipeline_model_parallel_size=2)
+    exposed = replace(DENSE, exposed_tensor_parallelism=True)
+    assert job_class(replace(tight.job, layout=layout)) == exposed
+    overlapped = replace(layout, tp_comm_overlap=True)
+    assert job_class(replace(tight.job, layout=overlapped)) == DENSE
+
+
+def test_it_is_known_of_its_own_class_alone(tight: Answer, off: Calibration) -> None:
+    job: Job = tight.job
+    assert known_error(job, off) == OFF
+    other = replace(job, config=replace(job.config, precision=Precision.FP8_CURRENT))
+    assert known_error(other, off) is None
+    assert known_error(job, CALIBRATION) is None
+
+
+def test_words() -> None:
+    assert OFF.words == "25 % too fast in the mean, 20 to 32 %"
+    slow = replace(OFF, mean=0.18, low=0.145, high=0.207)
+    assert slow.words == "18 % too slow in the mean, 14 to 21 %"
+    assert OFF.of.words == "dense layers in bf16 on H100-SXM-80GB"
+    wide = replace(DENSE, eager=True, exposed_tensor_parallelism=True)
+    assert wide.words == (
+        "dense layers of plain torch in bf16 on H100-SXM-80GB, TP 8 or more without overlap"
+    )
+
+
+def test_an_answer_says_what_the_calibration_knows() -> None:
+    for name in ("A100-SXM-80GB", "H100-SXM-80GB", "GB200-186GB"):
+        for error in load_calibration(load_gpu(name)).known_errors:
+            assert error.rows >= 3
+            assert error.low <= error.mean <= error.high
+            assert error.low * error.high > 0
+    quiet = advise(Request(model="llama3_70b", gpus="32xH100", recompute=("none",)))
+    assert quiet.calibration.known_error == ""
