@@ -295,6 +295,11 @@ class Advice(Struct, frozen=True, kw_only=True):
         layouts = any(candidate.layout != shown[0].layout for candidate in shown)
         job, gpus = self.job, self.job.gpus
         notes = [f"Assumed: {text}" for text in self.assumptions]
+        notes += [f"Unlike the usual answer: {text}" for text in self.differences]
+        if self.calibration.known_error:
+            notes.append(f"Known to be off: {self.calibration.known_error}")
+        if not all(candidate.replayed for candidate in shown):
+            notes.append("~ is an estimate: torch's allocator was replayed for the others alone")
         notes += [f"Would help: {_remedy(remedy)}" for remedy in self.remedies]
         return notebook_html(
             title=f"{job.model.name} on {gpus.count} x {gpus.type}, sequence {job.seq_length}, "
@@ -346,7 +351,7 @@ def _cells(advice: Advice, candidate: Candidate, layouts: bool) -> dict[str, str
         cells["layout"] = _layout(candidate, advice.candidates)
     return cells | {
         "recompute": candidate.recompute.spec + " (preset)" * candidate.preset,
-        "peak GiB": f"{candidate.peak_reserved_bytes / GIB:.1f}",
+        "peak GiB": "~" * (not candidate.replayed) + f"{candidate.peak_reserved_bytes / GIB:.1f}",
         "of GiB": f"{candidate.budget_bytes / GIB:.1f}",
         "step s": f"{candidate.step_time_seconds:.3f}",
         "TFLOP/s/GPU": f"{candidate.tflops_per_gpu:.0f}",

@@ -51,9 +51,9 @@ class AdapterDefaults:
         """There is no pipeline to split layers over."""
         return LayerSplits()
 
-    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
-        """Nothing: its flags say all."""
-        return ()
+    def unsaid(self, job: Job) -> str:
+        """Nothing."""
+        return ""
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
         """None."""

@@ -247,8 +247,8 @@ class Spelling(Protocol):
         """Layout, batch and precision of the job."""
         ...
 
-    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
-        """What of the job layout_flags do not say, because recipes have their own of it."""
+    def unsaid(self, job: Job) -> str:
+        """What of the job its flags do not say, and where that is; empty where they say all."""
         ...
 
     def config_file(self, setting: Setting, job: Job) -> str:

@@ -118,9 +118,9 @@ def _flags(advice: Answer, *, with_layout: bool) -> Block | None:
     for framework in flags.shown_frameworks(advice.job):
         job = flags.framework_job_flags(advice, best.evaluation, framework, with_layout=with_layout)
         words = f"{job} {flags.framework_flags(best.evaluation, framework)}".strip()
-        left = flags.left_words(best.evaluation, framework)
+        unsaid = flags.unsaid_comment(best.evaluation, framework)
         whole = flags.is_written_out(advice, framework, with_layout=with_layout)
-        rows.append((label_of(framework), words or flags.NO_FLAGS, left if whole else ""))
+        rows.append((label_of(framework), words or flags.NO_FLAGS, unsaid if whole else ""))
     if variables := flags.environment_words(best.evaluation):
         rows.append(("Environment", variables, ""))
     commands = [Fitted(partial(_command, *row)) for row in rows]

@@ -1,10 +1,12 @@
 """The head of the page: the job, and everything that was assumed about it."""
 
+from typing import Final
+
 from advisor.answer.answer import Answer, CalibrationNote
 from advisor.base.units import human_count
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Provenance
-from advisor.job.job import CudaGraphImpl, Job, JobConfig, Optimizer
+from advisor.job.job import AttnImplementation, CudaGraphImpl, Job, JobConfig, Optimizer
 from advisor.job.layout import ParallelLayout
 from advisor.models.options import AttentionBackend, CpCommType, TokenDispatcher
 from advisor.report.blocks import Block, Fitted, beside, group
@@ -139,11 +141,20 @@ def run_words(job: Job) -> list[str]:
         "shared experts beside the exchange": sends and model.moe_shared_expert_overlap,
         "TP overlap": layout.tensor_model_parallel_size > 1 and layout.tp_comm_overlap,
         "no DP overlap": not alone and not layout.overlap_grad_reduce,
-        f"attention {model.attention_backend}": model.attention_backend
-        is not AttentionBackend.AUTO,
+        _ATTENTION.get(model.attention_backend, ""): model.attention_backend in _ATTENTION,
+        f"attn_implementation {config.attn_implementation}": config.attn_implementation
+        is not AttnImplementation.SDPA,
         "Liger kernels": config.use_liger_kernel,
     }
     return [words for words, on in said.items() if on]
+
+
+_ATTENTION: Final = {
+    AttentionBackend.FLASH: "FlashAttention-2",
+    AttentionBackend.FUSED: "cuDNN's attention",
+    AttentionBackend.UNFUSED: "unfused attention",
+}
+"""Kernels that somebody has named; which one `auto` takes depends on the GPU."""
 
 
 def graph_words(config: JobConfig) -> str:

@@ -63,10 +63,10 @@ def framework_job_flags(
     return adapter_of(framework).assumed_flags(evaluation.job)
 
 
-def left_words(evaluation: Evaluation, framework: str) -> str:
-    """A comment of what its flags leave to the framework's recipe; empty where they say all."""
-    left = adapter_of(framework).left_to_recipe(evaluation.job)
-    return f"# left to the recipe: {', '.join(left)}" if left else ""
+def unsaid_comment(evaluation: Evaluation, framework: str) -> str:
+    """What of the job the framework's flags do not say; empty where they say all."""
+    unsaid = adapter_of(framework).unsaid(evaluation.job)
+    return f"# {unsaid}" if unsaid else ""
 
 
 def environment_words(evaluation: Evaluation) -> str:

@@ -96,6 +96,11 @@ class Evaluator:
         detail = self._memory.stages(plans)[stage]
         return self._memory.replayed_stage(plans, stage, detail) if replayed else detail
 
+    def stage_details(self, setting: Setting, *, replayed: bool) -> list[StageDetail]:
+        """Memory of all stages as an evaluation of `setting`, or as its replay has it."""
+        plans = self._plans(setting)
+        return self._memory.replayed(plans) if replayed else self._memory.stages(plans)
+
     def slowest_stage(self, setting: Setting) -> int:
         """The stage that sets the pace."""
         stages = self._time.stages(self._plans(setting))

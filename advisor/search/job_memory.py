@@ -132,13 +132,18 @@ class JobMemory:
         ]
 
     def replayed(self, plans: list[RecomputePlan]) -> list[StageDetail]:
-        """The same, with the allocator replayed on the stage that may need most, until that is one
-        that was replayed. Stages of the same chunks leave the same share unused."""
+        """The same, with the allocator replayed on the stage that may need most and on the one that
+        is said to, until these are ones that were replayed. Stages of the same chunks leave the
+        same share unused."""
         found = self.stages(plans)
         while True:
-            worst = max(range(len(found)), key=lambda stage: found[stage].reserved.at_most)
-            if found[worst].reserved.unused is not None:
+            reserved = [stage.reserved for stage in found]
+            may = max(range(len(found)), key=lambda stage: reserved[stage].at_most)
+            said = max(range(len(found)), key=lambda stage: reserved[stage].total)
+            waiting = [stage for stage in (may, said) if reserved[stage].unused is None]
+            if not waiting:
                 return found
+            worst = waiting[0]
             replayed = self.replayed_stage(plans, worst, found[worst])
             for stage, held in enumerate(self._pipeline.stages):
                 if held == self._pipeline.stages[worst]:

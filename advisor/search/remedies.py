@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import SAME_TIME, Remedy
 from advisor.answer.evaluation import Evaluation
 from advisor.base.errors import UserError
-from advisor.base.units import divisors
+from advisor.base.units import GIB, divisors
 from advisor.frameworks.registry import adapter_of
 from advisor.hardware.calibration import Calibration
 from advisor.job.job import Job
@@ -23,6 +23,8 @@ from advisor.search.layout_search import evaluate_settings
 from advisor.search.ranking import Order, order, tier
 
 _SHOWN = 4
+_LEAST_BYTES = GIB // 20
+"""What no page would show (-0.0 GiB)."""
 _EVERYTHING = "weights, gradients and activations over more GPUs"
 
 
@@ -93,7 +95,7 @@ def _helps(other: Evaluation, best: Evaluation) -> bool:
         return tier(other) < tier(best)
     if tier(best) == 0:
         return other.step_time_seconds < best.step_time_seconds * (1 - SAME_TIME)
-    return other.peak_reserved_bytes < best.peak_reserved_bytes
+    return other.peak_reserved_bytes < best.peak_reserved_bytes - _LEAST_BYTES
 
 
 def _remedy(change: _Change, other: Evaluation, best: Evaluation) -> Remedy:

@@ -387,11 +387,12 @@ class Megatron(Struct, frozen=True):
         }.get(self.framework, bridge_layout_overrides)
         return write(job, self._revision(job))
 
-    def left_to_recipe(self, job: Job) -> tuple[str, ...]:
+    def unsaid(self, job: Job) -> str:
         """Sequence length and types, of which a recipe of Bridge is told the precision alone."""
         if self._is_lm:
-            return ()
-        return left_to_recipe(job, precision=self.framework == Framework.NEMO)
+            return ""
+        left = left_to_recipe(job, precision=self.framework == Framework.NEMO)
+        return f"left to the recipe: {', '.join(left)}"
 
     def config_file(self, setting: Setting, job: Job) -> str:
         """It reads none."""

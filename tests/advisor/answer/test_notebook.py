@@ -43,6 +43,20 @@ def test_the_choice_the_table_and_the_flags(tight: Answer) -> None:
     ]
 
 
+def test_what_is_estimated_and_what_is_off_is_said(tight: Answer) -> None:
+    first, *others = tight.candidates
+    first = replace(first, evaluation=replace(first.evaluation, requests=None))
+    note = replace(tight.calibration, known_error="4 runs were predicted too fast")
+    answer = replace(
+        tight, candidates=(first, *others), calibration=note, differences=("a, not b",)
+    )
+    _, text, page = shown(answer)
+    assert [row[2] for row in rows(page)][1:3] == ["~66.0", "69.0"]
+    for said in ("~ is an estimate", "Known to be off: 4 runs were", "usual answer: a, not b"):
+        assert said in text
+    assert "~" not in shown(tight)[1]
+
+
 def test_layouts_are_told_where_they_differ(tight: Answer, layouts: Answer) -> None:
     assert rows(shown(layouts)[2])[0][1] == "layout"
     assert rows(shown(tight)[2])[0][1] == "recompute"

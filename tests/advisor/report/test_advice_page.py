@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from advisor.answer.answer import Answer
 from advisor.base.dtypes import Precision
+from advisor.cli.main import main
 from advisor.frameworks.megatron.setting import parse_setting
 from advisor.hardware.calibration import Provenance
 from advisor.job.job import CudaGraphImpl
@@ -317,12 +318,31 @@ def test_run_words_of_experts() -> None:
 
 
 def test_run_words_of_torch() -> None:
-    compiled = ("job.torch_compile=true", "job.use_liger_kernel=true")
+    compiled = ("job.torch_compile=true", "job.use_liger_kernel=true", FLASH)
     found = resolve(
         Request(model="llama3_8b", gpus="8xH100", framework="huggingface", overrides=compiled)
     )
     assert found.layout is not None
-    assert run_words(found.job(found.layout)) == ["torch.compile", "Liger kernels"]
+    assert run_words(found.job(found.layout)) == [
+        "torch.compile",
+        "attn_implementation flash_attention_2",
+        "Liger kernels",
+    ]
+
+
+FLASH = "job.attn_implementation=flash_attention_2"
+
+
+def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "full"]
+    main([*job, "--framework", "huggingface", FLASH])
+    comment = "# attn_implementation=flash_attention_2 is given to from_pretrained"
+    assert f"\n                 {comment}\n" in capsys.readouterr().out
+    main([*job, "--framework", "deepspeed", "job.torch_compile=true"])
+    comment = "# torch.compile is a call: engine.compile()"
+    assert f"\n                 {comment}\n" in capsys.readouterr().out
+    main([*job, "--framework", "deepspeed"])
+    assert "# torch" not in capsys.readouterr().out
 
 
 def test_layout_words() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from advisor.base.dtypes import Precision
 from advisor.request.request import Request
 from advisor.search.advise import advise
 from advisor.search.evaluate import Evaluator
@@ -77,6 +78,12 @@ def test_every_activation_names_the_backward_that_reads_it() -> None:
             recompute=("none+offload=core_attn,attn_proj",),
         ),
         Request(model="llama3_8b", gpus="8xH100", framework="fsdp2", recompute=("full+offload",)),
+        Request(  # the stage that needs most is not the one that may need most
+            model="deepseek_v3",
+            gpus="256xB200",
+            precision=Precision.MXFP8,
+            recompute=("selective:layernorm,moe_act",),
+        ),
         Request(  # the MLP runs again
             model="llama3_8b",
             gpus="8xH100",

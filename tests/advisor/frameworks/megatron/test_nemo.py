@@ -163,13 +163,10 @@ def test_dense_models_are_told_of_no_experts(make_job) -> None:
 def test_what_is_left_to_the_recipe_is_said(make_job) -> None:
     job = make_job(main_grads_dtype="bfloat16", precision="fp8_current")
     nemo, bridge = adapter_of("nemo"), adapter_of("megatron_bridge")
-    assert nemo.left_to_recipe(job) == (
-        "precision fp8_current",
-        f"sequence {job.config.seq_length}",
-        "gradients in bfloat16",
-    )
-    assert bridge.left_to_recipe(job) == nemo.left_to_recipe(job)[1:]
-    assert adapter_of("megatron_lm").left_to_recipe(job) == ()
+    rest = f"sequence {job.config.seq_length}, gradients in bfloat16"
+    assert nemo.unsaid(job) == f"left to the recipe: precision fp8_current, {rest}"
+    assert bridge.unsaid(job) == f"left to the recipe: {rest}"
+    assert adapter_of("megatron_lm").unsaid(job) == ""
 
 
 @pytest.mark.parametrize("text", ["1", "1.23", "1.23.0", "v1.20.0"])
