@@ -139,7 +139,7 @@ def run_words(job: Job) -> list[str]:
         "EP overlap": overlaps_experts and not layout.delay_wgrad_compute,
         "EP overlap with delayed weight gradients": overlaps_experts and layout.delay_wgrad_compute,
         "shared experts beside the exchange": sends and model.moe_shared_expert_overlap,
-        "TP overlap": layout.tensor_model_parallel_size > 1 and layout.tp_comm_overlap,
+        "TP overlap": layout.sequence_parallel and layout.tp_comm_overlap,
         "no DP overlap": not alone and not layout.overlap_grad_reduce,
         _ATTENTION.get(model.attention_backend, ""): model.attention_backend in _ATTENTION,
         f"attn_implementation {config.attn_implementation}": config.attn_implementation

@@ -151,13 +151,6 @@ class HuggingFace(TorchStack):
         """Batch, precision, FSDP2."""
         return shlex.join(job_arguments(job))
 
-    def unsaid(self, job: Job) -> str:
-        """The attention that the model is loaded with."""
-        attention = job.config.attn_implementation
-        if attention is AttnImplementation.SDPA:
-            return ""
-        return f"attn_implementation={attention} is given to from_pretrained"
-
     def config_file(self, setting: Setting, job: Job) -> str:
         """A file for ``accelerate launch --config_file``, for scripts with an Accelerator of their
         own; a Trainer's checkpointing belongs into its arguments."""

@@ -334,15 +334,12 @@ FLASH = "job.attn_implementation=flash_attention_2"
 
 
 def test_what_flags_cannot_say_stands_below_them(capsys: pytest.CaptureFixture[str]) -> None:
-    job = ["--model", "llama3_8b", "--gpus", "8xH100", "--recompute", "full"]
-    main([*job, "--framework", "huggingface", FLASH])
-    comment = "# attn_implementation=flash_attention_2 is given to from_pretrained"
-    assert f"\n                 {comment}\n" in capsys.readouterr().out
-    main([*job, "--framework", "deepspeed", "job.torch_compile=true"])
-    comment = "# torch.compile is a call: engine.compile()"
-    assert f"\n                 {comment}\n" in capsys.readouterr().out
-    main([*job, "--framework", "deepspeed"])
-    assert "# torch" not in capsys.readouterr().out
+    job = ["--model", "llama3_70b", "--gpus", "32xH100", "--recompute", "full:uniform:1"]
+    main([*job, "--framework", "megatron_bridge", "--tp", "8"])
+    lm, _, bridge = capsys.readouterr().out.partition("Megatron Bridge  model.")
+    assert "left to the recipe" not in lm
+    comment = "# left to the recipe: sequence 4096, gradients in bfloat16"
+    assert f" model.recompute_num_layers=1\n                 {comment}\n" in bridge
 
 
 def test_layout_words() -> None:

@@ -15,6 +15,7 @@ from advisor.frameworks.megatron.options.values import (
     has_chunks_by_number,
     hierarchical_sizes,
     layers_of_virtual_stage,
+    overlaps_tensor_parallel,
     split_text,
     virtual_stages,
 )
@@ -47,6 +48,7 @@ class Parallelism(Options):
     tp_comm_overlap: bool = option(
         False,
         "layout",
+        value=overlaps_tensor_parallel,
         printed=Said.DIFFERENT,
         told=Said.DIFFERENT,
         told_nemo=Said.DIFFERENT,

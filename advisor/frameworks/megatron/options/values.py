@@ -270,6 +270,11 @@ def deals_whole_tensors(job: Described, revision: Revision) -> object:
     return False if deals else UNSAID
 
 
+def overlaps_tensor_parallel(job: Described, revision: Revision) -> object:
+    """Refused without sequence parallelism (Megatron-LM arguments.py), nothing without TP."""
+    return job.layout.tp_comm_overlap and job.layout.sequence_parallel
+
+
 def gathers_beside(job: Described, revision: Revision) -> object:
     """Refused without the distributed optimizer and without overlap_grad_reduce."""
     layout = job.layout

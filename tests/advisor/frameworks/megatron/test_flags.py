@@ -286,6 +286,18 @@ def test_hydra_reads_an_uneven_split(spell, version, section, pp, field, value, 
     assert {one.key_or_group: one.value() for one in read}[f"{section}.{field}"] == value
 
 
+def test_overlap_of_tp_is_printed_where_megatron_takes_it(make_job) -> None:
+    for tp, sequence_parallel in ((1, False), (2, False), (2, True)):
+        job = make_job(
+            tensor_model_parallel_size=tp,
+            sequence_parallel=sequence_parallel,
+            tp_comm_overlap=True,
+        )
+        assert ("--tp-comm-overlap" in layout_flags(job, V19)) is sequence_parallel
+        bridge = bridge_layout_overrides(job, BRIDGE)
+        assert ("comm_overlap.tp_comm_overlap=true" in bridge) is sequence_parallel
+
+
 def test_bridge_layout_overrides(make_job) -> None:
     job = make_job(
         tensor_model_parallel_size=2,
