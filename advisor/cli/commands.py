@@ -64,6 +64,11 @@ def rank(options: Options) -> Outcome:
 
         write_figure(advice, options.plot, top=options.top)
         talk = (f"advise: wrote {options.plot}",)
+    if options.output is OutputFormat.FLAGS:
+        from advisor.report.setting_flags import unsaid_report
+
+        unsaid = unsaid_report(advice, with_layout=_is_not_the_preset(advice, options))
+        talk = (*talk, f"advise: {unsaid}") if unsaid else talk
     if options.output in (OutputFormat.FLAGS, OutputFormat.FILE) and not advice.fits:
         from advisor.report.wording import verdict
 

@@ -44,7 +44,7 @@ def header(advice: Answer, *, search_layout: bool = False) -> Block:
     lists = (
         ("known off", [advice.calibration.known_error]),
         ("assumed", others),
-        ("recipe", list(advice.recipe_differs)),
+        ("recipe", [text.removeprefix("recipe ") for text in advice.recipe_differs]),
         ("unlike", _unlike(advice.differences)),
     )
     rows += [(name, _dotted(words)) for name, words in lists if any(words)]

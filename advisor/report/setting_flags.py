@@ -90,6 +90,16 @@ def flags_report(advice: Answer, *, with_layout: bool = False) -> str:
     return " ".join(filter(None, flags)) + "\n"
 
 
+def unsaid_report(advice: Answer, *, with_layout: bool = False) -> str:
+    """What of the job `--format flags` does not say; empty where it says all."""
+    from advisor.report.wording import chosen
+
+    best, framework = chosen(advice), advice.job.config.framework
+    if best is None or not is_written_out(advice, framework, with_layout=with_layout):
+        return ""
+    return adapter_of(framework).unsaid(best.evaluation.job)
+
+
 def file_report(advice: Answer) -> str:
     """`--format file`: the chosen setting and its job as the framework's own file."""
     from advisor.report.wording import chosen

@@ -331,6 +331,16 @@ def test_layout_flags_are_given_where_the_advisor_chose_the_layout(
         assert tp in capsys.readouterr().out
 
 
+def test_what_flags_leave_unsaid_is_talk(capsys: pytest.CaptureFixture[str]) -> None:
+    nemo = [*JOB, "--framework", "nemo", "--tp", "8", "--recompute", "none", "--format", "flags"]
+    assert cli.main(nemo) == 0
+    captured = capsys.readouterr()
+    assert captured.out.count("\n") == 1
+    assert captured.err.startswith("advise: left to the recipe: precision bf16, sequence ")
+    cli.main([*JOB, "--tp", "8", "--recompute", "none", "--format", "flags"])
+    assert capsys.readouterr().err == ""
+
+
 def test_plot_writes_the_file_and_tells_stderr(
     capsys: pytest.CaptureFixture[str], answer: Asked, tight: Answer, tmp_path: Path
 ) -> None:

@@ -381,6 +381,11 @@ def test_a_searched_layout_is_that_of_row_1(layouts: Answer) -> None:
     assert "assumed      preset llama3_70b_32xh100 ·" in text
 
 
+def test_what_the_recipe_is_for_is_said_without_its_label_twice(tight: Answer) -> None:
+    text = plain(replace(tight, recipe_differs=("recipe some_h100 is for bf16, not mxfp8",)))
+    assert "\nrecipe       some_h100 is for bf16, not mxfp8\n" in text
+
+
 def test_the_recipe_that_all_differ_from_is_named_once(tight: Answer) -> None:
     ours = ("job.a 1 (given), not 2 (recipe some_h100)", "model.b x, not y (recipe some_h100)")
     text = plain(replace(tight, differences=ours))
