@@ -20,6 +20,11 @@ def reserved_gib(evaluation: Evaluation) -> str:
     return "~" * (evaluation.requests is None) + gib(evaluation.peak_reserved_bytes)
 
 
+def _about(*evaluations: Evaluation) -> str:
+    """``about `` before a difference to what was not replayed."""
+    return "about " if any(one.requests is None for one in evaluations) else ""
+
+
 def seconds(value: float, smallest: float) -> str:
     """Seconds with three digits where the `smallest` of a column is below one, else two."""
     return f"{value:.{2 if smallest >= 1 else 3}f}"
@@ -92,7 +97,7 @@ def _miss(candidate: RankedEvaluation) -> str:
     evaluation = candidate.evaluation
     missing = missing_bytes(evaluation)
     if missing > 0:
-        return f"is {gib(missing)} GiB over"
+        return f"is {_about(evaluation)}{gib(missing)} GiB over"
     return f"takes {_room(evaluation)}"
 
 
@@ -128,7 +133,8 @@ def _without_recompute(advice: Answer, best: Evaluation) -> str:
     several = len({c.evaluation.job for c in advice.candidates}) > 1
     here = " on its layout" if several else ""
     if missing_bytes(none) > 0:
-        return f" Without recompute it is {gib(missing_bytes(none))} GiB over{here}."
+        over = f"{_about(none)}{gib(missing_bytes(none))} GiB over"
+        return f" Without recompute it is {over}{here}."
     faster = (1 - none.step_time_seconds / best.step_time_seconds) * 100
     time = f"takes {faster:.1f} % less time" if faster >= 0.05 else "takes the same time"
     if none.fits:
@@ -152,7 +158,7 @@ def against_preset(advice: Answer) -> str:
     fits = "" if theirs.fits else f", {percent(theirs.fit_probability)} likely to fit"
     return (
         f"Against the preset's own {theirs.setting.spec} (row {shipped.rank}{fits}): "
-        f"{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
+        f"{_about(ours, theirs)}{'-' if more < 0 else '+'}{gib(abs(more))} GiB, {time}."
     )
 
 

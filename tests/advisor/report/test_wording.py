@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Answer, Remedy
 from advisor.base.units import GIB, percent
 from advisor.report.wording import (
+    against_preset,
     chosen,
     missing_bytes,
     ranges,
@@ -130,3 +131,26 @@ def test_the_way_out(make_advice, make_evaluation, tight: Answer) -> None:
 
 def test_ranges() -> None:
     assert ranges([2, 5, 6, 7, 8]) == "2, 5-8"
+
+
+def _estimated(answer: Answer, spec: str, **changes: object) -> Answer:
+    """`answer` with one row's allocator not replayed."""
+    candidates = [
+        replace(c, evaluation=replace(c.evaluation, requests=None), **changes)  # type: ignore[arg-type]
+        if c.evaluation.setting.spec == spec
+        else c
+        for c in answer.candidates
+    ]
+    return replace(answer, candidates=tuple(candidates))
+
+
+def test_what_was_not_replayed_is_about_so_much(tight: Answer) -> None:
+    assert "Without recompute it is 8.0 GiB over." in verdict(tight)
+    assert "it is about 8.0 GiB over." in verdict(_estimated(tight, "none"))
+    assert "(66.0 of 77.0 GiB" in verdict(tight)
+    assert "(~66.0 of 77.0 GiB" in verdict(_estimated(tight, "selective:mlp"))
+    sure = _estimated(tight, "nothing")
+    preset = tuple(replace(c, preset=c.rank == 2) for c in sure.candidates)
+    assert ": -3.0 GiB, " in against_preset(replace(sure, candidates=preset))
+    unsure = _estimated(tight, "full:block:2", preset=True)
+    assert ": about -3.0 GiB, " in against_preset(unsure)
