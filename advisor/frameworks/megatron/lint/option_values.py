@@ -176,8 +176,9 @@ def untaken_options(said: Mapping[str, ReadValue]) -> Iterator[ReadValue]:
         row = SETTINGS[name]
         if given.value in (row.default, row.unsaid):
             continue
-        if name == "moe_enable_deepep" and _means(said, "moe_token_dispatcher_type", "flex"):
-            continue  # the backend of the flex dispatcher, which it has by default
+        if name == "moe_enable_deepep" and not _means(said, "moe_token_dispatcher_type", "flex"):
+            yield given  # with flex it is the backend that is modelled, without it nothing
+            continue
         foreign = is_direct(row) and not is_taken(row.ours, _meaning(row, given.value))
         foreign |= name == "cuda_graph_impl" and not is_taken(row.ours, given.value)
         if foreign or row.status in (Status.UNPRICED, Status.REFUSED):

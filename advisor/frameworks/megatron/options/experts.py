@@ -13,6 +13,7 @@ from advisor.frameworks.megatron.options.option import (
 )
 from advisor.frameworks.megatron.options.parallelism import DEGREE, STRATEGY
 from advisor.frameworks.megatron.options.values import (
+    asks_for_deepep,
     expert_tensor_degree,
     has_experts,
     sends_flex,
@@ -76,6 +77,13 @@ class Experts(Options):
     moe_shared_expert_gate: bool = option(False, "model", **_MODEL, since="0.16")
     moe_shared_expert_overlap: bool = option(False, "model", place=6, **_RUN)
     moe_flex_dispatcher_backend: str = option("deepep", "model", place=9, **_FLEX, since="0.16")
+    moe_enable_deepep: bool = option(
+        False,
+        "model.moe_flex_dispatcher_backend",
+        value=asks_for_deepep,
+        since="0.12",
+        **{**_FLEX, "told": Said.DIFFERENT, "told_nemo": Said.DIFFERENT, "place": 9},
+    )
     moe_router_padding_for_fp8: bool = checked(
         False, "tokens of padding are not counted", since="0.13"
     )
@@ -93,11 +101,6 @@ class Experts(Options):
     moe_router_force_biased: float | None = harmless(None, "a switch of benchmarks", since="0.17")
     moe_per_layer_logging: bool = harmless(False)
     moe_token_dropping: bool = refused(False, "has no effect in any release", flag="")
-    moe_enable_deepep: bool = unpriced(
-        False,
-        "an old name of the flex dispatcher with DeepEP: write moe_token_dispatcher_type flex",
-        since="0.12",
-    )
     moe_deepep_num_sms: int | None = unpriced(None, _SMS, since="0.13", defaults={"0.18": 20})
     moe_hybridep_num_sms: int | None = unpriced(None, _SMS, since="0.16", defaults={"0.16": 16})
     moe_hybridep_num_sms_preprocessing: int = harmless(108, _KERNELS, since="0.18")

@@ -27,6 +27,12 @@ def sends_flex(job: Described) -> bool:
     return has_experts(job) and job.model.moe_token_dispatcher_type is TokenDispatcher.FLEX
 
 
+def asks_for_deepep(job: Described, revision: Revision) -> object:
+    """Before it had backends the flex dispatcher ran with this one switched on alone
+    (megatron-core 0.12 to 0.15 token_dispatcher.py)."""
+    return sends_flex(job) and not revision.at_least(0, 16)
+
+
 def weights_squared_relu(job: Described) -> bool:
     """Whether the experts' activation is a squared ReLU, which is weighted with probabilities."""
     return has_experts(job) and job.model.activation is Activation.SQUARED_RELU

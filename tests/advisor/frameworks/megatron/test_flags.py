@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.setting import NONE, Granularity, parse_setting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Optimizer
 from advisor.lint.target import lint_target
+from advisor.models.options import TokenDispatcher
 
 V19 = resolve_revision(Framework.MEGATRON_LM, "0.19")
 BRIDGE = resolve_revision(Framework.MEGATRON_BRIDGE, "0.6")
@@ -296,6 +297,20 @@ def test_overlap_of_tp_is_printed_where_megatron_takes_it(make_job) -> None:
         assert ("--tp-comm-overlap" in layout_flags(job, V19)) is sequence_parallel
         bridge = bridge_layout_overrides(job, BRIDGE)
         assert ("comm_overlap.tp_comm_overlap=true" in bridge) is sequence_parallel
+
+
+def test_deepep_is_switched_on_where_it_is_no_backend(make_job) -> None:
+    job = make_job(
+        num_moe_experts=8,
+        expert_model_parallel_size=2,
+        data_parallel_size=2,
+        moe_token_dispatcher_type=TokenDispatcher.FLEX,
+    )
+    older = resolve_revision(Framework.MEGATRON_LM, "0.15")
+    assert "--moe-enable-deepep" in shlex.split(layout_flags(job, older))
+    assert "--moe-enable-deepep" not in shlex.split(layout_flags(job, V19))
+    assert "model.config.moe_enable_deepep=true" in nemo_layout_overrides(job, NEMO_2)
+    assert "deepep=" not in bridge_layout_overrides(job, BRIDGE)
 
 
 def test_bridge_layout_overrides(make_job) -> None:
