@@ -27,12 +27,14 @@ from advisor.plan.recompute_plan import RecomputePlan
 
 class ChunkFootprint(Struct, frozen=True, kw_only=True):
     """What one microbatch of one chunk keeps, and the most it needs in either pass (kept bytes
-    included), above what was alive before its forward. left: what its backward leaves until the
-    next forward of the chunk. unsure: by how much kept may differ, one sigma."""
+    included), above what was alive before its forward. layers: that of its backward inside its
+    layers. left: what its backward leaves until the next forward of the chunk. unsure: by how much
+    kept may differ, one sigma."""
 
     kept: int
     forward: Peak
     backward: Peak
+    layers: Peak = Peak()
     left: int = 0
     unsure: int = 0
 
@@ -112,6 +114,9 @@ def chunk_footprint(
                 backward, block, block.backward, before + waiting + others + stays[index]
             )
         before += block.count * block.kept
+    ends = int(last) * len(head_groups(shape))
+    inner = blocks[int(first) : len(blocks) - ends]
+    layers = _with_all_kept(blocks[: len(blocks) - ends], inner, waiting)
     if copied:
         backward = backward.or_higher(3 * copied, "sum of the embedding's gradients")
     if first and last and working_set is None:
@@ -125,9 +130,28 @@ def chunk_footprint(
         kept=before + kept_mask,
         forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
+        layers=Peak(layers.num_bytes + kept_mask, layers.point),
         left=sum(block.count * block.left_behind for block in blocks)
         - (blocks[0].left_gradient if blocks else 0),
         unsure=plan.kept_bytes_sigma,
+    )
+
+
+def _with_all_kept(blocks: tuple[Block, ...], layers: tuple[Block, ...], waiting: int) -> Peak:
+    """The highest backward among `layers`, if all that `blocks` keep stays meanwhile."""
+    kept, highest = sum(block.count * block.kept for block in blocks), Peak()
+    for block in layers:
+        highest = _higher(highest, block, block.backward, kept - block.kept + waiting)
+    return highest
+
+
+def overlapped(footprint: ChunkFootprint, layer: int, hidden: int) -> ChunkFootprint:
+    """`footprint` where the backward of each layer has `layer` bytes more, in turns with the
+    forward of another microbatch, and that of the ends the `hidden` states that begin it."""
+    backward = Peak(footprint.backward.num_bytes + hidden, footprint.backward.point)
+    point = f"{footprint.layers.point}, beside the forward of another microbatch"
+    return replace(
+        footprint, backward=backward.or_higher(footprint.layers.num_bytes + layer, point)
     )
 
 
@@ -136,13 +160,6 @@ def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
     if dtype is None and not adds:
         return shape
     return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
-
-
-def running_bytes(shape: RankShape, plan: RecomputePlan) -> int:
-    """The most that the forward of one layer of a chunk has alive, what it keeps included."""
-    return max(
-        (segment_block(shape, segment).forward.num_bytes for segment in plan.segments), default=0
-    )
 
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:

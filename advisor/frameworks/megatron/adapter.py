@@ -53,7 +53,7 @@ from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, Ru
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import Module
+from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.static import (
     GRADIENT_COPIES,
@@ -339,13 +339,25 @@ class Megatron(Struct, frozen=True):
 
         return graphed_modules(job)
 
-    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
-        """See graphed.graph_inputs."""
+    def graph_capture(self, job: Job) -> Capture | None:
+        """See graphed.graph_capture."""
         if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
-            return 0
+            return None
+        from advisor.frameworks.megatron.graphed import graph_capture
+
+        return graph_capture(job)
+
+    def graph_inputs(self, job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+        """See graphed.graph_inputs."""
         from advisor.frameworks.megatron.graphed import graph_inputs
 
-        return graph_inputs(job, layers)
+        return graph_inputs(job, shape, layers)
+
+    def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+        """See graphed.graph_buffers."""
+        from advisor.frameworks.megatron.graphed import graph_buffers
+
+        return graph_buffers(job, shape, chunks, self._revision(job))
 
     def rehearsed_by(self, number: int) -> str:
         """The same layers under all three."""
