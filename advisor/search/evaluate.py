@@ -221,7 +221,12 @@ def rank_shape(job: Job) -> RankShape:
         tiled_mlp=config.tiled_mlp,
         eager_attention=config.attn_implementation is AttnImplementation.EAGER,
         autocast=_autocasts(job),
+        takes_any_layout=job.gpu.compute_capability >= _ANY_LAYOUT,
     )
+
+
+_ANY_LAYOUT: Final = 10.0
+"""Compute capability (Transformer Engine 2.20 utils.py, is_non_tn_fp8_gemm_supported)."""
 
 
 def _autocasts(job: Job) -> bool:

@@ -191,7 +191,7 @@ def stage_buffers(
     the data loader's.
     """
     dummies = dummy_weight_gradients(shape, chunks)
-    copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)
+    copies = weight_copies(shape, quantized_elements(shape, chunks))
     linear = (
         NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
         NamedBytes(f"{shape.precision} weights", copies, "transformer_engine get_weight_workspace"),
