@@ -24,7 +24,8 @@ class RankShape(Struct, frozen=True, kw_only=True):
     them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
     router's type at its end alone. ``frees_last_depth``: whether logits and losses of the last
     depth of multi-token prediction go before the model's own logits come. ``takes_any_layout``:
-    whether the GPU's 8-bit GEMMs do without transposed operands. ``side``: of two pools,
+    whether the GPU's 8-bit GEMMs do without transposed operands. ``deterministic``: whether cuBLAS
+    has the workspace that repeats to the bit. ``side``: of two pools,
     the one whose share of the layers this is; None is both.
     """
 
@@ -53,6 +54,7 @@ class RankShape(Struct, frozen=True, kw_only=True):
     scores_in_fp32: bool = False
     frees_last_depth: bool = False
     takes_any_layout: bool = False
+    deterministic: bool = False
     side: Side | None = None
 
     def __hash__(self) -> int:

@@ -48,7 +48,7 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import HOST_OPTIMIZER, MUON, refuse_options
+from advisor.frameworks.own_options import DETERMINISTIC, HOST_OPTIMIZER, MUON, refuse_options
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -158,7 +158,8 @@ class Megatron(Struct, frozen=True):
         """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
         muon.check_release."""
         nemo = self.framework == Framework.NEMO
-        refuse_options(config, self.framework, (HOST_OPTIMIZER, *(() if nemo else (MUON,))))
+        own = HOST_OPTIMIZER, DETERMINISTIC, *(() if nemo else (MUON,))
+        refuse_options(config, self.framework, own)
         if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
             raise UserError(
                 "job.optimizer_cpu_offload",

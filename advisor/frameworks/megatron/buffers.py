@@ -142,7 +142,8 @@ def gemm_workspaces(
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
     if shape.is_local or unfused or any(chunk.head for chunk in chunks):
-        terms.append(cublas_workspaces(compute_capability))
+        found = cublas_workspaces(compute_capability, deterministic=shape.deterministic)
+        terms.append(found)
     if not shape.is_local:
         modern = compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
