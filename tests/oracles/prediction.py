@@ -203,7 +203,7 @@ def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
         expert_model_parallel_size=case.expert_model_parallel_size,
         expert_tensor_parallel_size=case.expert_tensor_parallel_size,
     )
-    return of_release(shape, RELEASE)
+    return of_release(shape, RELEASE, overlaps_exchange=False)
 
 
 def recompute_setting(case: OracleCase) -> RecomputeSetting:

@@ -299,7 +299,8 @@ class Megatron(Struct, frozen=True):
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""
-        return of_release(shape, self._revision(job))
+        overlaps = job.layout.overlap_moe_expert_parallel_comm
+        return of_release(shape, self._revision(job), overlaps_exchange=overlaps)
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
@@ -328,7 +329,11 @@ class Megatron(Struct, frozen=True):
             buffers=buffers,
             optimizer_step=gradients + states + last_inputs(shape, chunks),
             step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
-            pools=stream_pools(shape, chunks),
+            pools=stream_pools(
+                shape,
+                chunks,
+                overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm,
+            ),
             in_buffers=job.layout.use_distributed_optimizer,
         )
 

@@ -3,11 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
+from advisor.base.dtypes import Precision
+from advisor.frameworks.megatron.buffers import stream_pools
 from advisor.frameworks.megatron.setting import NONE
 from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
+from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, transformer_layer
@@ -16,8 +19,9 @@ from advisor.memory.chunk import ChunkFootprint, chunk_footprint, overlapped
 from advisor.memory.liveness import footprint
 from advisor.memory.overlap import beside_forward
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
+from advisor.models.options import FlexBackend, TokenDispatcher
 from advisor.models.presets import load_model
-from advisor.plan.recompute_plan import RecomputePlan, Segment
+from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
 from advisor.search.evaluate import Evaluator
 
 MOE = LayerKind(feed_forward=FeedForward.MOE)
@@ -65,6 +69,15 @@ def test_attention_of_one_is_kept_while_the_experts_of_the_other_go_back() -> No
     assert delayed == sum(kept.values()) + output + saved
 
 
+def test_the_exchange_has_a_pool_of_its_own() -> None:
+    """By hand: two experts for each of 1024 tokens, 4096 wide, with a probability each."""
+    chunks = (ModelChunk((MOE, DENSE)),)
+    (pool,) = stream_pools(SHAPE, chunks, overlaps_exchange=True)
+    assert pool.num_bytes == 2048 * (4096 * 2 + 2)
+    assert stream_pools(SHAPE, chunks) == ()
+    assert stream_pools(SHAPE, (ModelChunk((DENSE,)),), overlaps_exchange=True) == ()
+
+
 def test_a_dense_layer_is_cut_behind_its_attention() -> None:
     operators = transformer_layer(SHAPE, DENSE)
     cut = [o.module for o in operators].index(Module.PRE_MLP_LAYERNORM)
@@ -93,3 +106,35 @@ def test_a_job_with_overlap_needs_more_unless_its_head_hides_it(vocabulary: int)
     more = both.activations.backward - plain.activations.backward
     hidden = 4096 * 4096 * 2
     assert more == hidden if vocabulary > 512 else more > 4 * hidden
+
+
+@pytest.mark.parametrize(("version", "held"), [("0.16", True), ("0.17", False)])
+def test_tokens_in_16_bits_beside_their_copy_in_8(version: str, *, held: bool) -> None:
+    """HybridEP's, which experts get as they arrive: 0.16 holds them to the backward."""
+    job = Job(
+        model=replace(
+            load_model("mixtral_8x7b"),
+            num_layers=4,
+            moe_token_dispatcher_type=TokenDispatcher.FLEX,
+            moe_flex_dispatcher_backend=FlexBackend.HYBRIDEP,
+        ),
+        layout=ParallelLayout(
+            data_parallel_size=8,
+            expert_model_parallel_size=8,
+            overlap_moe_expert_parallel_comm=True,
+        ),
+        config=JobConfig(
+            seq_length=4096,
+            micro_batch_size=1,
+            global_batch_size=32,
+            precision=Precision.FP8_CURRENT,
+            framework="megatron_lm",
+            framework_version=version,
+        ),
+        gpu=load_gpu("H100"),
+        num_gpus=8,
+    )
+    shape = Evaluator(job, load_calibration(job.gpu)).shape
+    kept = kept_tensors(transformer_layer(shape, MOE), ())
+    assert kept["expert_tokens_fp8_current"].num_bytes == 4096 * 2 * 4096
+    assert ("expert_tokens" in kept) is held
