@@ -54,13 +54,24 @@ _ENDS: Final = frozenset(
     }
 )
 """What no graph of a layer holds."""
+_OF_DYNAMIC_SHAPE: Final = frozenset(
+    {
+        Module.DISPATCH,
+        Module.EXPERT_FC1,
+        Module.EXPERT_ACTIVATION,
+        Module.EXPERT_FC2,
+        Module.COMBINE,
+    }
+)
 _BATCH: Final = 3 * DType.INT64.itemsize + DType.FP32.itemsize
 """Bytes of a token in a batch: itself, its label, its position; and its share of the loss."""
 
 
 def graph_capture(job: Job) -> Capture | None:
     """The operators whose tensors lie in the graphs' pool. Of dispatch the graph of moe_preprocess
-    holds what comes before the exchange: the permutation of the all-to-all dispatcher.
+    holds what comes before the exchange: the permutation of the all-to-all dispatcher. Without
+    modules all of a layer, but for experts whose tokens no capacity fixes, which cannot be
+    captured.
 
     Source: megatron-core 0.16.1 and 0.19.2 transformer/cuda_graphs.py, full_cuda_graph.py,
     moe/moe_layer.py; one pool for all graphs whatever cuda_graph_use_single_mempool says.
@@ -71,6 +82,8 @@ def graph_capture(job: Job) -> Capture | None:
     if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
         return Capture(frozenset(Module))
     modules, names = graphed_modules(job) - _ENDS, frozenset[str]()
+    if not (config.cuda_graph_modules or job.model.moe_pad_expert_input_to_capacity):
+        modules -= _OF_DYNAMIC_SHAPE
     if "moe_preprocess" in config.cuda_graph_modules:
         modules -= {Module.DISPATCH}
         if job.model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:

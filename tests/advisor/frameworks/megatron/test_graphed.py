@@ -145,6 +145,12 @@ def test_what_is_permuted_in_a_graph_stays_until_the_backward() -> None:
     kept = kept_tensors(inside, ())
     assert kept["permuted_tokens"].num_bytes == 4096 * 2 * 2 * 4096 * 2
     assert "expert_tokens" not in kept or kept["expert_tokens"].num_bytes == 0
+    padded = replace(model, moe_expert_capacity_factor=1.0, moe_pad_expert_input_to_capacity=True)
+    for experts, captured in ((model, False), (padded, True)):
+        layers = graph_capture(replace(graphed(ENGINE), model=experts))
+        assert layers is not None
+        assert (Module.EXPERT_FC1 in layers.modules) is captured
+        assert Module.ROUTER in layers.modules
     flex = replace(model, moe_token_dispatcher_type=TokenDispatcher.FLEX)
     layout = replace(job.layout, expert_model_parallel_size=2)
     beside = graph_capture(replace(job, model=flex, layout=layout))
