@@ -1,5 +1,6 @@
 """Activation peak of one pipeline stage: what is in flight, and the pass that needs most."""
 
+from collections.abc import Sequence
 from operator import mul
 
 from msgspec import Struct
@@ -44,6 +45,17 @@ class ActivationPeak(Struct, frozen=True, kw_only=True):
             forward=self.forward,
             backward=self.backward,
         )
+
+
+def most_in_flight(
+    each: Sequence[int], classes: tuple[int, ...], pp: int, stage: int, microbatches: int
+) -> int:
+    """The most bytes of all microbatches in flight on `stage`, `each` of one in every chunk."""
+    if not any(each):
+        return 0
+    points = schedule_points(pp, len(each), microbatches, stage, classes)
+    loads: list[int] = [sum(map(mul, each, moment.in_flight)) for moment in points]
+    return max(loads)
 
 
 def activation_peak(

@@ -1,7 +1,6 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
 from math import inf
-from operator import mul
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from advisor.layers.family import family_of
 from advisor.layers.operators import Side
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
-from advisor.memory.activations import ActivationPeak, activation_peak
+from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
 from advisor.memory.caching_allocator import OutOfMemoryError
 from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, overlapped
@@ -26,7 +25,6 @@ from advisor.memory.trace import ChunkTrace, chunk_trace
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
-from advisor.plan.schedule import schedule_points
 
 _SHARES_LEFT = (0.01, 0.03, 0.06)
 """Of allocated bytes, what a card is given beside them to see whether a rank gets by with it."""
@@ -303,8 +301,7 @@ class JobMemory:
         job, shape, chunks = self._job, self._shape, self._held_chunks[stage]
         each = [stack.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
         classes = self._pipeline.stages[stage].classes
-        points = schedule_points(self._pp, len(chunks), self._microbatches, stage, classes)
-        most = max(sum(map(mul, each, moment.in_flight)) for moment in points) if any(each) else 0
+        most = most_in_flight(each, classes, self._pp, stage, self._microbatches)
         return most + stack.graph_buffers(job, shape, chunks)
 
     @property

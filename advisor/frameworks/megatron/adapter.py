@@ -357,7 +357,7 @@ class Megatron(Struct, frozen=True):
         """See graphed.graph_inputs."""
         from advisor.frameworks.megatron.graphed import graph_inputs
 
-        return graph_inputs(job, shape, layers)
+        return graph_inputs(job.config, shape, layers)
 
     def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
         """See graphed.graph_buffers."""

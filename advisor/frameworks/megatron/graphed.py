@@ -8,7 +8,7 @@ from typing import Final
 
 from advisor.base.dtypes import DType
 from advisor.frameworks.megatron.revisions import Revision
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
@@ -91,7 +91,7 @@ def graph_capture(job: Job) -> Capture | None:
     return Capture(modules, names)
 
 
-def graph_inputs(job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+def graph_inputs(config: JobConfig, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
     """Bytes of the inputs that Transformer Engine's graphs of `layers` have of their own, for a
     microbatch in flight: of each layer the hidden states [seq_length / cp (/ tp under SP),
     micro_batch_size, hidden_size], and where its attention is held a mask, bools
@@ -102,13 +102,13 @@ def graph_inputs(job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> i
     (get_layer_static_inputs), cuda_graphs.py (_get_sample_arguments). Left out: probabilities and
     maps of routing among the gradients of the outputs.
     """
-    if job.config.cuda_graph_impl is not CudaGraphImpl.TRANSFORMER_ENGINE:
+    if config.cuda_graph_impl is not CudaGraphImpl.TRANSFORMER_ENGINE:
         return 0
-    names = frozenset(job.config.cuda_graph_modules)
+    names = frozenset(config.cuda_graph_modules)
     held = [kind for kind in layers if _is_graphable(kind, names)]
     attention = sum(kind.mixer in _IN_TRANSFORMER_LAYERS for kind in held)
     masks = 0 if names and "attn" not in names else attention
-    mask = job.config.micro_batch_size * shape.local_seq * shape.seq_length * DType.BOOL.itemsize
+    mask = shape.micro_batch_size * shape.local_seq * shape.seq_length * DType.BOOL.itemsize
     return len(held) * shape.hidden(LAYER_INPUT).num_bytes + masks * mask
 
 

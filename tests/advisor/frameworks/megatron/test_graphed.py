@@ -46,7 +46,7 @@ def detail(impl: CudaGraphImpl, *modules: str) -> StageDetail:
 
 
 def inputs(job: Job, kind: LayerKind = DENSE, layers: int = 1) -> int:
-    return graph_inputs(job, rank_shape(job), (kind,) * layers)
+    return graph_inputs(job.config, rank_shape(job), (kind,) * layers)
 
 
 def graphed(impl: CudaGraphImpl, *modules: str, job: Job = JOB) -> Job:
