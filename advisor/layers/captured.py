@@ -21,6 +21,8 @@ def one_side(operators: tuple[Operator, ...], side: Side) -> Operators:
     graph that is the wrong side, by one tensor of the running layer.
     """
     held = [side.capture.holds(operator) for operator in operators]
+    if all(captured is side.inside for captured in held):
+        return operators if isinstance(operators, Operators) else Operators(operators)
     inside = _written_inside(operators, held)
     read = {
         tensor.storage.name

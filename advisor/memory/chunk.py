@@ -27,14 +27,12 @@ from advisor.plan.recompute_plan import RecomputePlan
 
 class ChunkFootprint(Struct, frozen=True, kw_only=True):
     """What one microbatch of one chunk keeps, and the most it needs in either pass (kept bytes
-    included), above what was alive before its forward. layers: that of its backward inside its
-    layers. left: what its backward leaves until the next forward of the chunk. unsure: by how much
-    kept may differ, one sigma."""
+    included), above what was alive before its forward. left: what its backward leaves until the
+    next forward of the chunk. unsure: by how much kept may differ, one sigma."""
 
     kept: int
     forward: Peak
     backward: Peak
-    layers: Peak = Peak()
     left: int = 0
     unsure: int = 0
 
@@ -83,7 +81,8 @@ def chunk_footprint(
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
     before, forward, backward = 0, Peak(), Peak()
-    received = 0 if last else _sent_bytes(shape, plan)
+    in_pool = shape.side is not None and shape.side.inside
+    received = 0 if last or in_pool else _sent_bytes(shape, plan)
     waiting = _tied_weight_gradient(shape) if first and last else received
     stays = _left_by_later(blocks)
     copied = _copied_embedding_gradient(shape) if first and _predicts(plan) else 0
@@ -114,9 +113,6 @@ def chunk_footprint(
                 backward, block, block.backward, before + waiting + others + stays[index]
             )
         before += block.count * block.kept
-    ends = int(last) * len(head_groups(shape))
-    inner = blocks[int(first) : len(blocks) - ends]
-    layers = _with_all_kept(blocks[: len(blocks) - ends], inner, waiting)
     if copied:
         backward = backward.or_higher(3 * copied, "sum of the embedding's gradients")
     if first and last and working_set is None:
@@ -130,29 +126,36 @@ def chunk_footprint(
         kept=before + kept_mask,
         forward=forward.or_higher(attention_mask.while_cut, "cut of the attention mask"),
         backward=Peak(backward.num_bytes + kept_mask, backward.point),
-        layers=Peak(layers.num_bytes + kept_mask, layers.point),
         left=sum(block.count * block.left_behind for block in blocks)
         - (blocks[0].left_gradient if blocks else 0),
         unsure=plan.kept_bytes_sigma,
     )
 
 
-def _with_all_kept(blocks: tuple[Block, ...], layers: tuple[Block, ...], waiting: int) -> Peak:
-    """The highest backward among `layers`, if all that `blocks` keep stays meanwhile."""
-    kept, highest = sum(block.count * block.kept for block in blocks), Peak()
+@lru_cache(maxsize=8192)
+def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> Peak:
+    """The highest backward of a layer of the chunk if all that layers and embedding keep stays
+    meanwhile."""
+    layers = [segment_block(shape, segment) for segment in plan.segments]
+    kept = sum(block.count * block.kept for block in layers)
+    if first:
+        kept += footprint(embedding_operators(shape), ()).kept
+    waiting = _sent_bytes(shape, plan) if not last else 0
+    if first and last:
+        waiting = _tied_weight_gradient(shape)
+    highest = Peak()
     for block in layers:
         highest = _higher(highest, block, block.backward, kept - block.kept + waiting)
     return highest
 
 
-def overlapped(footprint: ChunkFootprint, layer: int, hidden: int) -> ChunkFootprint:
-    """`footprint` where the backward of each layer has `layer` bytes more, in turns with the
-    forward of another microbatch, and that of the ends the `hidden` states that begin it."""
+def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int) -> ChunkFootprint:
+    """`footprint` where the backward of each layer, at most `layers`, has `layer` bytes more, in
+    turns with the forward of another microbatch, and that of the ends the `hidden` states that
+    begin it."""
     backward = Peak(footprint.backward.num_bytes + hidden, footprint.backward.point)
-    point = f"{footprint.layers.point}, beside the forward of another microbatch"
-    return replace(
-        footprint, backward=backward.or_higher(footprint.layers.num_bytes + layer, point)
-    )
+    point = f"{layers.point}, beside the forward of another microbatch"
+    return replace(footprint, backward=backward.or_higher(layers.num_bytes + layer, point))
 
 
 def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:

@@ -16,8 +16,15 @@ from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
 from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
+from advisor.memory.arena import Peak
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, overlapped
+from advisor.memory.chunk import (
+    AttentionMask,
+    ChunkFootprint,
+    chunk_footprint,
+    layers_backward,
+    overlapped,
+)
 from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, routed_bytes, unevenness
 from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
@@ -101,6 +108,7 @@ class JobMemory:
         )
 
         self._capture = stack.graph_capture(job)
+        self._sided_shapes = self._sides()
         if self._capture is not None:
             self._graph_inputs = [
                 self._inputs_of_graphs(stack, number) for number in range(self._pp)
@@ -115,7 +123,9 @@ class JobMemory:
         """Memory of all stages; each distinct chunk is looked at once."""
         pipeline = self._pipeline
         footprints = self._footprints(plans, self._shape)
-        sides = self._sided_footprints(plans)
+        if self._job.layout.overlap_moe_expert_parallel_comm:
+            footprints = self._in_turns(plans, footprints)
+        sides = self._sided_footprints(plans, footprints)
         routed = [
             routed_bytes(self._shape, plans[group])
             for group in (pipeline.group_of if self._most_uneven > 0 else ())
@@ -304,8 +314,7 @@ class JobMemory:
         most = most_in_flight(each, classes, self._pp, stage, self._microbatches)
         return most + stack.graph_buffers(job, shape, chunks)
 
-    @property
-    def _sided_shapes(self) -> tuple[RankShape, ...]:
+    def _sides(self) -> tuple[RankShape, ...]:
         """The shape as a pool of graphs has it, and as what is beside it has: none of either where
         no graph of a layer is."""
         if self._capture is None or self._capture.whole:
@@ -313,28 +322,54 @@ class JobMemory:
         sides = (Side(self._capture, inside) for inside in (True, False))
         return tuple(replace(self._shape, side=side) for side in sides)
 
-    def _sided_footprints(self, plans: list[RecomputePlan]) -> list[list[ChunkFootprint]]:
+    def _sided_footprints(
+        self, plans: list[RecomputePlan], whole: list[ChunkFootprint]
+    ) -> list[list[ChunkFootprint]]:
         """Of each side, those of all chunks: in the pool of layers' graphs neither ends of the
-        model nor what stages send."""
-        return [self._footprints(plans, shape) for shape in self._sided_shapes]
+        model nor what stages send, nor what another microbatch has, which counts outside."""
+        if not self._sided_shapes:
+            return []
+        inside, outside = self._sided_shapes
+        held = [chunk_footprint(inside, plan, False, False) for plan in plans]
+        pool = [held[group] for group in self._pipeline.group_of]
+        plain = self._footprints(plans, outside)
+        if not self._job.layout.overlap_moe_expert_parallel_comm:
+            return [pool, plain]
+        alone = self._footprints(plans, self._shape)
+        beside = [
+            replace(there, backward=_more(there.backward, both.backward, one.backward))
+            for there, both, one in zip(plain, whole, alone, strict=True)
+        ]
+        return [pool, beside]
 
     def _footprints(self, plans: list[RecomputePlan], shape: RankShape) -> list[ChunkFootprint]:
         """Of all chunks, as `shape` has them."""
-        pipeline, layout = self._pipeline, self._job.layout
-        inside = shape.side is not None and shape.side.inside
-        found = [
-            chunk_footprint(shape, plans[group], False, True)
-            if inside
-            else self._footprint(plans[group], chunk, shape)
+        pipeline = self._pipeline
+        return [
+            self._footprint(plans[group], chunk, shape)
             for chunk, group in zip(pipeline.chunks, pipeline.group_of, strict=True)
         ]
-        if not layout.overlap_moe_expert_parallel_comm:
-            return found
+
+    def _in_turns(
+        self, plans: list[RecomputePlan], alone: list[ChunkFootprint]
+    ) -> list[ChunkFootprint]:
+        """`alone` with the forward of another microbatch beside each backward."""
         from advisor.memory.overlap import beside_forward
 
-        layer = beside_forward(shape, tuple(plans), delayed=layout.delay_wgrad_compute)
-        hidden = 0 if inside else shape.hidden(LAYER_INPUT).num_bytes
-        return [overlapped(footprint, layer, hidden) for footprint in found]
+        pipeline, delayed = self._pipeline, self._job.layout.delay_wgrad_compute
+        layer = beside_forward(self._shape, tuple(plans), delayed=delayed)
+        hidden = self._shape.hidden(LAYER_INPUT).num_bytes
+        return [
+            overlapped(
+                footprint,
+                layers_backward(self._shape, plans[group], chunk.embedding, chunk.head),
+                layer,
+                hidden,
+            )
+            for footprint, chunk, group in zip(
+                alone, pipeline.chunks, pipeline.group_of, strict=True
+            )
+        ]
 
     def _footprint(
         self, plan: RecomputePlan, chunk: ModelChunk, shape: RankShape
@@ -342,6 +377,11 @@ class JobMemory:
         mask = self._mask if chunk.embedding or chunk.head else AttentionMask()
         working_set = self._fixed[0].working_set  # such stacks have one stage
         return chunk_footprint(shape, plan, chunk.embedding, chunk.head, mask, working_set)
+
+
+def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
+    """`peak` with what `both` has more than `one`."""
+    return Peak(peak.num_bytes + both.num_bytes - one.num_bytes, both.point)
 
 
 def _graphs(num_bytes: int) -> NamedBytes:

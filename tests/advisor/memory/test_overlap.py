@@ -13,9 +13,9 @@ from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
-from advisor.layers.transformer import LAYER_INPUT, transformer_layer
+from advisor.layers.transformer import LAYER_INPUT, embedding_operators, transformer_layer
 from advisor.memory.arena import Peak
-from advisor.memory.chunk import ChunkFootprint, chunk_footprint, overlapped
+from advisor.memory.chunk import ChunkFootprint, layers_backward, overlapped
 from advisor.memory.liveness import footprint
 from advisor.memory.overlap import beside_forward
 from advisor.models.layer_kind import DENSE, FeedForward, LayerKind
@@ -40,18 +40,19 @@ def plan(kind: LayerKind) -> RecomputePlan:
 
 def test_layers_have_more_and_the_ends_a_hidden_state() -> None:
     """By hand: 80 in the head and 60 in a layer; 30 more there are 90, 15 more leave the head."""
-    alone = ChunkFootprint(kept=50, forward=Peak(55), backward=Peak(80, "loss"), layers=Peak(60))
-    assert overlapped(alone, 30, 5).backward.num_bytes == 90
-    assert overlapped(alone, 15, 5).backward == Peak(85, "loss")
+    alone = ChunkFootprint(kept=50, forward=Peak(55), backward=Peak(80, "loss"))
+    assert overlapped(alone, Peak(60), 30, 5).backward.num_bytes == 90
+    assert overlapped(alone, Peak(60), 15, 5).backward == Peak(85, "loss")
 
 
 def test_a_layer_goes_back_beside_all_that_is_kept() -> None:
-    """The peak of the last of four layers, whichever of them runs: no gradient of the head."""
-    found = chunk_footprint(SHAPE, plan(MOE), True, True)
+    """Of four layers and the embedding, whichever layer runs; nothing of head and loss."""
+    found = layers_backward(SHAPE, plan(MOE), True, True)
     layer = footprint(transformer_layer(SHAPE, MOE), ())
-    embedding = found.kept - 4 * layer.kept
-    assert found.layers.num_bytes <= 4 * layer.kept + embedding + layer.backward.num_bytes
-    assert found.layers.num_bytes >= 3 * layer.kept + layer.backward.num_bytes
+    embedding = footprint(embedding_operators(SHAPE), ())
+    assert found.num_bytes == 3 * layer.kept + embedding.kept + layer.backward.num_bytes
+    received = layers_backward(SHAPE, plan(MOE), True, False)
+    assert received.num_bytes == found.num_bytes + HIDDEN
 
 
 def test_attention_of_one_is_kept_while_the_experts_of_the_other_go_back() -> None:
