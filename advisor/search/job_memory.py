@@ -385,7 +385,7 @@ def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
 
 
 def _graphs(num_bytes: int) -> NamedBytes:
-    name = "pool and inputs of CUDA graphs, beside what is outside them"
+    name = "pool and inputs of CUDA graphs"
     return NamedBytes(name, num_bytes, "cuda_graphs.py: a pool serves nobody else")
 
 
