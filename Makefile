@@ -18,7 +18,7 @@ ORACLE_PACKAGES := torch==2.13.0 megatron-core==0.16.1 numpy
 NEWEST := 0.19.2
 NEWEST_CORE := $(VENV)/megatron-core-$(NEWEST)
 NEWEST_TESTS := $(addprefix tests/oracles/test_,saved_bytes.py moe_saved_bytes.py activation_peaks.py moe_peaks.py \
-  latent_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py)
+  latent_attention.py multi_token_prediction.py precision_aware.py grouped_experts.py graph_inputs.py)
 
 # Tests start many processes: byte code is kept, whatever the shell says of it.
 export PYTHONDONTWRITEBYTECODE :=

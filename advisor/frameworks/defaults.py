@@ -9,7 +9,8 @@ from advisor.frameworks.own_options import refuse_options
 from advisor.frameworks.protocols import JobChange, LayerSplits, no_file, not_rehearsed
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.layers.operators import Module
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import LayerKind
 from advisor.models.spec import ModelSpec
@@ -95,7 +96,15 @@ class AdapterDefaults:
         """None."""
         return frozenset()
 
-    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
+    def graph_capture(self, job: Job) -> Capture | None:
+        """None."""
+        return None
+
+    def graph_inputs(self, job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+        """None."""
+        return 0
+
+    def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
         """None."""
         return 0
 

@@ -21,6 +21,8 @@ LIGER: Final = "use_liger_kernel"
 TILED_MLP: Final = "tiled_mlp"
 FLAT_PARAMETERS: Final = "flat_parameters"
 
+DETERMINISTIC: Final = "deterministic_mode"
+
 _PLAIN: Final = "--framework huggingface or fsdp2, or leave it out"
 _REFUSALS: Final = {
     MUON: (
@@ -38,6 +40,7 @@ _REFUSALS: Final = {
     LIGER: ("replaces layers of transformers, not of {}", _PLAIN),
     FLAT_PARAMETERS: ("are FSDP1's, not an option of {}", _PLAIN),
     TILED_MLP: ("is DeepSpeed's for layers of transformers, not of {}", _PLAIN),
+    DETERMINISTIC: ("is Megatron's, and not modelled for {}", "leave it out"),
     ATTENTION: ("is an option of transformers, not of {}", _PLAIN),
 }
 _DEFAULTS: Final = defaults(JobConfig)

@@ -11,7 +11,7 @@ from advisor.base.errors import UserError
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import Module
+from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.resident import NamedBytes
 from advisor.memory.static import GRADIENT_COPIES, StaticMemory
@@ -208,9 +208,17 @@ class MemoryModel(Protocol):
         """Submodules whose kernels CUDA graphs launch."""
         ...
 
-    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
+    def graph_capture(self, job: Job) -> Capture | None:
+        """The operators whose tensors lie in a pool of CUDA graphs; None where there is none."""
+        ...
+
+    def graph_inputs(self, job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
         """Bytes that the CUDA graphs of one microbatch of a chunk of `layers` have as inputs of
-        their own, beside what they keep."""
+        their own, outside their pool."""
+        ...
+
+    def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+        """Bytes that the CUDA graphs of a stage hold beside both."""
         ...
 
     def rehearsed_by(self, number: int) -> str:

@@ -118,7 +118,9 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     busiest expert-parallel rank over the mean. At 1, its default, bytes are those of balanced
     routing, and what fits is told of a published imbalance (memory/imbalance.py) unless
     ``moe_router_force_load_balancing`` balances it. ``expandable_segments`` is that option of
-    PYTORCH_CUDA_ALLOC_CONF. ``memory_budget_bytes`` None means: what the GPU gives.
+    PYTORCH_CUDA_ALLOC_CONF. ``deterministic_mode`` is Megatron's: attention and cuBLAS take what
+    repeats to the bit; times stay those of the usual kernels. ``memory_budget_bytes`` None means:
+    what the GPU gives.
     ``mean_packed_length`` is that of packed sequences as attention weighs them: the sum of their
     squared lengths over the sum of their lengths.
     The PyTorch stacks alone have: ``weights_dtype``, the type of the weights between steps (None:
@@ -156,6 +158,7 @@ class JobConfig(Struct, frozen=True, kw_only=True):
     moe_router_force_load_balancing: bool = False
     create_attention_mask: bool | None = None
     expandable_segments: bool = False
+    deterministic_mode: bool = False
     memory_budget_bytes: int | None = None
     mean_packed_length: int | None = None
     weights_dtype: DType | None = None

@@ -288,6 +288,29 @@ class Operator(Struct, frozen=True, kw_only=True):
         return gradients + sum(t.num_bytes for t in self.saved) + self.extra_backward_bytes
 
 
+class Capture(Struct, frozen=True):
+    """Which operators graphs hold: those of `modules`, and those of `names`."""
+
+    modules: frozenset[Module]
+    names: frozenset[str] = frozenset()
+
+    def holds(self, operator: Operator) -> bool:
+        """Whether a graph launches it."""
+        return operator.module in self.modules or operator.name in self.names
+
+    @property
+    def whole(self) -> bool:
+        """Whether one graph holds a step from the embedding to the loss."""
+        return Module.LOSS in self.modules
+
+
+class Side(Struct, frozen=True):
+    """One of two pools: that of the graphs (`inside`), or the other one."""
+
+    capture: Capture
+    inside: bool
+
+
 class Operators(tuple[Operator, ...]):
     """Operators in order, a key of many caches: hashed once."""
 

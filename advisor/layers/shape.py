@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from advisor.base.dtypes import DType, Precision
-from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Tensor
+from advisor.layers.operators import Collective, CollectiveKind, Gemm, Group, Side, Tensor
 from advisor.models.options import CpCommType, TransformerImpl
 from advisor.models.spec import ModelSpec
 
@@ -23,7 +23,11 @@ class RankShape(Struct, frozen=True, kw_only=True):
     ``sorts_routing_map``: whether an unfused permutation of tokens to experts sorts all pairs of
     them, or selects by a mask. ``scores_in_fp32``: whether a router's sigmoid is cast to the
     router's type at its end alone. ``frees_last_depth``: whether logits and losses of the last
-    depth of multi-token prediction go before the model's own logits come.
+    depth of multi-token prediction go before the model's own logits come. ``holds_dispatched``:
+    whether a schedule holds the tokens that experts get, whatever these keep of them.
+    ``takes_any_layout``: whether the GPU's 8-bit GEMMs do without transposed operands.
+    ``deterministic``: whether cuBLAS has the workspace that repeats to the bit. ``side``: of two
+    pools, the one whose share of the layers this is; None is both.
     """
 
     model: ModelSpec
@@ -50,6 +54,10 @@ class RankShape(Struct, frozen=True, kw_only=True):
     sorts_routing_map: bool = False
     scores_in_fp32: bool = False
     frees_last_depth: bool = False
+    holds_dispatched: bool = False
+    takes_any_layout: bool = False
+    deterministic: bool = False
+    side: Side | None = None
 
     def __hash__(self) -> int:
         """Cheap: the model's other fields rarely differ where these agree."""

@@ -1,9 +1,9 @@
 """Activation peak of one pipeline stage: what is in flight, and the pass that needs most."""
 
+from collections.abc import Sequence
 from operator import mul
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT
@@ -32,23 +32,6 @@ class ActivationPeak(Struct, frozen=True, kw_only=True):
         """kept + transient."""
         return self.kept + self.transient
 
-    def beside_forward(self, layer: int) -> "ActivationPeak":
-        """With the backward of one microbatch beside the forward of another, layer by layer: what
-        the one frees the other keeps, and `layer` bytes of the running layer come to it.
-
-        Source: megatron-core 0.16.1 pipeline_parallel/combined_1f1b.py; the further microbatch of
-        its warm-up takes the place of the one whose forward has gone first without it.
-        """
-        backward = self.backward + layer
-        if backward <= self.total:
-            return replace(self, backward=backward)
-        return replace(
-            self,
-            transient=backward - self.kept,
-            phase="backward beside the forward of another microbatch",
-            backward=backward,
-        )
-
     def or_optimizer_step(self, step: int, words: str = GRADIENT_COPIES) -> "ActivationPeak":
         """This peak, or that of the optimizer's `step` where its bytes, of `words` and of what the
         passes left behind, are more."""
@@ -62,6 +45,17 @@ class ActivationPeak(Struct, frozen=True, kw_only=True):
             forward=self.forward,
             backward=self.backward,
         )
+
+
+def most_in_flight(
+    each: Sequence[int], classes: tuple[int, ...], pp: int, stage: int, microbatches: int
+) -> int:
+    """The most bytes of all microbatches in flight on `stage`, `each` of one in every chunk."""
+    if not any(each):
+        return 0
+    points = schedule_points(pp, len(each), microbatches, stage, classes)
+    loads: list[int] = [sum(map(mul, each, moment.in_flight)) for moment in points]
+    return max(loads)
 
 
 def activation_peak(
@@ -81,7 +75,8 @@ def activation_peak(
     Source: megatron-core 0.16.1 pipeline_parallel/schedules.py, by plan.schedule.schedule_points;
     held against it in tests/oracles.
     """
-    hidden = shape.hidden(LAYER_INPUT).num_bytes
+    outside = shape.side is None or not shape.side.inside
+    hidden = shape.hidden(LAYER_INPUT).num_bytes if outside else 0
     each = [chunk.kept for chunk in distinct]
     left = [chunk.left for chunk in distinct]
     best_total, best = -1, None

@@ -122,6 +122,12 @@ class CachingAllocator:
                     pool.remove(block)
                     self.reserved -= block.size
 
+    def restart(self, elsewhere: int) -> None:
+        """Count peaks anew; the driver gives `elsewhere` bytes to others from now on."""
+        self.peak_allocated, self.peak_reserved = self.allocated, self.reserved
+        if self._capacity is not None:
+            self._capacity -= elsewhere
+
     def _new_pool(self, stream: int, small: bool) -> _Pool:
         splits = small or self._expandable
         rest = _SMALLEST_BLOCK if splits else _SMALL_REQUEST + _SMALLEST_BLOCK

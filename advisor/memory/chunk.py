@@ -81,7 +81,8 @@ def chunk_footprint(
     if working_set is not None:
         blocks = _with_working_set(blocks, working_set)
     before, forward, backward = 0, Peak(), Peak()
-    received = 0 if last else _sent_bytes(shape, plan)
+    in_pool = shape.side is not None and shape.side.inside
+    received = 0 if last or in_pool else _sent_bytes(shape, plan)
     waiting = _tied_weight_gradient(shape) if first and last else received
     stays = _left_by_later(blocks)
     copied = _copied_embedding_gradient(shape) if first and _predicts(plan) else 0
@@ -131,18 +132,37 @@ def chunk_footprint(
     )
 
 
+@lru_cache(maxsize=8192)
+def layers_backward(shape: RankShape, plan: RecomputePlan, first: bool, last: bool) -> Peak:
+    """The highest backward of a layer of the chunk if all that layers and embedding keep stays
+    meanwhile."""
+    layers = [segment_block(shape, segment) for segment in plan.segments]
+    kept = sum(block.count * block.kept for block in layers)
+    if first:
+        kept += footprint(embedding_operators(shape), ()).kept
+    waiting = _sent_bytes(shape, plan) if not last else 0
+    if first and last:
+        waiting = _tied_weight_gradient(shape)
+    highest = Peak()
+    for block in layers:
+        highest = _higher(highest, block, block.backward, kept - block.kept + waiting)
+    return highest
+
+
+def overlapped(footprint: ChunkFootprint, layers: Peak, layer: int, hidden: int) -> ChunkFootprint:
+    """`footprint` where the backward of each layer, at most `layers`, has `layer` bytes more, in
+    turns with the forward of another microbatch, and that of the ends the `hidden` states that
+    begin it."""
+    backward = Peak(footprint.backward.num_bytes + hidden, footprint.backward.point)
+    point = f"{layers.point}, beside the forward of another microbatch"
+    return replace(footprint, backward=backward.or_higher(layers.num_bytes + layer, point))
+
+
 def _with_gradients(shape: RankShape, working_set: WorkingSet) -> RankShape:
     dtype, adds = working_set.weight_grads_dtype, working_set.adds_weight_grads
     if dtype is None and not adds:
         return shape
     return replace(shape, weight_grads_dtype=dtype, adds_weight_grads=adds)
-
-
-def running_bytes(shape: RankShape, plan: RecomputePlan) -> int:
-    """The most that the forward of one layer of a chunk has alive, what it keeps included."""
-    return max(
-        (segment_block(shape, segment).forward.num_bytes for segment in plan.segments), default=0
-    )
 
 
 def kept_bytes(shape: RankShape, plan: RecomputePlan) -> int:

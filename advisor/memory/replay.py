@@ -39,6 +39,15 @@ class Held(Struct, frozen=True, kw_only=True):
     stepped_together: int = 0
 
 
+class GraphTraces(Struct, frozen=True, kw_only=True):
+    """What CUDA graphs change from the second step on: `pool` runs in a pool of its own, that its
+    first run fills and nothing empties, `outside` beside it; `inputs`: bytes that stay."""
+
+    pool: tuple[ChunkTrace, ...]
+    outside: tuple[ChunkTrace, ...]
+    inputs: int
+
+
 class Replayed(Struct, frozen=True):
     """Peaks of what the allocator counts, bytes; allocated is that of the steps, without what was
     alive only while the model was made. requests: how many were replayed."""
@@ -72,6 +81,11 @@ class Rank:
             expandable_segments=expandable_segments, capacity=capacity
         )
 
+    @property
+    def peaks(self) -> tuple[int, int]:
+        """Most bytes allocated, and reserved."""
+        return self.allocator.peak_allocated, self.allocator.peak_reserved
+
     def take(self, sizes: Iterable[int]) -> list[Block]:
         """Blocks for requests of `sizes`."""
         return [self.allocator.allocate(size) for size in sizes if size > 0]
@@ -98,12 +112,13 @@ class Rank:
     def passes(
         self, traces: tuple[ChunkTrace, ...], classes: tuple[int, ...], pp: int, stage: int, m: int
     ) -> None:
-        """Forwards and backwards of `m` microbatches: the first of each where one is in flight at a
-        time, else up to the second backward; what is kept then goes."""
+        """Forwards and backwards of `m` microbatches, if there are any traces: the first of each
+        where one is in flight at a time, else up to the second backward; what is kept then goes."""
         live: dict[tuple[int, int], dict[int, Block]] = {}
         numbers = {False: [0] * len(classes), True: [0] * len(classes)}
         warmup = num_warmup_passes(pp, len(classes), m, stage)
         filled = warmup + _STEADY_PASSES if warmup else 2
+        filled = filled if traces else 0
         for backward, chunk in islice(passes(pp, len(classes), m, stage), filled):
             trace, counts = traces[classes[chunk]], numbers[backward]
             key = chunk, counts[chunk]
@@ -127,12 +142,15 @@ def replay(
     *,
     expandable_segments: bool,
     capacity: int | None = None,
+    graphs: GraphTraces | None = None,
 ) -> Replayed:
     """Peaks of a rank of `stage` whose chunk k runs as traces[classes[k]]. OutOfMemoryError where
     it does not get by with `capacity` bytes, what lies free returned to the driver when needed.
 
     Main parameters are made with the model, Adam's two moments when it first steps, after the
     copies that its step makes. Microbatches beyond those that fill the pipeline repeat what was.
+    graphs: captured behind the first step, when what lies free is returned to the driver (torch
+    2.13 cuda/graphs.py, __enter__).
     """
     rank = Rank(expandable_segments=expandable_segments, capacity=capacity)
     static = held.static
@@ -148,7 +166,18 @@ def replay(
     rank.allocator.peak_allocated = rank.allocator.allocated
     microbatches = min(microbatches, 2 * pp)
     moments = static.optimizer - third
+    found, requests = rank.allocator, 0
+    before = beside = (0, 0)
     for step in range(_STEPS):
+        if step and graphs is not None:
+            before = found.peak_allocated, found.peak_reserved
+            found.empty_cache()
+            rank.take((graphs.inputs,))
+            own = Rank(expandable_segments=expandable_segments, capacity=capacity)
+            own.passes(graphs.pool, classes, pp, stage, microbatches)
+            beside, requests = own.peaks, own.allocator.requests
+            found.restart(beside[1])
+            traces = graphs.outside
         rank.passes(traces, classes, pp, stage, microbatches)
         for share, sizes in _groups(held):
             copies = rank.take(_cut(int(held.step * share), sizes))
@@ -156,8 +185,11 @@ def replay(
                 halves = _cut(int(moments * share / 2), sizes)
                 rank.take(half for size in halves for half in (size, size))
             rank.give_back(copies)
-    found = rank.allocator
-    return Replayed(found.peak_allocated, found.peak_reserved, found.requests)
+    allocated, reserved = (
+        max(first, second + pool)
+        for first, second, pool in zip(before, rank.peaks, beside, strict=True)
+    )
+    return Replayed(allocated, reserved, found.requests + requests)
 
 
 def _groups(held: Held) -> Iterator[tuple[float, tuple[int, ...]]]:

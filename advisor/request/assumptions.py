@@ -92,7 +92,7 @@ def _lent(preset: Experiment, layout: ParallelLayout | None) -> str:
 def _of_options(facts: Facts) -> Iterator[str]:
     config = facts.config
     if config.cuda_graph_impl is not CudaGraphImpl.NONE:
-        yield "memory of CUDA graphs: their masks alone"
+        yield "CUDA graphs keep a pool of their own"
     if config.main_grads_dtype is not DType.FP32:
         yield "bf16 main gradients"
     if config.optimizer_cpu_offload:

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from advisor.base.dtypes import Precision
 from advisor.frameworks.protocols import FrameworkAdapter
+from advisor.frameworks.registry import adapter_of
 from advisor.job.job import JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.models.spec import ModelSpec
@@ -52,6 +53,21 @@ def lent_options(
         job=_left(values, JobConfig, given.job_fields),
         model=_left(values, ModelSpec, given.model_fields),
     )
+
+
+def in_another_precision(
+    given: Given, precision: Precision, model: ModelSpec, frameworks: tuple[str, ...]
+) -> LentOptions | None:
+    """Whether linear layers keep their weights in 8 bits alone, where a recipe is for another
+    precision than is asked for: as the recipes of the first of `frameworks` that has any."""
+    for name in frameworks:
+        adapter = adapter_of(name)
+        release = adapter.version("", model)
+        own = adapter.recipe_options(model, precision, release)
+        if own is not None and _GATHER in own and _GATHER not in given.job_fields:
+            origin = Origin(OriginKind.DEFAULT, f"the recipes of {name} {release}")
+            return LentOptions(origin=origin, job={_GATHER: own[_GATHER]})
+    return None
 
 
 def _stated(nearest: Recipe, precision: Precision) -> dict[str, Any]:

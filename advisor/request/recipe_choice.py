@@ -19,7 +19,7 @@ from advisor.request.experiments import (
 )
 from advisor.request.given import Given
 from advisor.request.layout_fields import LONG_CONTEXT, open_degrees
-from advisor.request.lent_options import LentOptions, lent_options
+from advisor.request.lent_options import LentOptions, in_another_precision, lent_options
 from advisor.request.optimizer_change import under_optimizer
 from advisor.request.recipes import Recipe
 
@@ -66,6 +66,12 @@ def choose_recipe(
     choice = replace(_chosen(given, wanted, model, runs=runs, borrow=borrow), whole=runs)
     preset = choice.preset
     says_all = preset is not None and (preset.states_options or not runs)
+    if says_all and preset is not None and runs and given.precision is not None:
+        if preset.config.precision is given.precision:
+            return choice
+        frameworks = (framework,) if given.framework else adapter.shown
+        lent = in_another_precision(given, given.precision, model, frameworks)
+        return replace(choice, lent=lent)
     if says_all or not given.takes_recipe:
         return choice
     precision = preset.config.precision if preset and not given.precision else given.precision

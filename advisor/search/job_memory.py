@@ -1,7 +1,6 @@
 """Memory of every pipeline stage of a job under any recompute."""
 
 from math import inf
-from operator import mul
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,15 +11,24 @@ from advisor.frameworks.protocols import FixedMemory, FrameworkAdapter
 from advisor.job.job import GRADIENTS_AT_ONCE, Job
 from advisor.job.pipeline_split import ModelChunk, Pipeline, Stages
 from advisor.layers.family import family_of
+from advisor.layers.operators import Side
 from advisor.layers.shape import RankShape
-from advisor.memory.activations import ActivationPeak, activation_peak
+from advisor.layers.transformer import LAYER_INPUT
+from advisor.memory.activations import ActivationPeak, activation_peak, most_in_flight
 from advisor.memory.allocator import Reserved, model_error, reserved_memory
+from advisor.memory.arena import Peak
 from advisor.memory.caching_allocator import OutOfMemoryError
-from advisor.memory.chunk import AttentionMask, ChunkFootprint, chunk_footprint, running_bytes
+from advisor.memory.chunk import (
+    AttentionMask,
+    ChunkFootprint,
+    chunk_footprint,
+    layers_backward,
+    overlapped,
+)
 from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, routed_bytes, unevenness
-from advisor.memory.replay import Held, Replayed, replay, weight_sizes
+from advisor.memory.replay import GraphTraces, Held, Replayed, replay, weight_sizes
 from advisor.memory.resident import NamedBytes
-from advisor.memory.trace import chunk_trace
+from advisor.memory.trace import ChunkTrace, chunk_trace
 from advisor.models.layer_kinds import LINEAR_MIXERS
 from advisor.models.options import TransformerImpl
 from advisor.plan.recompute_plan import RecomputePlan
@@ -99,9 +107,12 @@ class JobMemory:
             lambda stage: stack.fixed_memory(job, shape, stages[stage])
         )
 
-        self._graph_inputs = pipeline.of_each_stage(
-            lambda stage: [stack.graph_inputs(job, chunk.layers) for chunk in stages[stage]]
-        )
+        self._capture = stack.graph_capture(job)
+        self._sided_shapes = self._sides()
+        if self._capture is not None:
+            self._graph_inputs = [
+                self._inputs_of_graphs(stack, number) for number in range(self._pp)
+            ]
 
     @property
     def fixed_bytes(self) -> int:
@@ -111,22 +122,20 @@ class JobMemory:
     def stages(self, plans: list[RecomputePlan]) -> list[StageDetail]:
         """Memory of all stages; each distinct chunk is looked at once."""
         pipeline = self._pipeline
-        footprints = [
-            self._footprint(plans[group], chunk)
-            for chunk, group in zip(pipeline.chunks, pipeline.group_of, strict=True)
-        ]
+        footprints = self._footprints(plans, self._shape)
+        if self._job.layout.overlap_moe_expert_parallel_comm:
+            footprints = self._in_turns(plans, footprints)
+        sides = self._sided_footprints(plans, footprints)
         routed = [
             routed_bytes(self._shape, plans[group])
             for group in (pipeline.group_of if self._most_uneven > 0 else ())
         ]
-        overlaps = self._job.layout.overlap_moe_expert_parallel_comm
-        beside = max(running_bytes(self._shape, plan) for plan in plans) if overlaps else 0
         return [
             self._stage(
                 number,
                 tuple(footprints[chunk] for chunk in stage.chunks),
                 tuple(routed[chunk] for chunk in stage.chunks if routed),
-                beside,
+                tuple(tuple(side[chunk] for chunk in stage.chunks) for side in sides),
             )
             for number, stage in enumerate(pipeline.stages)
         ]
@@ -188,10 +197,14 @@ class JobMemory:
             step, together = sum(weights) * DType.FP32.itemsize, GRADIENTS_AT_ONCE
         chunks = [self._pipeline.chunks[chunk] for chunk in held.chunks]
         groups = [self._pipeline.group_of[chunk] for chunk in held.chunks]
+        found = [plans[group] for group in groups]
         traces = tuple(
-            chunk_trace(self._shape, plans[group], chunk.embedding, chunk.head, fixed.working_set)
-            for chunk, group in zip(chunks, groups, strict=True)
+            chunk_trace(self._shape, plan, chunk.embedding, chunk.head, fixed.working_set)
+            for chunk, plan in zip(chunks, found, strict=True)
         )
+        graphs = None
+        if self._capture is not None:
+            graphs = self._graph_traces(self._graph_inputs[stage], traces, chunks, found)
         return replay(
             Held(
                 weights=weights,
@@ -208,6 +221,26 @@ class JobMemory:
             self._microbatches,
             expandable_segments=self._job.config.expandable_segments,
             capacity=capacity,
+            graphs=graphs,
+        )
+
+    def _graph_traces(
+        self,
+        inputs: int,
+        whole: tuple[ChunkTrace, ...],
+        chunks: list[ModelChunk],
+        plans: list[RecomputePlan],
+    ) -> GraphTraces:
+        if not self._sided_shapes:
+            return GraphTraces(pool=whole, outside=(), inputs=inputs)
+        inside, beside = self._sided_shapes
+        return GraphTraces(
+            pool=tuple(chunk_trace(inside, plan, True, True) for plan in plans),
+            outside=tuple(
+                chunk_trace(beside, plan, chunk.embedding, chunk.head)
+                for plan, chunk in zip(plans, chunks, strict=True)
+            ),
+            inputs=inputs,
         )
 
     def _reserved(self, stage: StageParts, unused: int | None = None) -> Reserved:
@@ -228,19 +261,18 @@ class JobMemory:
         stage: int,
         footprints: tuple[ChunkFootprint, ...],
         routed: tuple[RoutedBytes, ...],
-        beside: int,
+        sides: tuple[tuple[ChunkFootprint, ...], ...],
     ) -> StageDetail:
         classes = self._pipeline.stages[stage].classes
         peak = activation_peak(
             self._shape, footprints, classes, self._pp, stage, self._microbatches
         )
-        if beside:
-            peak = peak.beside_forward(beside)
         fixed = self._fixed[stage]
-        inputs = sum(map(mul, self._graph_inputs[stage], peak.in_flight))
-        if inputs:
-            fixed = replace(fixed, buffers=(*fixed.buffers, _graph_inputs(inputs)))
         whole = peak.or_optimizer_step(fixed.optimizer_step, fixed.step_words)
+        if self._capture is not None:
+            more = self._graphed(stage, peak, sides) - whole.total
+            if more > 0:
+                fixed = replace(fixed, buffers=(*fixed.buffers, _graphs(more)))
         uneven = EVEN
         if routed:
             chunks = [(routed[k], n) for k, n in zip(classes, peak.in_flight, strict=True)]
@@ -260,14 +292,106 @@ class JobMemory:
             reserved=self._reserved(parts),
         )
 
-    def _footprint(self, plan: RecomputePlan, chunk: ModelChunk) -> ChunkFootprint:
+    def _graphed(
+        self, stage: int, peak: ActivationPeak, sides: tuple[tuple[ChunkFootprint, ...], ...]
+    ) -> int:
+        """Bytes of a stage that are no fixed ones once its graphs are captured: their pool with
+        all that its graphs ever need at once, inputs of their own, and what the passes beside them
+        or the optimizer take. `peak` is that of the first steps, which have no graphs yet."""
+        assert self._capture is not None
+        inputs = self._graph_inputs[stage]
+        step = self._fixed[stage].optimizer_step
+        if self._capture.whole:
+            return inputs + peak.total + step
+        classes = self._pipeline.stages[stage].classes
+        pool, outside = (
+            activation_peak(shape, side, classes, self._pp, stage, self._microbatches).total
+            for shape, side in zip(self._sided_shapes, sides, strict=True)
+        )
+        return inputs + pool + max(outside, step)
+
+    def _inputs_of_graphs(self, stack: FrameworkAdapter, stage: int) -> int:
+        """Bytes that the graphs of a stage hold outside their pool, as many inputs among them as
+        there are ever microbatches in flight."""
+        job, shape, chunks = self._job, self._shape, self._held_chunks[stage]
+        each = [stack.graph_inputs(job, shape, chunk.layers) for chunk in chunks]
+        classes = self._pipeline.stages[stage].classes
+        most = most_in_flight(each, classes, self._pp, stage, self._microbatches)
+        return most + stack.graph_buffers(job, shape, chunks)
+
+    def _sides(self) -> tuple[RankShape, ...]:
+        """The shape as a pool of graphs has it, and as what is beside it has: none of either where
+        no graph of a layer is."""
+        if self._capture is None or self._capture.whole:
+            return ()
+        sides = (Side(self._capture, inside) for inside in (True, False))
+        return tuple(replace(self._shape, side=side) for side in sides)
+
+    def _sided_footprints(
+        self, plans: list[RecomputePlan], whole: list[ChunkFootprint]
+    ) -> list[list[ChunkFootprint]]:
+        """Of each side, those of all chunks: in the pool of layers' graphs neither ends of the
+        model nor what stages send, nor what another microbatch has, which counts outside."""
+        if not self._sided_shapes:
+            return []
+        inside, outside = self._sided_shapes
+        held = [chunk_footprint(inside, plan, False, False) for plan in plans]
+        pool = [held[group] for group in self._pipeline.group_of]
+        plain = self._footprints(plans, outside)
+        if not self._job.layout.overlap_moe_expert_parallel_comm:
+            return [pool, plain]
+        alone = self._footprints(plans, self._shape)
+        beside = [
+            replace(there, backward=_more(there.backward, both.backward, one.backward))
+            for there, both, one in zip(plain, whole, alone, strict=True)
+        ]
+        return [pool, beside]
+
+    def _footprints(self, plans: list[RecomputePlan], shape: RankShape) -> list[ChunkFootprint]:
+        """Of all chunks, as `shape` has them."""
+        pipeline = self._pipeline
+        return [
+            self._footprint(plans[group], chunk, shape)
+            for chunk, group in zip(pipeline.chunks, pipeline.group_of, strict=True)
+        ]
+
+    def _in_turns(
+        self, plans: list[RecomputePlan], alone: list[ChunkFootprint]
+    ) -> list[ChunkFootprint]:
+        """`alone` with the forward of another microbatch beside each backward."""
+        from advisor.memory.overlap import beside_forward
+
+        pipeline, delayed = self._pipeline, self._job.layout.delay_wgrad_compute
+        layer = beside_forward(self._shape, tuple(plans), delayed=delayed)
+        hidden = self._shape.hidden(LAYER_INPUT).num_bytes
+        return [
+            overlapped(
+                footprint,
+                layers_backward(self._shape, plans[group], chunk.embedding, chunk.head),
+                layer,
+                hidden,
+            )
+            for footprint, chunk, group in zip(
+                alone, pipeline.chunks, pipeline.group_of, strict=True
+            )
+        ]
+
+    def _footprint(
+        self, plan: RecomputePlan, chunk: ModelChunk, shape: RankShape
+    ) -> ChunkFootprint:
         mask = self._mask if chunk.embedding or chunk.head else AttentionMask()
         working_set = self._fixed[0].working_set  # such stacks have one stage
-        return chunk_footprint(self._shape, plan, chunk.embedding, chunk.head, mask, working_set)
+        return chunk_footprint(shape, plan, chunk.embedding, chunk.head, mask, working_set)
 
 
-def _graph_inputs(num_bytes: int) -> NamedBytes:
-    return NamedBytes("inputs of CUDA graphs", num_bytes, "static inputs of captured layers")
+def _more(peak: Peak, both: Peak, one: Peak) -> Peak:
+    """`peak` with what `both` has more than `one`."""
+    return Peak(peak.num_bytes + both.num_bytes - one.num_bytes, both.point)
+
+
+def _graphs(num_bytes: int) -> NamedBytes:
+    name = "pool and inputs of CUDA graphs"
+    return NamedBytes(name, num_bytes, "cuda_graphs.py: a pool serves nobody else")
 
 
 def most_uneven(job: Job) -> float:

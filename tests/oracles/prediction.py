@@ -6,12 +6,14 @@ from msgspec.structs import replace
 
 from advisor.base.fields import convert, field_types
 from advisor.frameworks.megatron.buffers import process_buffers
+from advisor.frameworks.megatron.graphed import graph_inputs
 from advisor.frameworks.megatron.plan import chunk_plan, copies_outputs_of, of_release
 from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSetting
+from advisor.job.job import CudaGraphImpl, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk, pipeline_stages
 from advisor.layers.shape import RankShape
-from advisor.memory.activations import activation_peak
+from advisor.memory.activations import activation_peak, most_in_flight
 from advisor.memory.chunk import ChunkFootprint, chunk_footprint
 from advisor.models.options import (
     Activation,
@@ -203,7 +205,7 @@ def rank_shape(case: OracleCase, **variant: Any) -> RankShape:
         expert_model_parallel_size=case.expert_model_parallel_size,
         expert_tensor_parallel_size=case.expert_tensor_parallel_size,
     )
-    return of_release(shape, RELEASE)
+    return of_release(shape, RELEASE, overlaps_exchange=False)
 
 
 def recompute_setting(case: OracleCase) -> RecomputeSetting:
@@ -246,6 +248,23 @@ def predicted_peak(case: OracleCase, stage: int, **variant: Any) -> int:
     footprints = tuple(_footprint(case, shape, chunk) for chunk in held)
     peak = activation_peak(shape, footprints, tuple(range(vpp)), pp, stage, case.num_microbatches)
     return peak.total + sum(term.num_bytes for term in process_buffers(shape, held))
+
+
+def predicted_graph_inputs(case: OracleCase, stage: int) -> int:
+    """Inputs that graphs of whole layers have of their own on a stage."""
+    shape, pp, vpp = rank_shape(case), case.pipeline_model_parallel_size, case.num_model_chunks
+    layout = ParallelLayout(
+        pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vpp
+    )
+    config = JobConfig(
+        seq_length=case.seq_length,
+        micro_batch_size=case.micro_batch_size,
+        global_batch_size=case.micro_batch_size,
+        cuda_graph_impl=CudaGraphImpl.TRANSFORMER_ENGINE,
+    )
+    held = pipeline_stages(shape.model, layout)[stage]
+    each = [graph_inputs(config, shape, chunk.layers) for chunk in held]
+    return most_in_flight(each, tuple(range(vpp)), pp, stage, case.num_microbatches)
 
 
 def _footprint(case: OracleCase, shape: RankShape, chunk: ModelChunk) -> ChunkFootprint:

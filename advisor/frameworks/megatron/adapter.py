@@ -48,12 +48,12 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import HOST_OPTIMIZER, MUON, refuse_options
+from advisor.frameworks.own_options import DETERMINISTIC, HOST_OPTIMIZER, MUON, refuse_options
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
 from advisor.job.pipeline_split import ModelChunk
-from advisor.layers.operators import Module
+from advisor.layers.operators import Capture, Module
 from advisor.layers.shape import RankShape
 from advisor.memory.static import (
     GRADIENT_COPIES,
@@ -158,7 +158,8 @@ class Megatron(Struct, frozen=True):
         """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
         muon.check_release."""
         nemo = self.framework == Framework.NEMO
-        refuse_options(config, self.framework, (HOST_OPTIMIZER, *(() if nemo else (MUON,))))
+        own = HOST_OPTIMIZER, DETERMINISTIC, *(() if nemo else (MUON,))
+        refuse_options(config, self.framework, own)
         if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
             raise UserError(
                 "job.optimizer_cpu_offload",
@@ -298,7 +299,8 @@ class Megatron(Struct, frozen=True):
 
     def shape(self, job: Job, shape: RankShape) -> RankShape:
         """See of_release."""
-        return of_release(shape, self._revision(job))
+        overlaps = job.layout.overlap_moe_expert_parallel_comm
+        return of_release(shape, self._revision(job), overlaps_exchange=overlaps)
 
     def fixed_memory(
         self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]
@@ -327,7 +329,11 @@ class Megatron(Struct, frozen=True):
             buffers=buffers,
             optimizer_step=gradients + states + last_inputs(shape, chunks),
             step_words=STATE_COPIES if states > gradients else GRADIENT_COPIES,
-            pools=stream_pools(shape, chunks),
+            pools=stream_pools(
+                shape,
+                chunks,
+                overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm,
+            ),
             in_buffers=job.layout.use_distributed_optimizer,
         )
 
@@ -339,13 +345,25 @@ class Megatron(Struct, frozen=True):
 
         return graphed_modules(job)
 
-    def graph_inputs(self, job: Job, layers: tuple[LayerKind, ...]) -> int:
-        """See graphed.graph_inputs."""
+    def graph_capture(self, job: Job) -> Capture | None:
+        """See graphed.graph_capture."""
         if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
-            return 0
+            return None
+        from advisor.frameworks.megatron.graphed import graph_capture
+
+        return graph_capture(job)
+
+    def graph_inputs(self, job: Job, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+        """See graphed.graph_inputs."""
         from advisor.frameworks.megatron.graphed import graph_inputs
 
-        return graph_inputs(job, layers)
+        return graph_inputs(job.config, shape, layers)
+
+    def graph_buffers(self, job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...]) -> int:
+        """See graphed.graph_buffers."""
+        from advisor.frameworks.megatron.graphed import graph_buffers
+
+        return graph_buffers(job, shape, chunks, self._revision(job))
 
     def rehearsed_by(self, number: int) -> str:
         """The same layers under all three."""

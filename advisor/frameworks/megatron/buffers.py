@@ -9,6 +9,7 @@ from advisor.layers.expert_tokens import moe_tokens, router_dtype, runs_grouped
 from advisor.layers.megatron.core_attention import is_transformer_engines
 from advisor.layers.megatron.moe.dispatch import gathered_token_bytes
 from advisor.layers.megatron.quantization import weight_copies
+from advisor.layers.operators import Module, Operator, total_bytes
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import LAYER_INPUT, head_operators, transformer_layer
 from advisor.memory.resident import NamedBytes, cublas_workspaces
@@ -118,16 +119,37 @@ def dummy_weight_gradients(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> 
 
 
 @lru_cache(maxsize=1024)
-def stream_pools(shape: RankShape, chunks: tuple[ModelChunk, ...]) -> tuple[NamedBytes, ...]:
+def stream_pools(
+    shape: RankShape, chunks: tuple[ModelChunk, ...], *, overlaps_exchange: bool = False
+) -> tuple[NamedBytes, ...]:
     """What the allocator keeps for other streams than the computing one: every other step of
-    attention over context-parallel ranks has its own."""
+    attention over context-parallel ranks has its own, and beside another microbatch the experts'
+    exchange, whose tokens, there or back, are gone when the rank is at its peak."""
     kinds = dict.fromkeys(kind for chunk in chunks for kind in chunk.layers)
-    operators = (operator for kind in kinds for operator in transformer_layer(shape, kind))
-    most = max((operator.second_stream_bytes for operator in operators), default=0)
-    if not most:
-        return ()
-    source = "Transformer Engine context_parallel.py, flash_attn_streams"
-    return (NamedBytes("second stream of context parallelism", most, source),)
+    operators = [operator for kind in kinds for operator in transformer_layer(shape, kind)]
+    attention = max((operator.second_stream_bytes for operator in operators), default=0)
+    exchanged = max((_exchanged_bytes(o) for o in operators), default=0) if overlaps_exchange else 0
+    terms = (
+        NamedBytes(
+            "second stream of context parallelism",
+            attention,
+            "Transformer Engine context_parallel.py, flash_attn_streams",
+        ),
+        NamedBytes(
+            "stream of the experts' exchange",
+            exchanged,
+            "megatron-core pipeline_parallel/utils.py, get_comm_stream",
+        ),
+    )
+    return tuple(term for term in terms if term.num_bytes)
+
+
+def _exchanged_bytes(operator: Operator) -> int:
+    """Bytes of what an exchange of tokens writes forward, or of its input's gradient."""
+    exchanges = operator.module in (Module.DISPATCH, Module.COMBINE)
+    if not (exchanges and operator.forward_collectives):
+        return 0
+    return max(total_bytes(operator.outputs), total_bytes(operator.inputs))
 
 
 def gemm_workspaces(
@@ -142,7 +164,8 @@ def gemm_workspaces(
     terms = []
     unfused = shape.model.attention_backend is AttentionBackend.UNFUSED
     if shape.is_local or unfused or any(chunk.head for chunk in chunks):
-        terms.append(cublas_workspaces(compute_capability))
+        found = cublas_workspaces(compute_capability, deterministic=shape.deterministic)
+        terms.append(found)
     if not shape.is_local:
         modern = compute_capability >= 9.0
         each = _TE_WORKSPACE_HOPPER_BYTES if modern else _TE_WORKSPACE_BYTES
@@ -191,7 +214,7 @@ def stage_buffers(
     the data loader's.
     """
     dummies = dummy_weight_gradients(shape, chunks)
-    copies = weight_copies(shape, quantized_elements(shape, chunks), compute_capability)
+    copies = weight_copies(shape, quantized_elements(shape, chunks))
     linear = (
         NamedBytes("dummy weight gradients", dummies, "transformer_engine module/base.py"),
         NamedBytes(f"{shape.precision} weights", copies, "transformer_engine get_weight_workspace"),

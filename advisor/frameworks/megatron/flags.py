@@ -84,6 +84,14 @@ def assumed_flags(job: Job, revision: Revision) -> str:
     return shlex.join(flags_of(sections, values, job, revision, everything=False))
 
 
+_DETERMINISTIC: Final = (
+    "NCCL_ALGO=Ring",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0",
+    "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+)
+"""Source: megatron-core 0.19.2 training/determinism.py."""
+
+
 def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
     """Environment variables, ``NAME=value``, without which the job is refused or runs otherwise.
 
@@ -94,6 +102,8 @@ def environment(setting: RecomputeSetting, job: Job, revision: Revision) -> tupl
         variables.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         if job.config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
             variables.append("NCCL_GRAPH_REGISTER=0")
+    if job.config.deterministic_mode:
+        variables += _DETERMINISTIC
     if setting.offload_modules:
         variables.append("NVTE_CPU_OFFLOAD_V1=1")
     return tuple(variables)

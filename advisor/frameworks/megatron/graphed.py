@@ -1,4 +1,4 @@
-"""Which submodules of a layer CUDA graphs hold.
+"""Which submodules of a layer CUDA graphs hold, and what they allocate of their own.
 
 Source: megatron-core 0.16.1 transformer/transformer_layer.py (_te_cuda_graph_capture) and 0.19.2
 transformer/cuda_graphs.py.
@@ -7,10 +7,15 @@ transformer/cuda_graphs.py.
 from typing import Final
 
 from advisor.base.dtypes import DType
-from advisor.job.job import CudaGraphImpl, Job
+from advisor.frameworks.megatron.revisions import Revision
+from advisor.job.job import CudaGraphImpl, Job, JobConfig
+from advisor.job.pipeline_split import ModelChunk
+from advisor.layers.megatron.moe.layer import MOE_MODULES
 from advisor.layers.megatron.moe.shared import SHARED_MODULES
-from advisor.layers.operators import Module
-from advisor.models.layer_kind import SOFTMAX_MIXERS, LayerKind
+from advisor.layers.operators import LAYER_INPUT, Capture, Module
+from advisor.layers.shape import RankShape
+from advisor.models.layer_kind import SOFTMAX_MIXERS, FeedForward, LayerKind, Mixer, Role
+from advisor.models.options import TokenDispatcher
 
 _MAMBA: Final = frozenset(
     module for module in Module if module.startswith("m") and "mixer" in module
@@ -29,7 +34,7 @@ _HELD: Final = {
     "attn": frozenset(module for module in Module if "attn" in module or "attention" in module)
     | {Module.INPUT_LAYERNORM},
     "mlp": _MLP,
-    "moe": frozenset(Module),
+    "moe": MOE_MODULES | {Module.PRE_MLP_LAYERNORM, Module.POST_MLP_LAYERNORM, Module.MLP_BDA},
     "moe_router": frozenset({Module.PRE_MLP_LAYERNORM, Module.ROUTER}),
     "moe_preprocess": frozenset({Module.DISPATCH}),
     "mamba": _MAMBA | {Module.MAMBA_BDA, Module.INPUT_LAYERNORM},
@@ -37,24 +42,123 @@ _HELD: Final = {
 """By the name of what is captured."""
 
 
-def graph_inputs(job: Job, layers: tuple[LayerKind, ...]) -> int:
-    """Bytes of the attention masks that Transformer Engine's graphs of `layers` have as inputs of
-    their own, one a layer and microbatch in flight: bools [micro_batch_size, 1, seq_length / cp,
-    seq_length]. Hidden states are copied into such inputs as well, which then are what is kept.
+_ENDS: Final = frozenset(
+    {
+        Module.EMBEDDING,
+        Module.FINAL_LAYERNORM,
+        Module.OUTPUT_LAYER,
+        Module.LOSS,
+        Module.MTP_PROJECTION,
+        Module.MTP_FINAL_LAYERNORM,
+        Module.MTP_LOSS,
+    }
+)
+"""What no graph of a layer holds."""
+_OF_DYNAMIC_SHAPE: Final = frozenset(
+    {
+        Module.DISPATCH,
+        Module.EXPERT_FC1,
+        Module.EXPERT_ACTIVATION,
+        Module.EXPERT_FC2,
+        Module.COMBINE,
+    }
+)
+_BATCH: Final = 3 * DType.INT64.itemsize + DType.FP32.itemsize
+"""Bytes of a token in a batch: itself, its label, its position; and its share of the loss."""
 
-    Source: megatron-core 0.16.1 to 0.19.2 transformer_layer.py get_layer_static_inputs,
-    cuda_graphs.py _get_cuda_graph_input_data (used again once a microbatch went back). Left out:
-    the graphs' gradients of in- and outputs, and their own pool, which keeps its activations when
-    the optimizer steps.
+
+def graph_capture(job: Job) -> Capture | None:
+    """The operators whose tensors lie in the graphs' pool. Of dispatch the graph of moe_preprocess
+    holds what comes before the exchange: the permutation of the all-to-all dispatcher. Without
+    modules all of a layer, but for experts whose tokens no capacity fixes, which cannot be
+    captured.
+
+    Source: megatron-core 0.16.1 and 0.19.2 transformer/cuda_graphs.py, full_cuda_graph.py,
+    moe/moe_layer.py; one pool for all graphs whatever cuda_graph_use_single_mempool says.
     """
-    config, names = job.config, job.config.cuda_graph_modules
+    config = job.config
+    if config.cuda_graph_impl is CudaGraphImpl.NONE:
+        return None
+    if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
+        return Capture(frozenset(Module))
+    modules, names = graphed_modules(job) - _ENDS, frozenset[str]()
+    if not (config.cuda_graph_modules or job.model.moe_pad_expert_input_to_capacity):
+        modules -= _OF_DYNAMIC_SHAPE
+    if "moe_preprocess" in config.cuda_graph_modules:
+        modules -= {Module.DISPATCH}
+        if job.model.moe_token_dispatcher_type is TokenDispatcher.ALLTOALL:
+            names = frozenset({"permute"})
+    return Capture(modules, names)
+
+
+def graph_inputs(config: JobConfig, shape: RankShape, layers: tuple[LayerKind, ...]) -> int:
+    """Bytes of the inputs that Transformer Engine's graphs of `layers` have of their own, for a
+    microbatch in flight: of each layer the hidden states [seq_length / cp (/ tp under SP),
+    micro_batch_size, hidden_size], and where its attention is held a mask, bools
+    [micro_batch_size, 1, seq_length / cp, seq_length]. They stay from the capture on; a microbatch
+    that went back leaves its own to the next.
+
+    Source: megatron-core 0.16.1 to 0.19.2 transformer/module.py and transformer_layer.py
+    (get_layer_static_inputs), cuda_graphs.py (_get_sample_arguments). Left out: probabilities and
+    maps of routing among the gradients of the outputs.
+    """
     if config.cuda_graph_impl is not CudaGraphImpl.TRANSFORMER_ENGINE:
         return 0
-    if names and "attn" not in names:
+    names = frozenset(config.cuda_graph_modules)
+    held = [kind for kind in layers if _is_graphable(kind, names)]
+    attention = sum(kind.mixer in _IN_TRANSFORMER_LAYERS for kind in held)
+    masks = 0 if names and "attn" not in names else attention
+    mask = shape.micro_batch_size * shape.local_seq * shape.seq_length * DType.BOOL.itemsize
+    return len(held) * shape.hidden(LAYER_INPUT).num_bytes + masks * mask
+
+
+_IN_TRANSFORMER_LAYERS: Final = SOFTMAX_MIXERS | {Mixer.GATED_DELTA_NET}
+
+
+def _is_graphable(kind: LayerKind, names: frozenset[str]) -> bool:
+    """Source: megatron-core 0.16.1 cuda_graphs.py, _layer_is_graphable."""
+    if kind.role is Role.FINAL_LAYERNORM:
+        return False
+    if not names:
+        return True
+    moe = kind.feed_forward is FeedForward.MOE
+    return (
+        ("attn" in names and kind.mixer in _IN_TRANSFORMER_LAYERS)
+        or ("mamba" in names and kind.mixer is Mixer.MAMBA)
+        or (moe and not names.isdisjoint({"moe", "moe_router", "moe_preprocess"}))
+        or ("mlp" in names and kind.feed_forward is FeedForward.DENSE)
+    )
+
+
+def graph_buffers(
+    job: Job, shape: RankShape, chunks: tuple[ModelChunk, ...], revision: Revision
+) -> int:
+    """Bytes that graphs hold beside their pool and the inputs of microbatches in flight.
+
+    Transformer Engine's: gradients of a layer's output, one for all. A graph of the whole step:
+    the batches of all its microbatches, as the data loader gives them, on the stages that read any:
+    of a token its number, label and position (8 bytes each) and its share of the loss (4), and its
+    row of the attention mask where the loader makes one. Megatron's own graphs of layers, before
+    0.19: the outputs of every layer and graph, of which there is one a microbatch of the step under
+    pipeline parallelism; those in flight are in the pool already.
+
+    Source: full_cuda_graph.py (StaticBufferLoader), cuda_graphs.py (fwd_graph_outputs), Transformer
+    Engine 2.20 graph.py (static_grad_outputs).
+    """
+    config, hidden = job.config, shape.hidden(LAYER_INPUT).num_bytes
+    if config.cuda_graph_impl is CudaGraphImpl.TRANSFORMER_ENGINE:
+        return hidden
+    if config.cuda_graph_impl is CudaGraphImpl.FULL_ITERATION:
+        if not any(chunk.embedding or chunk.head for chunk in chunks):
+            return 0
+        row = _BATCH + (config.seq_length if config.loads_attention_mask else 0)
+        tokens = config.micro_batch_size * config.seq_length
+        return job.num_microbatches * tokens * row
+    if revision.at_least(0, 19) or job.layout.pipeline_model_parallel_size == 1:
         return 0
-    attention = sum(kind.mixer in SOFTMAX_MIXERS for kind in layers)
-    mask = config.micro_batch_size * config.seq_length**2 // job.layout.context_parallel_size
-    return attention * mask * DType.BOOL.itemsize
+    names = frozenset(config.cuda_graph_modules)
+    held = sum(_is_graphable(kind, names) for chunk in chunks for kind in chunk.layers)
+    return held * hidden * max(0, job.num_microbatches - job.layout.pipeline_model_parallel_size)
 
 
 def graphed_modules(job: Job) -> frozenset[Module]:

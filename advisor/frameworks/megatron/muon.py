@@ -88,7 +88,9 @@ def muon_memory(
         static=static,
         words=_MUON_WORDS,
         buffers=buffers,
-        pools=stream_pools(shape, chunks),
+        pools=stream_pools(
+            shape, chunks, overlaps_exchange=job.layout.overlap_moe_expert_parallel_comm
+        ),
         optimizer_step=copies + received * DType.BF16.itemsize + last_inputs(shape, chunks),
         step_words="the weights gathered from all ranks" if received else GRADIENT_COPIES,
     )

@@ -16,6 +16,7 @@ from advisor.frameworks.megatron.setting import Granularity, Method, RecomputeSe
 from advisor.layers.operators import Module
 from advisor.layers.shape import RankShape
 from advisor.models.layer_kind import DENSE, LayerKind, Role
+from advisor.models.options import FlexBackend
 from advisor.models.spec import ModelSpec
 from advisor.plan.recompute_plan import RecomputePlan, ReplayRun, Segment, merged
 
@@ -42,14 +43,19 @@ def chunk_plan(
     return RecomputePlan(merged(_layer_segments(setting, model, layers, copies_outputs)))
 
 
-def of_release(shape: RankShape, revision: Revision) -> RankShape:
-    """`shape` where a release has it otherwise: from 0.17 on permute sorts, and process_mtp_loss is
-    a function of its own; from 0.18 on topk_routing_with_score_function stays in fp32
-    (transformer/moe/moe_utils.py, transformer/multi_token_prediction.py)."""
+def of_release(shape: RankShape, revision: Revision, *, overlaps_exchange: bool) -> RankShape:
+    """`shape` where a release has it otherwise: from 0.17 on permute sorts, process_mtp_loss is a
+    function of its own, and the schedule beside another microbatch lets go of the 16-bit tokens
+    that HybridEP has sent (models/gpt/fine_grained_callables.py, should_free_input); from 0.18 on
+    topk_routing_with_score_function stays in fp32 (transformer/moe/moe_utils.py,
+    transformer/multi_token_prediction.py)."""
     return replace(
         shape,
         sorts_routing_map=revision.at_least(0, 17),
         frees_last_depth=revision.at_least(0, 17),
+        holds_dispatched=overlaps_exchange
+        and not revision.at_least(0, 17)
+        and shape.model.moe_flex_dispatcher_backend is FlexBackend.HYBRIDEP,
         scores_in_fp32=revision.at_least(0, 18),
     )
 

@@ -160,14 +160,26 @@ def _attention_shape(shape: RankShape, mixer: Mixer) -> AttentionShape:
 def _kept_by_attention(
     shape: RankShape, sources: tuple[Tensor, ...], output: Tensor
 ) -> tuple[Tensor, ...]:
-    """q, k, v and the output; with fp8_dot_product_attention in 8 bits, the output under delayed
-    scaling alone (TE attention/dot_product_attention/backends.py, FusedAttnFunc)."""
+    """q, k, v and the output. With fp8_dot_product_attention in 8 bits, the output under delayed
+    scaling alone; MXFP8 keeps q, k and v along both dimensions, with a byte of scale for 32
+    elements each (TE 2.20 attention/dot_product_attention/backends.py, FusedAttnFunc, and utils.py,
+    combine_and_quantize, which is asked for forward and backward at once)."""
     if not (shape.quantizes and shape.model.fp8_dot_product_attention):
         return (*sources, output)
+    if shape.precision is Precision.MXFP8:
+        both = tuple(
+            Tensor(f"{tensor.name}_mxfp8", (2 * _mxfp8_bytes(tensor),), DType.UINT8)
+            for tensor in sources
+        )
+        return (*both, output)
     narrow = tuple(
         Tensor(f"{tensor.name}_fp8", tensor.shape, DType.FLOAT8) for tensor in (*sources, output)
     )
     return narrow if shape.precision is Precision.FP8_DELAYED else (*narrow[:-1], output)
+
+
+def _mxfp8_bytes(tensor: Tensor) -> int:
+    return tensor.num_elements + tensor.num_elements // 32
 
 
 def _unfused_attention(

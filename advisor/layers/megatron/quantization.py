@@ -11,9 +11,6 @@ from advisor.base.dtypes import DType, Precision
 from advisor.layers.operators import Tensor
 from advisor.layers.shape import RankShape
 
-_NON_TN_CAPABILITY = 10.0
-"""Compute capability from which 8-bit GEMMs take any layout: no transposed copy is needed."""
-
 
 class _Format(Struct, frozen=True):
     """A quantized copy: bits of an element, elements that share a scale (0: the whole tensor), and
@@ -60,12 +57,12 @@ def attention_output(shape: RankShape, source: Tensor) -> tuple[Tensor, ...]:
     Megatron has it keep the 16-bit tensor itself, so that both share one storage, but for delayed
     scaling (set_save_original_input, attention.py and multi_latent_attention.py of megatron-core
     0.14 and later; Transformer Engine 2.6, in 4 bits 2.7). Seen on a GPU: results/measured/h200,
-    rehearse_70b_te_fp8. 8-bit attention keeps a quantized copy beside it; so did megatron-core 0.13
-    and before, which is ignored here.
+    rehearse_70b_te_fp8. Attention in 8 bits keeps the 16-bit output as well, but for delayed
+    scaling. megatron-core 0.13 and before kept a quantized copy, which is ignored here.
     """
     eight_bits = shape.precision in _KEEPS_ORIGINAL and shape.transformer_engine >= (2, 6)
     four_bits = shape.precision is Precision.NVFP4 and shape.transformer_engine >= (2, 7)
-    if (eight_bits or four_bits) and not shape.model.fp8_dot_product_attention:
+    if eight_bits or four_bits:
         return (source,)
     return saved_input(shape, source)
 
@@ -76,9 +73,17 @@ _KEEPS_ORIGINAL = (Precision.FP8_CURRENT, Precision.FP8_BLOCKWISE, Precision.MXF
 def gradient_copies(shape: RankShape, output: Tensor) -> int:
     """Bytes of the output gradient's quantized copies, alive in a linear layer's backward.
 
-    Row-wise for the input's gradient, column-wise for the weight's.
+    Row-wise for the input's gradient, column-wise for the weight's; from Blackwell on one of a
+    tensor with one scale serves both (Transformer Engine 2.20 tensor/float8_tensor.py,
+    inner_tensor_specs).
     """
-    return 2 * quantized_bytes(shape, output.num_bytes // output.dtype.itemsize)
+    elements = output.num_bytes // output.dtype.itemsize
+    return _orientations(shape) * quantized_bytes(shape, elements) if shape.quantizes else 0
+
+
+def _orientations(shape: RankShape) -> int:
+    """Copies of a tensor that GEMMs read along both dimensions."""
+    return 1 if shape.takes_any_layout and not _FORMATS[shape.precision].block else 2
 
 
 def quantized_bytes(shape: RankShape, elements: int) -> int:
@@ -90,7 +95,7 @@ def quantized_bytes(shape: RankShape, elements: int) -> int:
     return elements * form.bits // 8 + scales
 
 
-def weight_copies(shape: RankShape, elements: int, compute_capability: float) -> int:
+def weight_copies(shape: RankShape, elements: int) -> int:
     """Bytes of the quantized copies of linear weights that stay from step to step.
 
     Row-wise for the forward and column-wise for the backward; from Blackwell on, tensors with one
@@ -102,5 +107,4 @@ def weight_copies(shape: RankShape, elements: int, compute_capability: float) ->
     form = _FORMATS[shape.precision]
     block = _WEIGHT_BLOCK if shape.precision is Precision.FP8_BLOCKWISE else form.block
     scales = elements // block * form.scale_bytes if block else 0
-    one = elements * form.bits // 8 + scales
-    return one if not block and compute_capability >= _NON_TN_CAPABILITY else 2 * one
+    return _orientations(shape) * (elements * form.bits // 8 + scales)

@@ -33,6 +33,7 @@ from advisor.cli.main import main
         ("--model phi4 model.no_rope_freq=[0,1]", "has 2 layers, and the model 40"),
         ("--model deepseek_v2_lite model.no_rope_freq=4", "not modelled with multi-latent"),
         ("--model phi4 model.window_attn_skip_freq=2", "needs window_size"),
+        ("--model phi4 --framework fsdp2 job.deterministic_mode=true", "is Megatron's, and not"),
     ],
 )
 def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str) -> None:

@@ -10,7 +10,6 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job, JobConfig
 from advisor.job.layout import ParallelLayout
-from advisor.memory.activations import ActivationPeak
 from advisor.memory.imbalance import EVEN, RoutedBytes, Unevenness, largest_of, unevenness
 from advisor.models.presets import load_model
 from advisor.models.spec import ModelSpec
@@ -106,21 +105,3 @@ def test_how_much_more_a_rank_may_get(changed: Job, most: float) -> None:
 def test_a_peak_of_something_else_hides_a_part() -> None:
     assert Unevenness(100, 50.0).beyond(30) == Unevenness(70, 50.0)
     assert Unevenness(100, 50.0).beyond(130).mean == 0
-
-
-def test_a_backward_beside_another_forward_holds_a_layer_more() -> None:
-    """By hand: 60 kept and 20 to go back: a forward of 30 beside it makes 110, above 100."""
-    alone = ActivationPeak(
-        kept=60, transient=40, in_flight=(1,), phase="forward", forward=100, backward=80
-    )
-    both = alone.beside_forward(30)
-    assert (both.kept, both.transient, both.total) == (60, 50, 110)
-    assert alone.beside_forward(10).total == 100
-    plain, overlapped = (
-        Evaluator(of, load_calibration(of.gpu)).stage_detail(parse_setting("none"), 0)
-        for of in (
-            job(),
-            replace(job(), layout=replace(job().layout, overlap_moe_expert_parallel_comm=True)),
-        )
-    )
-    assert overlapped.activations.total > plain.activations.total

@@ -10,7 +10,7 @@ from advisor.hardware.calibration import load_calibration
 from advisor.hardware.catalogue import load_gpu
 from advisor.job.job import Job
 from advisor.job.pipeline_split import Pipeline
-from advisor.memory.replay import Held, Replayed, replay
+from advisor.memory.replay import GraphTraces, Held, Replayed, replay
 from advisor.memory.static import StaticMemory
 from advisor.memory.trace import ChunkTrace
 from advisor.models.presets import load_model
@@ -114,3 +114,32 @@ def test_expandable_segments_leave_less(job: Job) -> None:
         for on in (False, True)
     )
     assert 0 <= expandable.unused < fixed.unused
+
+
+def test_a_pool_of_graphs_serves_nobody_else() -> None:
+    """By hand: the first step needs 40 kept and 60 to go back. What is free then goes to the
+    driver; the graphs have 30 and 50 in a pool of their own, 16 of inputs stay, and the passes
+    beside them need 10 and 10."""
+    found = replay(
+        held(),
+        (one_layer(40 * MIB, 60 * MIB),),
+        (0,),
+        1,
+        0,
+        1,
+        expandable_segments=False,
+        graphs=GraphTraces(
+            pool=(one_layer(30 * MIB, 50 * MIB),),
+            outside=(one_layer(10 * MIB, 10 * MIB),),
+            inputs=16 * MIB,
+        ),
+    )
+    assert found.allocated == (30 + 50 + 16 + 10 + 10) * MIB
+    assert found.reserved == found.allocated
+
+
+def test_where_graphs_need_less_the_first_steps_decide() -> None:
+    traces = (one_layer(40 * MIB, 60 * MIB),)
+    graphs = GraphTraces(pool=(), outside=(one_layer(10 * MIB, 10 * MIB),), inputs=0)
+    found = replay(held(), traces, (0,), 1, 0, 1, expandable_segments=True, graphs=graphs)
+    assert found.allocated == 100 * MIB

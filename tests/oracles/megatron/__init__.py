@@ -6,13 +6,14 @@ from harness.backends.megatron_core.case import MegatronCase as OracleCase
 from harness.backends.megatron_core.fake.saved import saved_bytes_per_layer, saved_rows
 
 from ..recorded import measured
-from . import peak
+from . import graph_inputs, peak
 
 __all__ = [
     "Activation",
     "CoreAttention",
     "OracleCase",
     "activation_peak",
+    "graph_input_bytes",
     "peak",
     "rows_of",
     "saved_bytes",
@@ -25,6 +26,14 @@ def activation_peak(case: OracleCase, stage: int) -> int:
     """Of peak.py, or as it was recorded."""
     (found,) = measured(
         "activation_peak", case, stage, by=lambda: (peak.activation_peak(case, stage),)
+    )
+    return found
+
+
+def graph_input_bytes(case: OracleCase, stage: int) -> int:
+    """Of graph_inputs.py, or as it was recorded."""
+    (found,) = measured(
+        "graph_input_bytes", case, stage, by=lambda: (graph_inputs.graph_input_bytes(case, stage),)
     )
     return found
 

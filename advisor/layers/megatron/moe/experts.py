@@ -142,13 +142,14 @@ def _linear(
         )
     biased = 0 if first or len(weights) == 1 else _bias_traffic(shape, output)
     beside = _padding_traffic(shape, source if first else output)
+    held = first and shape.quantizes and shape.holds_dispatched
     return Operator(
         name=f"{name}{part.suffix}",
         module=module,
         unit=ComputeUnit.GEMM,
         inputs=(source,),
         outputs=(output,),
-        saved=saved_input(shape, source),
+        saved=(*saved_input(shape, source), *((source,) if held else ())),
         weights=tuple(weights),
         gemm=shape.gemm(part.count, width, depth, part.experts),
         extra_forward_bytes=beside + biased,

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from advisor.frameworks.megatron.buffers import (
     dummy_weight_gradients,
@@ -85,6 +86,8 @@ def test_workspaces_by_compute_capability(capability: float, cublas: int, te: in
     assert sizes(toy_shape(**TE), last=True) == [2 * cublas, te]
     unfused = toy_shape(**TE, attention_backend=AttentionBackend.UNFUSED)
     assert sizes(unfused, last=False) == [2 * cublas, te]
+    repeats = replace(toy_shape(), deterministic=True)
+    assert sizes(repeats, last=False) == [2 * 32 * MIB]
     experts = gemm_workspaces(moe_shape(**GROUPED), (ModelChunk(MOE.layer_kinds),), capability)
     assert [term.num_bytes for term in experts] == [te, 4 * te]
     dense = gemm_workspaces(moe_shape(**GROUPED), held(), capability)

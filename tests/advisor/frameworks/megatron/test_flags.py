@@ -194,6 +194,12 @@ def test_the_environment_that_a_job_needs(make_job) -> None:
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "NCCL_GRAPH_REGISTER=0",
     )
+    assert environment(NONE, make_job(deterministic_mode=True), V19) == (
+        "NCCL_ALGO=Ring",
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0",
+        "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+    )
+    assert "--deterministic-mode" in layout_flags(make_job(deterministic_mode=True), V19)
     offload = parse_setting("none+offload=core_attn")
     assert environment(offload, plain, V19) == ("NVTE_CPU_OFFLOAD_V1=1",)
 

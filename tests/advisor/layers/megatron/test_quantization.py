@@ -6,6 +6,9 @@ from msgspec.structs import replace
 from advisor.base.dtypes import DType, Precision
 from advisor.frameworks.megatron.plan import selective_runs
 from advisor.frameworks.megatron.setting import selective
+from advisor.hardware.catalogue import load_gpu
+from advisor.job.job import Job, JobConfig
+from advisor.job.layout import ParallelLayout
 from advisor.layers.megatron.quantization import (
     gradient_copies,
     quantized_bytes,
@@ -16,7 +19,9 @@ from advisor.layers.operators import Tensor
 from advisor.layers.shape import RankShape
 from advisor.layers.transformer import transformer_layer
 from advisor.models.layer_kind import DENSE, LayerKind
+from advisor.models.presets import load_model
 from advisor.plan.recompute_plan import ReplayRun, kept_tensors
+from advisor.search.evaluate import rank_shape
 from tests.advisor.toys import toy_shape
 
 SOURCE = Tensor("x", (4, 2, 256), DType.BF16)
@@ -64,7 +69,7 @@ def test_one_orientation_of_the_input_is_kept(precision: Precision, num_bytes: i
 def test_megatrons_own_layers_stay_at_16_bits() -> None:
     local = replace(toy_shape(), precision=Precision.FP8_CURRENT)
     assert saved_input(local, SOURCE) == (SOURCE,)
-    assert weight_copies(local, 1000, 9.0) == 0
+    assert weight_copies(local, 1000) == 0
     assert kept(local) == kept(toy_shape())
 
 
@@ -80,8 +85,27 @@ def test_megatrons_own_layers_stay_at_16_bits() -> None:
 )
 def test_copies_of_the_weights(precision: Precision, hopper: int, blackwell: int) -> None:
     """Row- and column-wise; on Blackwell a tensor with one scale serves both GEMMs."""
-    assert weight_copies(te_shape(precision), 2**20, 9.0) == hopper
-    assert weight_copies(te_shape(precision), 2**20, 10.0) == blackwell
+    shape = te_shape(precision)
+    newer = replace(shape, takes_any_layout=True)
+    assert weight_copies(shape, 2**20) == hopper
+    assert weight_copies(newer, 2**20) == blackwell
+    wide = Tensor("x", (2**20,), DType.BF16)
+    if precision is not Precision.FP8_BLOCKWISE:  # whose weights have larger blocks
+        assert gradient_copies(shape, wide) == hopper
+        assert gradient_copies(newer, wide) == blackwell
+
+
+@pytest.mark.parametrize(("gpu", "any_layout"), [("A100", False), ("H200", False), ("B200", True)])
+def test_gpus_whose_gemms_take_any_layout(gpu: str, *, any_layout: bool) -> None:
+    part = load_gpu(gpu)
+    job = Job(
+        model=load_model("llama3_8b"),
+        layout=ParallelLayout(data_parallel_size=8),
+        config=JobConfig(seq_length=4096, micro_batch_size=1, global_batch_size=8),
+        gpu=part,
+        num_gpus=8,
+    )
+    assert rank_shape(job).takes_any_layout is any_layout
 
 
 def test_what_a_layer_keeps_in_8_bits_instead_of_16() -> None:
@@ -120,6 +144,20 @@ def test_attention_in_8_bits() -> None:
     assert narrow["core_attn_out"] == wide["core_attn_out"]
     assert "core_attn_out" not in delayed
     assert delayed["core_attn_out_fp8"] == wide["core_attn_out"] // 2
+    assert "core_attn_out_fp8_delayed" in delayed  # proj's own copy
+    assert not any("core_attn_out_fp8" in name for name in narrow)
+
+
+def test_attention_in_mxfp8_keeps_both_dimensions() -> None:
+    """By hand: a byte an element and one for 32 of them, twice; more than 16 bits are."""
+    wide = kept(te_shape(Precision.MXFP8))
+    narrow = kept(te_shape(Precision.MXFP8, fp8_dot_product_attention=True))
+    for name in ("query_rope", "key_rope", "value_contiguous"):
+        elements = wide[name] // 2
+        assert narrow[f"{name}_mxfp8"] == 2 * (elements + elements // 32)
+        assert name not in narrow
+    assert narrow["core_attn_out"] == wide["core_attn_out"]
+    assert sum(narrow.values()) > sum(wide.values())
 
 
 def test_the_activations_input_in_8_bits() -> None:

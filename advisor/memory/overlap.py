@@ -1,0 +1,88 @@
+"""The backward of one microbatch beside the forward of another, layer by layer.
+
+Source: megatron-core 0.16.1 and 0.19.2 pipeline_parallel/combined_1f1b.py,
+models/common/model_chunk_schedule_plan.py (run), models/gpt/fine_grained_callables.py. Each layer
+is cut where its tokens leave: attention, norm, router and permutation; the exchange; the experts;
+the way back. In turns: the one's attention forward, the other's experts backward, the one's
+experts forward, the other's attention backward. What the one frees the other keeps, layer for
+layer, and the ends of the model have nobody beside them. Left out: a stream of their own for the
+exchange, whose frees wait (docs/reserved.md).
+"""
+
+from functools import lru_cache
+
+from msgspec import Struct
+
+from advisor.layers.operators import Module, Operator, total_bytes
+from advisor.layers.shape import RankShape
+from advisor.layers.transformer import transformer_layer
+from advisor.memory.chunk_blocks import segment_block
+from advisor.models.layer_kind import FeedForward
+from advisor.plan.recompute_plan import RecomputePlan, Segment, kept_tensors
+
+
+class _Layer(Struct, frozen=True):
+    """Bytes of a layer, one microbatch: what its first half keeps, up to where tokens leave; the
+    most that its passes have; gradients between its halves; that of the experts' output, which the
+    schedule holds while they go back; and what their weight gradients hold when put off."""
+
+    first_half: int
+    forward: int
+    backward: int
+    between: int
+    held: int
+    put_off: int
+
+
+def beside_forward(shape: RankShape, plans: tuple[RecomputePlan, ...], *, delayed: bool) -> int:
+    """The most bytes that the backward of a layer has more where the forward of another microbatch
+    runs in turns with it, in the layers of any of `plans`: what that has kept up to its exchange
+    while the experts go back, or all that its experts need where these have gone. delayed: weight
+    gradients wait for the exchange, with what they are made of."""
+    layers = {
+        _layer(shape, segment) for plan in plans for segment in plan.segments if not segment.whole
+    }
+    if not layers:
+        return 0
+    first = max(layer.first_half for layer in layers)
+    running = max(layer.forward for layer in layers)
+    return max(
+        max(
+            first + layer.held + (layer.put_off if delayed else 0),
+            running - (layer.backward - layer.first_half - layer.between),
+        )
+        for layer in layers
+    )
+
+
+@lru_cache(maxsize=1024)
+def _layer(shape: RankShape, segment: Segment) -> _Layer:
+    (kind,) = segment.layers
+    operators = transformer_layer(shape, kind)
+    block = segment_block(shape, segment)
+    cut = _cut(operators, moe=kind.feed_forward is FeedForward.MOE)
+    here = {
+        tensor.storage.name
+        for operator in operators[:cut]
+        for tensor in (*operator.inputs, *operator.saved)
+    }
+    kept = kept_tensors(operators, segment.runs)
+    experts = [operator for operator in operators if operator.module is Module.EXPERT_FC2]
+    leaving = operators[cut].inputs if cut < len(operators) else ()
+    return _Layer(
+        first_half=sum(tensor.num_bytes for name, tensor in kept.items() if name in here),
+        forward=block.forward.num_bytes,
+        backward=block.backward.num_bytes,
+        between=total_bytes((*leaving, *operators[-1].outputs)),
+        held=sum(total_bytes(operator.outputs) for operator in experts),
+        put_off=sum(total_bytes(operator.saved) for operator in experts),
+    )
+
+
+def _cut(operators: tuple[Operator, ...], *, moe: bool) -> int:
+    """The operator that sends the tokens away; in a dense layer the norm behind attention."""
+    for index, operator in enumerate(operators):
+        leaves = operator.module is Module.DISPATCH and operator.forward_collectives
+        if leaves if moe else operator.module is Module.PRE_MLP_LAYERNORM:
+            return index
+    return len(operators)
