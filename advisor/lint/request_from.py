@@ -75,6 +75,8 @@ def _is_settled(
     """Whether the command line, or another document, says what one leaves open."""
     if one.path.startswith("model.") and given.get("model"):
         return True
+    if one.path == "job.framework":  # named in a file that another framework reads
+        return bool(configuration.takes_over)
     if one.path == "job.global_batch_size" and configuration.num_microbatches:
         return True
     return bool(one.path) and (one.path in configuration.values or is_given(one.path, given))
@@ -207,7 +209,8 @@ def _merged(
     owner = next((own for own, its in ((one, other), (other, one)) if _takes(own, its)), None)
     if owner is None or (one.model and other.model and one.model != other.model):
         return None
-    first, second = (other, one) if one.names_files is None else (one, other)
+    swapped = one.names_files is None and other.names_files is not None
+    first, second = (other, one) if swapped else (one, other)
     over = first.names_files is not None and second.names_files is None
     if over and not _names(first, second):
         return None

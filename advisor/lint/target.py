@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from advisor.base.fields import show, show_path
 from advisor.base.limits import MOST_COMMAND, MOST_CONFIG_BYTES
 from advisor.frameworks.readers import readers
 from advisor.reading.command_options import num_gpus, options
-from advisor.reading.document_tree import read_tree
+from advisor.reading.document_tree import Tree, read_tree
 from advisor.reading.python_source import read_python
 from advisor.reading.read_configuration import (
     Checked,
@@ -172,14 +172,31 @@ def _file(path: Path) -> tuple[list[Document], Script]:
         document = _document(content, path.suffix)
         if document is None:
             raise UserError("lint", show_path(path), "holds no mapping of settings")
-        return [document], Script()
+        script = Script()
+        texts = _texts(document.values) if isinstance(document, Tree) else ()
+        names = dict.fromkeys(filter(_names_tree, texts))
+        return [document, *_beside(names, path.parent, script)], script
     documents, script = _shell(read_text(path), show_path(path))
-    return [*documents, *_named_files(script, path.parent)], script
+    names = dict.fromkeys(name for one in script.commands for name in _file_names(one))
+    return [*documents, *_beside(names, path.parent, script)], script
 
 
-def _named_files(script: Script, folder: Path) -> Iterator[Document]:
-    """Configurations that the commands of a script name and that lie where it says."""
-    for name in dict.fromkeys(name for one in script.commands for name in _file_names(one)):
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _names_tree(text: str) -> bool:
+    return text.endswith(_TREES) and len(text) <= 255
+
+
+def _beside(names: Iterable[str], folder: Path, script: Script) -> Iterator[Document]:
+    """Configurations that a document names and that lie where it says."""
+    for name in names:
         path = folder / name
         if not path.is_file():
             continue
@@ -196,9 +213,7 @@ def _named_files(script: Script, folder: Path) -> Iterator[Document]:
 def _file_names(command: Command) -> Iterator[str]:
     """Words of a command and its environment that name a configuration."""
     texts = (*command.texts, *(word.text for word in command.environment.values()))
-    for name in (text.rpartition("=")[2] for text in texts):
-        if name.endswith(_TREES) and len(name) <= 255:
-            yield name
+    return filter(_names_tree, (text.rpartition("=")[2] for text in texts))
 
 
 def _document(content: Word, suffix: str) -> Document | None:

@@ -25,6 +25,21 @@ SHARDINGS: Final = {
     3: DataParallelSharding.FULL,
 }
 _ON_HOST: Final = {"cpu": True}
+_SWITCHES: Final = {
+    **dict.fromkeys(("contiguous_gradients", "reduce_scatter", "allgather_partitions"), True),
+    **dict.fromkeys(("overlap_comm", "memory_efficient_linear"), True),
+}
+"""Where predictions are for a switch that is on; overlap_comm is in stage 3 by default."""
+_SIZES: Final = {
+    **dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size"), 500_000_000),
+    "sub_group_size": 1_000_000_000,
+    "stage3_prefetch_bucket_size": 50_000_000,
+    "stage3_param_persistence_threshold": 100_000,
+    "stage3_max_live_parameters": 1_000_000_000,
+    "stage3_max_reuse_distance": 1_000_000_000,
+    "zero_hpz_partition_size": 1,
+}
+"""DeepSpeed's defaults (0.19.8 runtime/zero/config.py)."""
 _DEFAULT: Final = "predicted at its default"
 OPTIONS: Final[tuple[KeyOption, ...]] = (
     option(MICRO_BATCH, None, "job.micro_batch_size", kind=int),
@@ -60,6 +75,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
             "older words for offload": "cpu_offload_param cpu_offload_use_pin_memory cpu_offload",
         },
         kind=bool,
+        predicted=_SWITCHES,
     ),
     *harmless(
         ZERO,
@@ -86,10 +102,15 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
             """
         },
         kind=int,
+        predicted=_SIZES,
     ),
     *unpriced(ZERO, {"not modelled": "zenflow leaf_module"}),
     *checked(PARAMETERS, {"offload to NVMe is not modelled": "nvme_path"}),
-    *unpriced(PARAMETERS, {_DEFAULT: "buffer_count buffer_size max_in_cpu pin_memory"}),
+    *unpriced(
+        PARAMETERS,
+        {_DEFAULT: "buffer_count buffer_size max_in_cpu pin_memory"},
+        predicted={"pin_memory": True, "buffer_count": 5, "buffer_size": 100_000_000},
+    ),
     *checked(OPTIMIZER, {"offload to NVMe is not modelled": "nvme_path"}),
     *unpriced(
         OPTIMIZER,
@@ -99,6 +120,7 @@ OPTIONS: Final[tuple[KeyOption, ...]] = (
                 super_offload cpuadam_cores_perc
             """
         },
+        predicted={"pin_memory": True, "buffer_count": 4},
     ),
     *checked("", {"it has to be what the two batch sizes make it": STEPS}),
     *unpriced(

@@ -62,6 +62,14 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
     option("use_liger_kernel", False, "job.use_liger_kernel"),
     option("attn_implementation", "sdpa", "job.attn_implementation", means=_ATTENTION),
     option("fsdp", None, "layout.data_parallel_sharding", kind=object, means={}),
+    option(f"{FSDP}.version", 2, "job.flat_parameters", kind=object, means=_FLAT),
+    option(
+        f"{FSDP}.reshard_after_forward",
+        None,
+        "layout.data_parallel_sharding",
+        kind=bool,
+        means=_RESHARDS,
+    ),
     *(option(name, None, "recompute", kind=bool) for name in CHECKPOINTING),
     *(row for section in SECTIONS for row in _keywords(section)),
     *checked(
@@ -78,7 +86,10 @@ ARGUMENTS: Final[tuple[KeyOption, ...]] = (
             "not modelled": """
                 gradient_accumulation_kwargs activation_offloading gradient_checkpointing_ratio
                 gradient_clipping
-            """
+            """,
+            "adapters and weights of few bits are not modelled": """
+                adapter finetuning_type load_in_8bit load_in_4bit quantization_bit
+            """,
         },
     ),
 )

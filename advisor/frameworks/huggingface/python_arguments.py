@@ -6,13 +6,20 @@ from typing import Final
 
 from advisor.frameworks.huggingface.options import CHECKPOINTING, FSDP
 from advisor.reading.document_keys import Keys, put_mapping
-from advisor.reading.python_source import Call, PythonSource, Way
+from advisor.reading.python_source import Call, PythonSource, Unknown, Way
 
 _ARGUMENTS: Final = re.compile(
     r"(?:TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|PPO|Reward|CPO)Config)$"
 )
 _ENABLES: Final = re.compile(r"\.(gradient|activation)_checkpointing_enable$")
 _CACHE: Final = re.compile(r"\.config\.use_cache$")
+_LOADED: Final = (
+    "use_cache",
+    "attn_implementation",
+    "dtype",
+    "torch_dtype",
+    "model_max_length",
+)
 _PLUGIN: Final = "FullyShardedDataParallelPlugin"
 
 
@@ -44,9 +51,8 @@ def _of(way: Way) -> Keys | None:
             found = True
             keys.put(CHECKPOINTING[0], True, call.place, call.name)
             _put_enabled(keys, call)
-        elif call.name.endswith("from_pretrained") and "use_cache" in call.keywords:
-            given = call.keywords["use_cache"]
-            keys.put("use_cache", given.value, given.place)
+        elif call.name.endswith("from_pretrained"):
+            _put_loaded(keys, call)
         elif call.name.endswith(_PLUGIN):
             found = True
             for name, value in call.keywords.items():
@@ -68,6 +74,21 @@ def _put(keys: Keys, name: str, value: object, given: object) -> None:
         put_mapping(keys, value, place, name)
     else:
         keys.put(name, value, place)
+
+
+def _put_loaded(keys: Keys, call: Call) -> None:
+    """What a model is loaded with, and a tokenizer's length."""
+    for name in _LOADED:
+        given = call.keywords.get(name)
+        if given is None:
+            continue
+        value = given.value
+        if isinstance(value, Unknown):
+            element = re.fullmatch(r"torch\.(\w+)", value.text)
+            value = element[1] if element else value
+        keys.put(name, value, given.place)
+    if "Model" in call.name and call.positional and isinstance(call.positional[0].value, str):
+        keys.put("model_name_or_path", call.positional[0].value, call.positional[0].place)
 
 
 def _put_enabled(keys: Keys, call: Call) -> None:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from advisor.frameworks.huggingface.accelerate_checks import findings as accelerate_findings
 from advisor.frameworks.huggingface.checks import checkpointing, findings
 from advisor.frameworks.huggingface.options import (
@@ -19,10 +21,12 @@ from advisor.frameworks.huggingface.options import (
     SECTIONS,
     STEPS,
 )
+from advisor.frameworks.huggingface.other_trainers import OTHERS_OWN, put_trainers_names
 from advisor.frameworks.huggingface.python_arguments import in_python
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.keyed_reader import KeyedReader
 from advisor.job.layout import DataParallelSharding
+from advisor.models.options import TransformerImpl
 from advisor.reading.command_options import Option, options, program_at
 from advisor.reading.document_keys import Keys, known, put_mapping, put_tree
 from advisor.reading.document_tree import Tree
@@ -46,9 +50,27 @@ _OWN: Final = (
     FSDP,
     "fsdp_transformer_layer_cls_to_wrap",
 )
+_REENTRANT: Final = "4"
+"""The release whose checkpoints are reentrant by default."""
 _BESIDE: Final = ("output_dir", "model_name_or_path", "model_id", "model_name")
 _PRECISIONS: Final = ("bf16", "fp16", "mixed_precision")
 _ACCELERATE: Final = (FSDP, DEEPSPEED, "distributed_type", "compute_environment")
+_STAGES: Final[dict[int | None, DataParallelSharding]] = {
+    0: DataParallelSharding.NONE,
+    1: DataParallelSharding.OPTIMIZER,
+    2: DataParallelSharding.GRADIENTS,
+    3: DataParallelSharding.FULL,
+}
+_ON_HOST: Final = {
+    "offload_optimizer_device": "job.optimizer_cpu_offload",
+    "offload_param_device": "job.param_cpu_offload",
+}
+_DEEPSPEED_FILE: Final = "deepspeed_config_file"
+_STRATEGIES: Final = {
+    **dict.fromkeys(("FULL_SHARD", "1"), DataParallelSharding.FULL),
+    **dict.fromkeys(("SHARD_GRAD_OP", "2"), DataParallelSharding.GRADIENTS),
+}
+"""Of FSDP1; hybrid ones are not modelled."""
 _SHARDINGS: Final = {
     "shard_grad_op": DataParallelSharding.GRADIENTS,
     "full_shard": DataParallelSharding.FULL,
@@ -102,8 +124,13 @@ class HuggingFaceReader(KeyedReader):
                 found["job.precision"] = keys.means(name, name)
         fsdp = str(keys.get("fsdp") or "")
         sharding = next((value for word, value in _SHARDINGS.items() if word in fsdp), None)
-        if sharding is not None:
+        if sharding is not None and not keys.has(f"{FSDP}.reshard_after_forward"):
             found["layout.data_parallel_sharding"] = keys.means("fsdp", sharding)
+        strategy = keys.values.get(f"{FSDP}.fsdp_sharding_strategy")
+        if strategy is not None and str(strategy.value) in _STRATEGIES:
+            sharding = _STRATEGIES[str(strategy.value)]
+            of = f"{FSDP}.fsdp_sharding_strategy"
+            found["layout.data_parallel_sharding"] = keys.means(of, sharding)
         kernels = KERNELS.get(str(keys.get(OPTIM)))
         if kernels is not None:
             found["job.optimizer_implementation"] = keys.means(OPTIM, kernels)
@@ -114,8 +141,13 @@ class HuggingFaceReader(KeyedReader):
         return found
 
     def unsaid(self, keys: Keys) -> dict[str, Any]:
-        """A Trainer's batch; a file of Accelerate is for programs that have one of their own."""
-        return {"job.micro_batch_size": 8} if _is_a_trainers(keys) else {}
+        """A Trainer's layers and batch, and the FSDP of Accelerate."""
+        found: dict[str, Any] = {"model.transformer_impl": str(TransformerImpl.TRANSFORMERS)}
+        if _is_a_trainers(keys):
+            found["job.micro_batch_size"] = 8
+        if _launches_fsdp(keys):
+            found["job.flat_parameters"] = True  # fsdp_version 1, where a Trainer has 2
+        return found
 
     def num_microbatches(self, keys: Keys) -> int | None:
         """Those that gradients are accumulated over."""
@@ -123,12 +155,40 @@ class HuggingFaceReader(KeyedReader):
         return keys.number(STEPS) if given is not None else 1 if _is_a_trainers(keys) else None
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:
-        """A Trainer that is told neither type trains in fp32, which is not modelled."""
+        """A Trainer that is told neither type trains in fp32, and one that shards nothing keeps all
+        on every GPU: neither is modelled. DeepSpeed's file may not be there."""
         yield from super().unknown(keys)
         if _is_a_trainers(keys) and not any(keys.has(name) for name in _PRECISIONS):
             yield UnknownValue(
                 written="neither bf16 nor fp16", text="", place=keys.place, path="job.precision"
             )
+        shards = any(keys.has(name) or any(keys.under(name)) for name in ("fsdp", FSDP))
+        file = keys.values.get("deepspeed") or keys.values.get(f"{DEEPSPEED}.{_DEEPSPEED_FILE}")
+        if file is not None:
+            text, path = str(file.value), "job.framework"
+            yield UnknownValue(written=file.written, text=text, place=file.place, path=path)
+        elif _is_a_trainers(keys) and not shards and "launcher" not in keys.about:
+            path = "layout.data_parallel_sharding"
+            yield UnknownValue(written="no fsdp", text="", place=keys.place, path=path)
+
+    def _configuration(self, keys: Keys) -> ReadConfiguration:
+        """Accelerate's file may hold what DeepSpeed's has."""
+        read = super()._configuration(keys)
+        at = f"{DEEPSPEED}.zero_stage"
+        stage = _STAGES.get(keys.number(at))
+        if stage is None:
+            return read
+        own = {"layout.data_parallel_sharding": keys.means(at, stage)}
+        for name, path in _ON_HOST.items():
+            if keys.get(f"{DEEPSPEED}.{name}") == "cpu":
+                own[path] = keys.means(f"{DEEPSPEED}.{name}", True)
+        return replace(
+            read,
+            framework=Framework.DEEPSPEED,
+            takes_over=(Framework.HUGGINGFACE,),
+            values={**read.values, **own},
+            num_microbatches=keys.number(f"{DEEPSPEED}.{STEPS}") or read.num_microbatches,
+        )
 
     def recompute(self, keys: Keys) -> str | None:
         """What is checkpointed, in the spelling of --recompute."""
@@ -143,7 +203,7 @@ class HuggingFaceReader(KeyedReader):
             text += "+offload"
         said = (f"{s}.use_reentrant" for s in SECTIONS if keys.has(f"{s}.use_reentrant"))
         reentrant = keys.get(next(said, ""))
-        if isinstance(reentrant, bool):
+        if isinstance(reentrant, bool) and reentrant != (keys.release == _REENTRANT):
             text += "+use_reentrant" if reentrant else "+no_reentrant"
         return text
 
@@ -155,6 +215,13 @@ class HuggingFaceReader(KeyedReader):
         return "no checkpointing" if setting == "none" else f"checkpointing {setting}"
 
 
+def _launches_fsdp(keys: Keys) -> bool:
+    """Whether Accelerate is told to shard, by its file or the options of its launcher."""
+    launched = keys.about["kind"] == "file" or "launcher" in keys.about
+    says = keys.get("distributed_type") == "FSDP" or keys.truth("use_fsdp")
+    return launched and bool(says) and not keys.has(f"{FSDP}.fsdp_version")
+
+
 def _is_a_trainers(keys: Keys) -> bool:
     """Whether all arguments of a Trainer are there, so that what is not said is its default; TRL's
     configurations have defaults of their own."""
@@ -164,11 +231,12 @@ def _is_a_trainers(keys: Keys) -> bool:
 def _in_tree(tree: Tree) -> Iterator[Keys]:
     """Arguments of a Trainer, or Accelerate's file."""
     accelerate = any(name in tree.values for name in _ACCELERATE)
-    arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING))
-    if accelerate or any(_is_argument(tree, name) for name in _OWN):
+    arguments = any(name in tree.values for name in (MICRO_BATCH, *CHECKPOINTING, *OTHERS_OWN))
+    if accelerate or any(_is_argument(tree, name) for name in (*_OWN, *OTHERS_OWN)):
         kind = "file" if accelerate and not arguments else "arguments"
         keys = Keys(place=tree.place, about={"kind": kind})
         put_tree(keys, tree)
+        put_trainers_names(keys)
         yield keys
 
 
@@ -189,7 +257,7 @@ def _in_command(command: Command) -> Iterator[Keys]:
             name = option.name.lstrip("-").replace("-", "_")
             if name.startswith("fsdp_"):
                 keys.put(f"{FSDP}.{name}", option.text or True, option.place, option.name)
-            elif name in ("mixed_precision", "num_processes"):
+            elif name in ("mixed_precision", "num_processes", "use_fsdp"):
                 keys.put(name, option.text, option.place, option.name)
     for option in options(command.words[at:]):
         _put(keys, option)

@@ -1,6 +1,7 @@
 """One key of a framework's configuration as one row: what it holds, and what of ours it means."""
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -55,18 +56,31 @@ def harmless(section: str, names: Mapping[str, str], kind: type = object) -> Ite
     return _unmodelled(Status.HARMLESS, section, names, kind)
 
 
-def unpriced(section: str, names: Mapping[str, str], kind: type = object) -> Iterator[KeyOption]:
-    """Rows of keys whose effect on memory or time is not modelled."""
-    return _unmodelled(Status.UNPRICED, section, names, kind)
+def unpriced(
+    section: str,
+    names: Mapping[str, str],
+    kind: type = object,
+    predicted: Mapping[str, Any] | None = None,
+) -> Iterator[KeyOption]:
+    """Rows of keys whose effect on memory or time is not modelled; `predicted`: values by name that
+    predictions are for."""
+    return _unmodelled(Status.UNPRICED, section, names, kind, predicted or {})
 
 
 def _unmodelled(
-    status: Status, section: str, names: Mapping[str, str], kind: type
+    status: Status,
+    section: str,
+    names: Mapping[str, str],
+    kind: type,
+    predicted: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[KeyOption]:
     start = f"{section}." if section else ""
     for note, group in names.items():
         for name in group.split():
-            yield KeyOption(key=f"{start}{name}", kind=kind, status=status, note=note)
+            default = predicted.get(name)
+            yield KeyOption(
+                key=f"{start}{name}", kind=kind, default=default, status=status, note=note
+            )
 
 
 def names_in(options: Collection[KeyOption], section: str = "") -> tuple[str, ...]:

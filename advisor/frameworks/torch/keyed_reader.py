@@ -21,6 +21,8 @@ from advisor.reading.read_configuration import (
     UnknownValue,
 )
 
+_WHOLE: Final = "full"
+"""Of what may be cut: no adapter."""
 _AUTO: Final = "auto"
 """What a Trainer fills in (DeepSpeed)."""
 
@@ -70,7 +72,7 @@ class KeyedReader(ABC):
             if row.status is not Status.UNPRICED or given is None or row.key in modelled:
                 continue
             off = row.kind is object and truth(given.value) is False
-            if given.value not in (None, row.default, _AUTO) and not off:
+            if given.value not in (None, row.default, _AUTO, _WHOLE) and not off:
                 yield given
 
     def unknown(self, keys: Keys) -> Iterator[UnknownValue]:

@@ -1,0 +1,1 @@
+torchrun --nproc-per-node=8 --nnodes=4 scripts/performance/run_script.py -m llama -mr llama3_70b --task pretrain -ng 32 -g h100 -c fp8_cs -tp 4 -pp 4 -vp 5 -cp 1 -mb 1 -gb 128 -sl 8192 --recompute_modules mlp,core_attn --cuda_graph_impl none

@@ -1,0 +1,1 @@
+deepspeed --num_gpus=8 run_sft.py --deepspeed ds_auto.json --model_name_or_path meta-llama/Meta-Llama-3-8B --output_dir out --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --bf16 --gradient_checkpointing --max_seq_length 4096 --learning_rate 1e-5
