@@ -5,7 +5,9 @@ from typing import Final
 
 from advisor.answer.advice import ReadFile, UnknownOption
 from advisor.answer.answer import Answer, RankedEvaluation
+from advisor.base.fields import spelled
 from advisor.frameworks.registry import adapter_of
+from advisor.models.presets import load_preset
 from advisor.reading.read_configuration import ReadConfiguration
 from advisor.report.blocks import Block, Text, beside, group
 from advisor.report.read_file import read_file
@@ -19,6 +21,8 @@ def changes(advice: Answer, read: ReadConfiguration) -> Block:
     rows: list[tuple[str, Block]] = [("file", Text(_now(advice, file)))]
     if advice.candidates:
         rows.append(("", Text(_instead(advice.candidates[0], read))))
+    if unsaid := _unsaid(advice, read):
+        rows.append(("unsaid", Text(unsaid)))
     if file.not_taken:
         rows.append(("not taken", Text(_untaken(file))))
     for number, one in enumerate(file.not_known):
@@ -41,6 +45,23 @@ def _lines(file: ReadFile) -> Iterator[str]:
     for number, given in enumerate(file.recompute_options):
         before = ": " if number == 0 else ", "
         yield f"{before}{given.option} in line {given.line}"
+
+
+def _unsaid(advice: Answer, read: ReadConfiguration) -> str:
+    """Defaults of the framework by which the model is another one than its preset."""
+    model = advice.job.model
+    if model.name != read.model:
+        return ""
+    preset = load_preset(read.model).spec
+    words = []
+    for path, given in {**read.shape, **read.values}.items():
+        part, _, name = path.partition(".")
+        if not given.unsaid or part != "model":
+            continue
+        value, usual = getattr(model, name), getattr(preset, name)
+        if value != usual and spelled(value) == spelled(given.value):
+            words.append(f"{given.written}: {spelled(value)}, not {spelled(usual)}")
+    return "; ".join(words)
 
 
 def _untaken(file: ReadFile) -> str:

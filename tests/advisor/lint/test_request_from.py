@@ -150,7 +150,8 @@ def test_what_a_script_does_not_say_of_the_model_is_megatrons_default(tmp_path: 
     assert model.position_embedding_type is PositionEmbedding.LEARNED
     assert model.apply_rope_fusion
     assert model.masked_softmax_fusion
-    assert not model.attention_softmax_in_fp32
+    local = resolved(tmp_path, f"{LLAMA} --transformer-impl local").model
+    assert not local.attention_softmax_in_fp32
     assert str(found.origins["model.hidden_dropout"]).startswith("default of megatron_lm 0.")
     assert str(found.origins["model.hidden_size"]) == "given"
     said = resolved(
@@ -291,6 +292,17 @@ def test_what_is_known_and_not_taken_is_said(
     cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "16xH100", "--top", "1"])
     text = " ".join(capsys.readouterr().out.split())
     assert "not taken --moe-flex-dispatcher-backend ncclep in line 1, --moe-latent-size 12" in text
+
+
+def test_what_makes_the_model_another_one_unsaid_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.sh").write_text(
+        f"{LLAMA} --max-position-embeddings 8192 --position-embedding-type rope\n"
+    )
+    cli.main(["--from", str(tmp_path / "train.sh"), "--gpus", "64xH100", "--top", "1"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "unsaid no --hidden-dropout: 0.1, not 0.0; no --attention-dropout: 0.1, not 0.0" in text
 
 
 def test_what_is_not_known_is_said_with_what_is_assumed(

@@ -8,8 +8,10 @@ not known; version 0.2 sets the modules without the granularity, and so without 
 from collections.abc import Sequence
 from typing import Final
 
+from advisor.base.dtypes import Precision
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.megatron.lint.yaml_config import MIXED_PRECISION, put_mixed_precision
+from advisor.frameworks.megatron.options.values import MIXED_PRECISION as PRECISION_NAMES
 from advisor.frameworks.names import Framework
 from advisor.reading.command_options import Option
 
@@ -38,12 +40,12 @@ _BATCH: Final = {
 }
 _PRECISIONS: Final = ("-c", "--compute_dtype")
 _MIXED: Final = {
-    "bf16": "bf16_mixed",
-    "fp8_ds": "bf16_with_fp8_delayed_scaling_mixed",
-    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
-    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
-    "fp8_mx": "bf16_with_mxfp8_mixed",
-    "nvfp4": "bf16_with_nvfp4_mixed",
+    "bf16": PRECISION_NAMES[Precision.BF16],
+    "fp8_ds": PRECISION_NAMES[Precision.FP8_DELAYED],
+    "fp8_cs": PRECISION_NAMES[Precision.FP8_CURRENT],
+    "fp8_sc": PRECISION_NAMES[Precision.FP8_BLOCKWISE],
+    "fp8_mx": PRECISION_NAMES[Precision.MXFP8],
+    "nvfp4": PRECISION_NAMES[Precision.NVFP4],
 }
 """Bridge's precision by the script's word for it."""
 _MODULES: Final = "--recompute_modules"

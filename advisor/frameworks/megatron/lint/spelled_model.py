@@ -53,6 +53,12 @@ def _derived(read: ReadSettings, said: Mapping[str, ReadValue]) -> Iterator[tupl
         gated = int((4 * hidden * 2 / 3) / 64) * 64
         ffn = gated if activation is Activation.SWIGLU else 4 * hidden
         yield "model.ffn_hidden_size", _value(read, None, "no --ffn-hidden-size", ffn)
+    if sizes.get("num_moe_experts") and "moe_ffn_hidden_size" not in said and knows_all:
+        written, ffn = "no --moe-ffn-hidden-size", said.get("ffn_hidden_size")
+        if ffn is not None:
+            yield "model.moe_ffn_hidden_size", _value(read, None, written, ffn.value)
+    if sizes.get("add_bias_linear", True) and knows_all:  # of every linear layer
+        yield "model.add_qkv_bias", _value(read, None, "no --disable-bias-linear", True)
     if "kv_channels" not in said and heads:
         yield "model.kv_channels", _value(read, None, "no --kv-channels", hidden // heads)
     groups, grouped = said.get("num_query_groups"), said.get("group_query_attention")
