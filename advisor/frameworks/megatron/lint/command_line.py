@@ -188,8 +188,9 @@ _CLOSE: Final = 0.88
 def _put_unknown(command: Command, read: ReadSettings) -> None:
     """Words that nobody knows and that are not the value of an option."""
     words = command.words
+    program = program_at(words)
     for number, word in enumerate(words):
-        if number <= program_at(words) or not word.unknown or word.text[:1] != "$":
+        if number <= program or not word.unknown or word.text[:1] != "$":
             continue
         if word.text in ("$@", "$*", "${@}") or words[number - 1].text.startswith("-"):
             continue
