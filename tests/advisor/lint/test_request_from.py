@@ -442,6 +442,21 @@ REALISTIC: dict[str, tuple[str, str | None, dict[str, object]]] = {
             "job.cuda_graph_modules": ("attn",),
         },
     ),
+    "bridge_dumped.yaml": (
+        "8xH100",
+        "selective:core_attn",
+        {
+            "model.name": "llama3.1_8b",
+            "model.cross_entropy_fusion": "te",
+            "model.apply_rope_fusion": True,
+            "layout.tensor_model_parallel_size": 2,
+            "layout.tp_comm_overlap": True,
+            "job.main_grads_dtype": DType.BF16,
+            "job.exp_avg_dtype": DType.BF16,
+            "job.global_batch_size": 64,
+            "job.expandable_segments": False,  # no recipe says anything
+        },
+    ),
     "bridge_performance.sh": (
         "32xH100",
         "selective:mlp,core_attn",

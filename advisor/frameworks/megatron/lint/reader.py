@@ -20,6 +20,7 @@ from advisor.frameworks.megatron.lint.unknown_values import RECOMPUTE, unknown_v
 from advisor.frameworks.megatron.lint.yaml_config import read_tree
 from advisor.frameworks.megatron.revisions import resolve_revision
 from advisor.frameworks.names import Framework
+from advisor.reading.document_tree import Tree
 from advisor.reading.python_source import PythonSource
 from advisor.reading.read_configuration import Checked, Document, ReadConfiguration
 from advisor.reading.shell import Command
@@ -36,6 +37,7 @@ class MegatronReader:
             return
         read_one = read_command(document) if isinstance(document, Command) else read_tree(document)
         if read_one is not None:
+            read_one.is_dumped = isinstance(document, Tree) and not read_one.partial
             yield _configuration(read_one, ())
 
     def check(self, configuration: ReadConfiguration, version: str | None) -> Checked:
@@ -82,5 +84,12 @@ def _configuration(read: ReadSettings, branch: tuple[str, ...]) -> ReadConfigura
         unknown=unknown,
         num_gpus=num_gpus(read),
         num_microbatches=num_microbatches(read),
-        whole=read.given.framework == Framework.MEGATRON_LM,
+        whole=_is_whole(read),
     )
+
+
+def _is_whole(read: ReadSettings) -> bool:
+    """Whether what it does not say is a default. A recipe may lie below what is of Bridge or NeMo,
+    but not below a configuration that Bridge has written out."""
+    bridge = read.given.framework == Framework.MEGATRON_BRIDGE
+    return read.given.framework == Framework.MEGATRON_LM or (bridge and read.is_dumped)

@@ -30,7 +30,8 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     options and whose text is not known. environment: variables that are known, with places.
     loose: every option and field by its last name, of interest to the rules or not.
     texts: words that may name the model. partial: the values lie over a recipe, whose own are not
-    known unless its name tells the model. item_places: of the words of a list.
+    known unless its name tells the model. item_places: of the words of a list. is_dumped: a file
+    with every field.
     """
 
     place: Place
@@ -43,6 +44,7 @@ class ReadSettings(Struct, kw_only=True, dict=True):
     loose: dict[str, ReadValue] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     partial: bool = False
+    is_dumped: bool = False
     item_places: dict[tuple[str, str], Place] = field(default_factory=dict)
 
     @cached_property

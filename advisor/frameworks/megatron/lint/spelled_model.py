@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from advisor.frameworks.megatron.lint.option_values import field_values, unsaid_values
+from advisor.frameworks.megatron.lint.option_values import field_values, is_taken, unsaid_values
 from advisor.frameworks.megatron.lint.settings import ReadSettings
 from advisor.frameworks.names import Framework
 from advisor.models.options import Activation, PositionEmbedding
@@ -32,12 +32,20 @@ def shape_values(read: ReadSettings, said: Mapping[str, ReadValue]) -> dict[str,
     all of them, by its defaults where it says nothing (training/arguments.py validate_args), unless
     some of its words are not known."""
     found = field_values(said, shape=True)
-    whole_command = read.given.framework == Framework.MEGATRON_LM
-    if not whole_command or any(name not in said for name in _SIZES):
+    if read.given.framework != Framework.MEGATRON_LM:
+        return found | dict(_of_configuration(said))
+    if any(name not in said for name in _SIZES):
         return found
     found |= dict(_derived(read, said))
     unsaid = {} if read.unknown else unsaid_values(read, said, shape=True)
     return {**unsaid, **found}
+
+
+def _of_configuration(said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
+    """Fields of TransformerConfig that Megatron-LM's command line says otherwise."""
+    for name in ("num_query_groups", "position_embedding_type"):
+        if name in said and is_taken(f"model.{name}", said[name].value):
+            yield f"model.{name}", said[name]
 
 
 def _derived(read: ReadSettings, said: Mapping[str, ReadValue]) -> Iterator[tuple[str, ReadValue]]:
