@@ -283,12 +283,13 @@ def test_transformers_reads_every_setting(gpus: str, monkeypatch: pytest.MonkeyP
             assert read.fsdp_config["reshard_after_forward"] is True
 
 
-def _run(text: str, model: Any) -> Any:
+def _run(text: str, model: Any, more: dict[str, Any] | None = None) -> Any:
     """The model that pasted statements leave; FSDP1 would look for a GPU."""
     import torch
     from torch.distributed import fsdp
     from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
     from torch.distributed.fsdp.wrap import CustomPolicy
+    from torch.distributed.optim import _apply_optimizer_in_backward
     from torch.utils import checkpoint
 
     names = {"torch": torch, "model": model, "blocks": list(model.layers), "partial": partial}
@@ -296,7 +297,8 @@ def _run(text: str, model: Any) -> Any:
         names |= {name: value for name, value in vars(module).items() if name[0] != "_"}
     flat = partial(fsdp.FullyShardedDataParallel, device_id=torch.device("cpu"))
     names |= {"CustomPolicy": CustomPolicy, "FullyShardedDataParallel": flat}
-    exec(text, names, scope := {})
+    names["_apply_optimizer_in_backward"] = _apply_optimizer_in_backward
+    exec(text, names | (more or {}), scope := {})
     return scope.get("model", model)
 
 
@@ -374,6 +376,52 @@ def test_the_python_shards_flat_parameters(sharding: str) -> None:
         assert wrapped == ["CheckpointWrapper"] * 4
         strategy = ShardingStrategy.FULL_SHARD if sharding == "full" else None
         assert model.sharding_strategy is (strategy or ShardingStrategy.SHARD_GRAD_OP)
+
+
+@pytest.mark.parametrize(
+    ("override", "kernels"),
+    [
+        ("job.optimizer_implementation=foreach", {"foreach": True}),
+        ("job.optimizer_implementation=for-loop", {"foreach": False}),
+        ("job.optimizer_in_backward=true", {"fused": True}),
+    ],
+)
+def test_the_python_makes_the_optimizer(override: str, kernels: dict[str, bool]) -> None:
+    """And the weights' type; a step runs."""
+    import torch
+
+    types = ("model.transformer_impl=transformers", "job.weights_dtype=bf16")
+    stack, job = stack_job("fsdp2", gpus="1xH200", overrides=(override, *types))
+    model, made = _small_llama(), []
+    patched = partial(_keep, torch.optim.AdamW, made)
+    scope = {"lr": 0.1, "AdamW": patched}
+    text = stack.setting_flags(FULL, job).replace("torch.optim.AdamW", "AdamW")
+    model = _run(text, model, scope)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    before = model.norm.weight.clone()
+    model(torch.arange(8)[None], use_cache=False).last_hidden_state.sum().backward()
+    for optimizer in made:
+        assert {name: optimizer.defaults[name] for name in kernels} == kernels
+        if "in_backward" not in override:
+            optimizer.step()
+    assert made
+    assert not torch.equal(model.norm.weight, before)
+
+
+def _keep(kind: Any, made: list[Any], *arguments: Any, **options: Any) -> Any:
+    made.append(kind(*arguments, **options))
+    return made[-1]
+
+
+def test_the_python_names_other_libraries() -> None:
+    for override, text in (
+        ("job.optimizer=adamw_8bit", "bitsandbytes.optim.AdamW8bit(model.parameters(), lr=lr)"),
+        ("job.optimizer=adamw_torch_4bit", "torchao.optim.AdamW4bit(model.parameters(), lr=lr)"),
+        ("job.use_liger_kernel=true", "_apply_liger_kernel_to_instance(model=model)"),
+    ):
+        overrides = (override, "model.transformer_impl=transformers")
+        stack, job = stack_job("fsdp2", gpus="1xH200", overrides=overrides)
+        assert text in stack.setting_flags(NONE, job)
 
 
 def test_what_deepspeeds_file_cannot_say_stands_beside_it() -> None:

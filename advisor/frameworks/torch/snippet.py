@@ -1,16 +1,27 @@
 """Python that applies a setting and its job to a model whose transformer blocks are `blocks`.
 
 Order: checkpoints first, then compile, then fully_shard (torchtitan, accelerate). Names are those
-of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, and checkpoint_wrapper.
+of torch, torch.utils.checkpoint, torch.distributed.fsdp, its wrap, torch.distributed.optim and
+checkpoint_wrapper.
 """
 
 from typing import Final
 
 from advisor.frameworks.torch.setting import Granularity, OpPolicy, TorchSetting
-from advisor.job.job import AttnImplementation, Job
+from advisor.job.job import AttnImplementation, Job, Optimizer, OptimizerImplementation
 from advisor.job.layout import DataParallelSharding
 from advisor.models.options import TransformerImpl
 
+_KERNELS: Final = {
+    OptimizerImplementation.FUSED: ("fused", True),
+    OptimizerImplementation.FOREACH: ("foreach", True),
+    OptimizerImplementation.FOR_LOOP: ("foreach", False),
+}
+_QUANTIZED: Final = {
+    Optimizer.BITSANDBYTES_8BIT: "bitsandbytes.optim.AdamW8bit",
+    Optimizer.TORCHAO_8BIT: "torchao.optim.AdamW8bit",
+    Optimizer.TORCHAO_4BIT: "torchao.optim.AdamW4bit",
+}
 _COMPILE: Final = "[block.compile() for block in model.layers]"
 _MATMULS: Final = ("torch.ops.aten.mm.default", "torch.ops.aten.addmm.default")
 _ATTENTION: Final = tuple(
@@ -21,8 +32,42 @@ _ATTENTION: Final = tuple(
 
 def snippet(setting: TorchSetting, job: Job) -> str:
     """Statements joined by semicolons: those that the setting and the job need."""
-    parts = (_attention(job), _checkpoints(setting), _compiled(setting, job), _sharding(job))
+    parts = (
+        _weights(job),
+        _attention(job),
+        _checkpoints(setting),
+        _compiled(setting, job),
+        _sharding(job),
+        _optimizer(job),
+    )
     return "; ".join(part for part in parts if part)
+
+
+def _weights(job: Job) -> str:
+    """The type between steps, where it is not the one that they are loaded in; Liger's kernels in
+    place of transformers' (liger_kernel.transformers)."""
+    config, parts = job.config, []
+    if config.weights_dtype is not None:
+        parts.append(f"model.to(torch.{config.weights_dtype})")
+    if config.use_liger_kernel:
+        parts.append("_apply_liger_kernel_to_instance(model=model)")
+    return "; ".join(parts)
+
+
+def _optimizer(job: Job) -> str:
+    """Adam where it is not the usual fused one; `lr` is the program's. In the backward each weight
+    has one of its own (torch.distributed.optim)."""
+    config = job.config
+    name, value = _KERNELS[config.optimizer_implementation]
+    if config.optimizer_in_backward:
+        options = f'{{"lr": lr, "{name}": {value}}}'
+        adam = "torch.optim.AdamW, model.parameters()"
+        return f"_apply_optimizer_in_backward({adam}, {options})"
+    if config.optimizer.is_quantized:
+        return f"optimizer = {_QUANTIZED[config.optimizer]}(model.parameters(), lr=lr)"
+    if config.optimizer_implementation is OptimizerImplementation.FUSED:
+        return ""
+    return f"optimizer = torch.optim.AdamW(model.parameters(), lr=lr, {name}={value})"
 
 
 def _attention(job: Job) -> str:
