@@ -90,7 +90,7 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         values["framework_version"] = configuration.version
     overrides, unsaid = [], []
     named = given.get("model") or configuration.model
-    shape = configuration.shape if configuration.model and not given.get("model") else {}
+    shape = {} if given.get("model") else configuration.shape
     for path, found in {**shape, **configuration.values}.items():
         field = path.partition(".")[2]
         if is_given(path, given):
@@ -106,7 +106,6 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
         values.pop("sequence_parallel", None)
     values |= {name: value for name, value in given.items() if value not in (None, ())}
     values["overrides"] = (*overrides, *given.get("overrides", ()))
-    values["unsaid"] = tuple(unsaid)
     values["model"] = named or _spelled_out(configuration, given)
     values["gpus"] = _gpus(configuration, given.get("gpus"))
     for name, flag, example in (("model", "--model", "llama3_8b"), ("gpus", "--gpus", "8xH100")):
@@ -118,8 +117,10 @@ def request_from(configuration: ReadConfiguration, given: Mapping[str, Any]) -> 
                 f"add {flag} {example}",
             )
     if configuration.num_microbatches:
-        values |= _batch(configuration.num_microbatches, values)
-    return Request(**values)
+        batch = _batch(configuration.num_microbatches, values)
+        values |= batch
+        unsaid += [f"job.{name}" for name in batch]
+    return Request(**values, unsaid=tuple(unsaid))
 
 
 def is_given(path: str, given: Mapping[str, Any]) -> bool:

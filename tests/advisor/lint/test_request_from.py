@@ -182,6 +182,9 @@ def test_a_model_that_is_no_preset_is_made_of_the_flags(tmp_path: Path) -> None:
     model = found.model
     assert (model.name, model.num_layers, model.vocab_size) == ("train", 12, 50000)
     assert (model.ffn_hidden_size, model.kv_channels, model.num_query_groups) == (4096, 128, 12)
+    assert str(found.origins["model.num_layers"]) == "given"
+    for path in ("model.ffn_hidden_size", "job.global_batch_size"):
+        assert str(found.origins[path]).startswith("default of megatron_lm")
     assert model.add_bias_linear
     assert model.share_embeddings_and_output_weights
     assert model.normalization == "LayerNorm"
