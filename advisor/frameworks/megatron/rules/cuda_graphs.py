@@ -9,7 +9,17 @@ from typing import Final
 from advisor.frameworks.megatron.raw import RawSettings, graphs_of
 from advisor.frameworks.megatron.revisions import Revision
 from advisor.frameworks.megatron.rules.conditions import replayed, unknown
-from advisor.frameworks.megatron.rules.rule import Guard, Problem, Rule, config, function, names
+from advisor.frameworks.megatron.rules.rule import (
+    Authority,
+    Guard,
+    Lines,
+    Problem,
+    Rule,
+    Verdict,
+    config,
+    function,
+    names,
+)
 
 
 def _flags(raw: RawSettings, _: Revision) -> Problem | None:
@@ -139,12 +149,26 @@ def _router_modules(raw: RawSettings, revision: Revision) -> Problem | None:
     return None
 
 
+def _has_capacity(raw: RawSettings) -> bool:
+    factor = raw.moe_expert_capacity_factor
+    return factor is not None and factor >= 0
+
+
+def _is_dropless(raw: RawSettings) -> bool:
+    """Whether there are experts that take as many tokens as come."""
+    return raw.has_experts and not (_has_capacity(raw) and raw.moe_pad_expert_input_to_capacity)
+
+
+def _copies_counts(raw: RawSettings) -> bool:
+    """Whether the dispatch copies to the host before it exchanges anything."""
+    copies = _has_capacity(raw) or raw.moe_router_padding_for_fp8
+    return raw.moe_token_dispatcher_type == "alltoall" and copies
+
+
 def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
     """A graph captures moe only with drop-and-pad; moe_preprocess needs a fixed shape as well."""
     modules = _captured(raw, revision)
-    factor = raw.moe_expert_capacity_factor
-    capacity = factor is not None and factor >= 0
-    if not raw.has_experts or (capacity and raw.moe_pad_expert_input_to_capacity):
+    if not _is_dropless(raw):
         return None
     if "moe" in modules:
         return Problem(
@@ -153,8 +177,7 @@ def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
             "moe_pad_expert_input_to_capacity",
             "AssertionError: moe cuda graph is only supported with drop-padding MoE.",
         )
-    copies = capacity or raw.moe_router_padding_for_fp8
-    if "moe_preprocess" not in modules or raw.moe_token_dispatcher_type != "alltoall" or not copies:
+    if "moe_preprocess" not in modules or not _copies_counts(raw):
         return None
     return Problem(
         "the graph captures moe_preprocess, which copies to the host with a capacity factor or "
@@ -162,6 +185,31 @@ def _dropless(raw: RawSettings, revision: Revision) -> Problem | None:
         "drop moe_preprocess",
         "AssertionError: moe_preprocess cuda graph is not supported when there are DtoH copies",
     )
+
+
+def _whole_layers(raw: RawSettings, revision: Revision) -> Problem | None:
+    """A graph that names no modules captures dropless experts, which wait for the host."""
+    graphs = graphs_of(raw, revision)
+    fixed = raw.moe_expert_rank_capacity_factor is not None or raw.moe_ncclep_static_shape
+    whole = graphs.on and not graphs.iteration and not graphs.modules
+    if not whole or not _is_dropless(raw) or fixed:
+        return None
+    field = revision.cuda_graph_field
+    return Problem(
+        f"{field} is empty, which captures whole layers, and experts that take as many tokens as "
+        "come wait for the host to count them, which no graph can hold",
+        f"use {field} {' '.join(_beside_experts(raw, graphs.impl))}",
+        "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+    )
+
+
+def _beside_experts(raw: RawSettings, impl: str) -> tuple[str, ...]:
+    """What can be captured of layers with such experts."""
+    mixers = ("attn", "mamba") if "M" in (raw.hybrid_layer_pattern or "") else ("attn",)
+    engine, copies = impl == "transformer_engine", _copies_counts(raw)
+    if replayed(raw, "moe") if engine else copies:
+        return mixers
+    return (*mixers, "moe_router") if copies else (*mixers, "moe_router", "moe_preprocess")
 
 
 _OF_EXPERTS: Final[dict[str, Rule]] = {
@@ -185,6 +233,13 @@ _OF_EXPERTS: Final[dict[str, Rule]] = {
         source=config(0, 0, 0, 1760, 2002, 2277, 2501),
     ),
     "cuda_graph_dropless": function(_dropless, config(0, 0, 0, 1769, 2011, 2286, 2510)),
+    # TransformerConfig accepts it; the dispatchers copy the counts and synchronize.
+    "cuda_graph_whole_experts": function(
+        _whole_layers,
+        Lines("moe/token_dispatcher.py", (0, 0, 0, 899, 904, 930, 950)),
+        Verdict.CRASHES,
+        Authority.TRAINING,
+    ),
 }
 
 

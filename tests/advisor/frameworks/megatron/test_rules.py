@@ -406,6 +406,44 @@ def test_the_precision_of_a_job(precision, fp8, recipe, make_job) -> None:
     assert (raw.fp8, raw.fp8_recipe) == (fp8, recipe)
 
 
+GRAPHS = {"cuda_graph_impl": "transformer_engine", "num_moe_experts": 8}
+DROPS = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+RECOMPUTED = {"recompute_granularity": "selective", "recompute_modules": ("moe",)}
+
+
+@pytest.mark.parametrize("version", ["0.16", "0.17", "0.18", "0.19", "main"])
+@pytest.mark.parametrize(
+    ("more", "instead"),
+    [
+        ({}, "attn moe_router moe_preprocess"),
+        ({"cuda_graph_impl": "local"}, "attn moe_router moe_preprocess"),
+        ({"moe_router_padding_for_fp8": True, "fp8": "hybrid"}, "attn moe_router"),
+        (RECOMPUTED, "attn"),
+        ({"hybrid_layer_pattern": "M*-E"}, "attn mamba moe_router moe_preprocess"),
+        ({"cuda_graph_modules": ("attn",)}, ""),
+        ({"cuda_graph_impl": "none"}, ""),
+        ({"num_moe_experts": None}, ""),
+        (DROPS, ""),
+    ],
+)
+def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
+    more, instead, version
+) -> None:
+    raw = RawSettings(**{"moe_token_dispatcher_type": "alltoall", **GRAPHS, **more})
+    found = {f.rule: f for f in find(raw, lm(version))}.get("cuda_graph_whole_experts")
+    assert (found is not None) == bool(instead)
+    if found is not None:
+        assert found.verdict is Verdict.CRASHES
+        assert found.fix.endswith(f" {instead}")
+        named = find(raw.changed(cuda_graph_modules=tuple(instead.split())), lm(version))
+        assert not [f for f in named if f.verdict.illegal]
+
+
+def test_a_graph_of_the_whole_iteration_is_left_alone() -> None:
+    whole = {**GRAPHS, "cuda_graph_impl": "full_iteration"}
+    assert "cuda_graph_whole_experts" not in rules_of(lm("0.19"), **whole)
+
+
 def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:
     job = make_job(cuda_graph_impl="local")
     assert rejected_by("none", job, bridge()) == ["bridge_local_graphs"]
