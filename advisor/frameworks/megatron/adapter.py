@@ -48,7 +48,14 @@ from advisor.frameworks.megatron.setting import (
     parse_setting,
 )
 from advisor.frameworks.names import Framework
-from advisor.frameworks.own_options import DETERMINISTIC, HOST_OPTIMIZER, MUON, refuse_options
+from advisor.frameworks.own_options import (
+    DETERMINISTIC,
+    HOST_OPTIMIZER,
+    MEGATRONS,
+    MUON,
+    PACKED,
+    refuse_options,
+)
 from advisor.frameworks.protocols import FixedMemory, JobChange, LayerSplits, RulesOverview, no_file
 from advisor.job.job import RECIPES_OF_PRECISIONS, CudaGraphImpl, Fp8Recipe, Job, JobConfig
 from advisor.job.layout import ParallelLayout
@@ -157,9 +164,10 @@ class Megatron(Struct, frozen=True):
     def check_options(self, config: JobConfig) -> None:
         """NeMo has no Muon; the optimizer on the host is the precision-aware one; see also
         muon.check_release."""
-        nemo = self.framework == Framework.NEMO
-        own = HOST_OPTIMIZER, DETERMINISTIC, *(() if nemo else (MUON,))
-        refuse_options(config, self.framework, own)
+        muon = () if self.framework == Framework.NEMO else (MUON,)
+        refuse_options(
+            config, self.framework, (HOST_OPTIMIZER, DETERMINISTIC, PACKED, *MEGATRONS, *muon)
+        )
         if config.optimizer_cpu_offload and not config.use_precision_aware_optimizer:
             raise UserError(
                 "job.optimizer_cpu_offload",
@@ -182,8 +190,9 @@ class Megatron(Struct, frozen=True):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """With the Transformer Engine that the release asks for. Megatron has no layers of other
-        frameworks, and its own core attention none of multi-latent attention."""
+        """With the Transformer Engine that the release asks for, and without a recipe's CUDA graphs
+        that it cannot capture. Megatron has no layers of other frameworks, and its own core
+        attention none of multi-latent attention."""
         self._check_variants(model)
         if model.transformer_impl.is_eager:
             raise UserError(
@@ -215,6 +224,10 @@ class Megatron(Struct, frozen=True):
         revision = resolve_revision(self.framework, config.framework_version)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
+        if config.cuda_graph_impl is not CudaGraphImpl.NONE and _GRAPHS not in given:
+            from advisor.frameworks.megatron.captured import as_captured
+
+            config = as_captured(model, config, given, revision)
         release = config.transformer_engine_version or revision.transformer_engine
         return model, replace(
             config,
@@ -442,6 +455,7 @@ def _gradient_buffers(
     yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
 
 
+_GRAPHS: Final = "job.cuda_graph_impl"
 _WITHOUT_MASK: Final = {
     Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
     Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",

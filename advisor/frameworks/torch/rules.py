@@ -18,7 +18,7 @@ from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
 from advisor.models.options import Activation, CrossEntropyFusion, SoftmaxType, TransformerImpl
 from advisor.models.spec import ModelSpec
-from advisor.models.variants import variants
+from advisor.models.variants import of_providers, variants
 
 _ONE: Final = (
     "tensor_model_parallel_size",
@@ -47,8 +47,7 @@ class Problem(Struct, frozen=True):
         )
 
 
-_MEGATRON_ATTENTION: Final = (
-    ("mtp_num_layers", None),
+_MEGATRON_LAYERS: Final = (
     ("softmax_type", SoftmaxType.VANILLA),
     ("qk_l2_norm", False),
     ("no_rope_freq", None),
@@ -58,6 +57,7 @@ _MEGATRON_ATTENTION: Final = (
     ("hybrid_layer_pattern", None),
 )
 """Options of a model that only Megatron's layers have here, with their defaults."""
+_WITHOUT_MTP: Final = "model.mtp_num_layers=null"
 
 
 def configured(
@@ -77,14 +77,10 @@ def configured(
         raise UserError(
             "job.precision", config.precision, f"is not modelled for {framework}", legal
         )
-    for field, default in _MEGATRON_ATTENTION:
+    for field, default in _MEGATRON_LAYERS:
         if getattr(model, field) != default:
-            without = f"model.{field}=null or " if default is None else ""
             raise UserError(
-                "--framework",
-                framework,
-                f"has no model of {field} here",
-                f"use {without}megatron_lm",
+                "--framework", framework, f"has no model of {field} here", _megatron(model)
             )
     if "transformer_impl" in given:
         if not model.transformer_impl.is_eager:
@@ -99,6 +95,9 @@ def configured(
     _check_kernels(model, config, impl)
     if model.num_moe_experts is not None:
         model = eager_experts(model, impl, given)
+    if model.mtp_num_layers is not None:
+        nearest = f"{_WITHOUT_MTP}, or {_megatron(model)}"
+        raise UserError("--framework", framework, "has no model of mtp_num_layers here", nearest)
     multiple = 1
     if "make_vocab_size_divisible_by" in given:
         multiple = model.make_vocab_size_divisible_by
@@ -112,15 +111,22 @@ def configured(
     return model, replace(config, create_attention_mask=False)
 
 
+def _megatron(model: ModelSpec) -> str:
+    """The framework of Megatron's family that builds `model`."""
+    provided = next(of_providers(model), None) is not None
+    return f"--framework {Framework.MEGATRON_BRIDGE if provided else Framework.MEGATRON_LM}"
+
+
 def _check_plain(model: ModelSpec, impl: TransformerImpl) -> None:
     """torchtitan's blocks have no windows and are of one kind; transformers' have all of these, but
     no latent attention here."""
     if model.multi_latent_attention and impl is TransformerImpl.TRANSFORMERS:
+        without = "" if model.mtp_num_layers is None else f" {_WITHOUT_MTP}"
         raise UserError(
             "model.multi_latent_attention",
             True,
             "has no model in transformers' layers",
-            "use --framework torchtitan or megatron_lm",
+            f"--framework torchtitan{without}, or {_megatron(model)}",
         )
     field = "window_size" if model.window_size is not None else next(variants(model), None)
     if field is not None and impl is TransformerImpl.TORCH:
