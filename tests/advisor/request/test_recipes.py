@@ -125,8 +125,7 @@ def test_every_recipe_of_a_known_model_is_a_legal_job_with_a_legal_setting(recip
     rules = [
         found.rule for found in check(parse_setting(shipped), job, REVISIONS[recipe.framework])
     ]
-    refusals = ["cuda_graph_whole_experts", "bridge_local_graphs"]
-    assert rules == (refusals if recipe.name in REFUSED else [])
+    assert rules == (["bridge_local_graphs"] if recipe.name in REFUSED else [])
 
 
 def test_graphs_of_every_recipe_with_experts_name_their_modules() -> None:
