@@ -126,6 +126,10 @@ class RecomputeSettings(Protocol):
         """What is to be said of a legal setting."""
         ...
 
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """What is to be said of the job under any setting."""
+        ...
+
     def rules_overview(self, version: str) -> RulesOverview:
         """What a release takes, and every rule of it."""
         ...
@@ -206,6 +210,10 @@ class MemoryModel(Protocol):
 
     def graphed_modules(self, job: Job) -> frozenset[Module]:
         """Submodules whose kernels CUDA graphs launch."""
+        ...
+
+    def reductions(self, job: Job) -> int:
+        """How many microbatches of a step reduce the gradients of sharded parameters."""
         ...
 
     def graph_capture(self, job: Job) -> Capture | None:

@@ -40,7 +40,7 @@ from advisor.frameworks.megatron.plan import (
     reads_full_recompute,
 )
 from advisor.frameworks.megatron.revisions import Revision, resolve_revision
-from advisor.frameworks.megatron.rules import check, notes
+from advisor.frameworks.megatron.rules import check, notes, remarks
 from advisor.frameworks.megatron.setting import (
     NONE,
     Granularity,
@@ -74,7 +74,12 @@ from advisor.memory.static import (
 )
 from advisor.models.layer_kind import LayerKind
 from advisor.models.layer_kinds import LINEAR_MIXERS
-from advisor.models.options import AttentionBackend, TransformerImpl
+from advisor.models.options import (
+    AttentionBackend,
+    FlexBackend,
+    TokenDispatcher,
+    TransformerImpl,
+)
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers
 from advisor.plan.recompute_plan import RecomputePlan, Setting
@@ -190,9 +195,9 @@ class Megatron(Struct, frozen=True):
     def configure(
         self, model: ModelSpec, config: JobConfig, given: frozenset[str]
     ) -> tuple[ModelSpec, JobConfig]:
-        """With the Transformer Engine that the release asks for, and without a recipe's CUDA graphs
-        that it cannot capture. Megatron has no layers of other frameworks, and its own core
-        attention none of multi-latent attention."""
+        """With the Transformer Engine that the release asks for, and without what of a recipe it
+        cannot capture or does not read. Megatron has no layers of other frameworks, and its own
+        core attention none of multi-latent attention."""
         self._check_variants(model)
         if model.transformer_impl.is_eager:
             raise UserError(
@@ -224,7 +229,10 @@ class Megatron(Struct, frozen=True):
         revision = resolve_revision(self.framework, config.framework_version)
         if not SETTINGS["use_fused_weighted_squared_relu"].in_release(revision):
             model = replace(model, use_fused_weighted_squared_relu=False)
-        if config.cuda_graph_impl is not CudaGraphImpl.NONE and _GRAPHS not in given:
+        flex = model.moe_token_dispatcher_type is TokenDispatcher.FLEX
+        if not flex and "moe_flex_dispatcher_backend" not in given:
+            model = replace(model, moe_flex_dispatcher_backend=FlexBackend.DEEPEP)
+        if config.cuda_graph_impl is not CudaGraphImpl.NONE or config.cuda_graph_modules:
             from advisor.frameworks.megatron.captured import as_captured
 
             config = as_captured(model, config, given, revision)
@@ -299,6 +307,10 @@ class Megatron(Struct, frozen=True):
         """The rules that say something of it."""
         return notes(_own(setting), job, self._revision(job))
 
+    def remarks(self, job: Job) -> tuple[str, ...]:
+        """Options that it does not read beside others, and those that no prediction counts."""
+        return remarks(job, self._revision(job))
+
     def plan(
         self, setting: Setting, shape: RankShape, layers: tuple[LayerKind, ...], job: Job
     ) -> RecomputePlan:
@@ -357,6 +369,10 @@ class Megatron(Struct, frozen=True):
         from advisor.frameworks.megatron.graphed import graphed_modules
 
         return graphed_modules(job)
+
+    def reductions(self, job: Job) -> int:
+        """The last one."""
+        return 1
 
     def graph_capture(self, job: Job) -> Capture | None:
         """See graphed.graph_capture."""
@@ -455,7 +471,6 @@ def _gradient_buffers(
     yield stage_elements(shape, chunks) - experts, layout.optimizer_shards
 
 
-_GRAPHS: Final = "job.cuda_graph_impl"
 _WITHOUT_MASK: Final = {
     Framework.MEGATRON_LM: "--no-create-attention-mask-in-dataloader",
     Framework.MEGATRON_BRIDGE: "dataset.skip_getting_attention_mask_from_dataset=true",

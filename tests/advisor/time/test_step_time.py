@@ -283,6 +283,7 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
         groups=((10**9, 2, joined),),
         gradient_itemsize=4,
         microbatches=3,
+        reductions=3,
         gathers_again=True,
         hidden_fraction=0.5,
     )
@@ -291,6 +292,8 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert work.exposed_seconds(1.0, 2.0) == pytest.approx(3 * (0.5 + 2.0))
     once = replace(work, gathers_again=False)
     assert once.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 2))
+    last = replace(work, reductions=1, added=0.25)  # under no_sync, the others add whole gradients
+    assert last.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1) + 2 + 2 * 0.25)
 
 
 def test_weights_of_a_layer_are_cast_once_a_step() -> None:

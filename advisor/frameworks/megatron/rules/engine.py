@@ -22,7 +22,7 @@ from advisor.frameworks.megatron.rules import (
     unmodelled,
 )
 from advisor.frameworks.megatron.rules.rule import Authority, Finding, Rule, Verdict
-from advisor.frameworks.megatron.setting import RecomputeSetting
+from advisor.frameworks.megatron.setting import NONE, RecomputeSetting
 from advisor.frameworks.names import Framework
 from advisor.job.job import Job
 
@@ -123,16 +123,30 @@ def check(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[Reje
 
 def notes(setting: RecomputeSetting, job: Job, revision: Revision) -> tuple[str, ...]:
     """What is to be said of a legal setting: labels that act on nothing or buy nothing,
-    promotions, what the environment must hold."""
-    return _notes(setting, job_facts(job), revision)
+    promotions, what the environment must hold; not what remarks say."""
+    said = remarks(job, revision)
+    return tuple(note for note in _notes(setting, job_facts(job), revision) if note not in said)
+
+
+def remarks(job: Job, revision: Revision) -> tuple[str, ...]:
+    """What is to be said of a job under any setting: options that nothing reads, and those that no
+    prediction counts."""
+    return tuple(finding.reason for finding in _of_job(job_facts(job), revision))
 
 
 def without_effect(
     setting: RecomputeSetting, job: Job, revision: Revision
 ) -> tuple[Rejection, ...]:
     """The parts of `setting` that Megatron accepts and ignores, as rejections."""
-    found = _find(setting, job_facts(job), revision)
+    of_job = _of_job(job_facts(job), revision)
+    found = (f for f in _find(setting, job_facts(job), revision) if f not in of_job)
     return tuple(_rejection(setting, f, revision) for f in found if f.verdict is Verdict.NO_EFFECT)
+
+
+@lru_cache(maxsize=1024)
+def _of_job(facts: JobFacts, revision: Revision) -> tuple[Finding, ...]:
+    found = _find(NONE, facts, revision)
+    return tuple(f for f in found if f.verdict is Verdict.NO_EFFECT or f.rule in unmodelled.RULES)
 
 
 @lru_cache(maxsize=65536)

@@ -18,6 +18,7 @@ from advisor.frameworks.megatron.rules import (
     check,
     find,
     notes,
+    remarks,
     without_effect,
 )
 from advisor.frameworks.megatron.rules.conditions import Unknown
@@ -442,6 +443,36 @@ def test_graphs_of_whole_layers_do_not_hold_experts_without_a_capacity(
 def test_a_graph_of_the_whole_iteration_is_left_alone() -> None:
     whole = {**GRAPHS, "cuda_graph_impl": "full_iteration"}
     assert "cuda_graph_whole_experts" not in rules_of(lm("0.19"), **whole)
+
+
+def test_what_is_said_of_a_job_is_said_once(make_job) -> None:
+    """Beside any setting, and it makes none of them one that cannot act."""
+    unread = "cuda_graph_modules attn without cuda_graph_impl captures nothing"
+    job, setting = make_job(cuda_graph_modules=("attn",)), parse_setting("selective:mlp")
+    assert remarks(job, lm()) == (unread,)
+    assert unread not in notes(setting, job, lm())
+    assert not without_effect(setting, job, lm())
+    assert not remarks(make_job(), lm())
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule"),
+    [
+        ({"moe_flex_dispatcher_backend": "hybridep"}, "flex_backend_unread"),
+        ({"moe_flex_dispatcher_backend": "deepep"}, ""),
+        ({"moe_flex_dispatcher_backend": "hybridep", "moe_token_dispatcher_type": "flex"}, ""),
+        ({"cuda_graph_modules": ("attn",)}, "graph_modules_unread"),
+        ({"cuda_graph_modules": ("attn",), "cuda_graph_impl": "transformer_engine"}, ""),
+        (
+            {"delay_wgrad_compute": True, "overlap_moe_expert_parallel_comm": True}
+            | {"expert_model_parallel_size": 2},
+            "untimed_delay",
+        ),
+    ],
+)
+def test_options_without_effect(raw, rule) -> None:
+    experts = {"num_moe_experts": 8, "moe_token_dispatcher_type": "alltoall"}
+    assert list(rules_of(lm(), **{**experts, **raw})) == ([rule] if rule else [])
 
 
 def test_bridge_takes_local_graphs_for_the_whole_iteration_only(make_job) -> None:
