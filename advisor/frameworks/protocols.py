@@ -60,11 +60,15 @@ class LayerSplits(Struct, frozen=True):
 
 
 class JobChange(Struct, frozen=True):
-    """Another job in words, why it may help, and how to make it (UserError where it is illegal)."""
+    """Another job in words, why it may help, and how to make it (UserError where it is illegal).
+
+    of_launches: it helps where the GPU waits for its processor, and nowhere else.
+    """
 
     words: str
     why: str
     make: Callable[[], Job]
+    of_launches: bool = False
 
 
 class RulesOverview(Struct, frozen=True, kw_only=True):
@@ -185,7 +189,7 @@ class JobSupport(Protocol):
         ...
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """Changes of its own options by which the job may need less memory."""
+        """Changes of its own options by which the job may need less memory or time."""
         ...
 
 

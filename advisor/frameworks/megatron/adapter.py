@@ -130,8 +130,8 @@ class Megatron(Struct, frozen=True):
         return Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE
 
     def job_changes(self, job: Job) -> Iterator[JobChange]:
-        """No mask of all pairs of positions, which flash and fused attention do without; and main
-        parameters of two bytes."""
+        """No mask of all pairs of positions, which flash and fused attention do without; main
+        parameters of two bytes; CUDA graphs."""
         if self._loads_attention_mask(job.config):
             config = replace(job.config, create_attention_mask=False)
             yield JobChange(
@@ -140,6 +140,24 @@ class Megatron(Struct, frozen=True):
                 partial(replace, job, config=config),
             )
         yield from self._param_remainders(job)
+        if job.config.cuda_graph_impl is CudaGraphImpl.NONE:
+            yield from self._graphs(job)
+
+    def _graphs(self, job: Job) -> Iterator[JobChange]:
+        """Transformer Engine's graphs of what can be captured, from the release on that reads which
+        modules."""
+        revision = self._revision(job)
+        if revision.at_least(0, 16):
+            from advisor.frameworks.megatron.graphed import with_graphs
+
+            changed = with_graphs(job, revision)
+            modules = ",".join(changed.cuda_graph_modules)
+            yield JobChange(
+                f"job.cuda_graph_impl={changed.cuda_graph_impl} job.cuda_graph_modules={modules}",
+                "one launch for what a graph holds: the GPU waits less for its processor",
+                partial(replace, job, config=changed),
+                of_launches=True,
+            )
 
     def _param_remainders(self, job: Job) -> Iterator[JobChange]:
         """An Adam that holds the main parameters, where Bridge's precision keeps it from that."""
