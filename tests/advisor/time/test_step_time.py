@@ -296,6 +296,16 @@ def test_fsdp_gathers_and_reduces_every_microbatch() -> None:
     assert last.exposed_seconds(0.0, 0.0) == pytest.approx(3 * (1 + 1) + 2 + 2 * 0.25)
 
 
+def test_an_unfused_weight_gradient_is_added_to_main_grad() -> None:
+    """QKV, projection, fc1 and fc2 of Llama 8B at TP 4: 10 bytes an element, where a GEMM that does
+    it itself moves 8 instead of 2 beside its products."""
+    unfused = replace(SHAPE, model=replace(MODEL, gradient_accumulation_fusion=False))
+    elements = 4096 * (6144 + 4096 + 2 * 14336 + 14336) // 4
+    one, other = (layer_times(shape, MACHINE, NETWORK) for shape in (SHAPE, unfused))
+    assert other.forward == one.forward
+    assert 4 * elements / 2.5e12 < other.backward - one.backward <= 10 * elements / 2.5e12
+
+
 def test_weights_of_a_layer_are_cast_once_a_step() -> None:
     """QKV, projection, fc1 and fc2 of Llama 8B at TP 4: 4 bytes an element, a kernel each."""
     shape = replace(SHAPE, precision=Precision.FP8_CURRENT)

@@ -54,7 +54,8 @@ def in_options(fix: str, revision: Revision) -> str:
 
 def as_keys(fix: str, revision: Revision) -> str:
     """A fix as a request writes it: ``job.cuda_graph_modules=attn``, ``--framework-version 0.16``;
-    in Megatron's own words where no KEY means the option."""
+    in Megatron's own words where no KEY means the option. A framework without such a release gives
+    way to Megatron-LM."""
     together = _BETWEEN.sub("] [", fix)
     return _MARK.sub(lambda mark: _key(mark, revision) or _option(mark, revision), together)
 
@@ -81,7 +82,11 @@ def _key(mark: re.Match[str], revision: Revision) -> str:
     if mark["release"]:
         able = (r for r in releases(revision.framework) if r.number >= _number(mark["release"]))
         first = next(able, None)
-        return f"--framework-version {first.version}" if first else ""
+        return (
+            f"--framework-version {first.version}"
+            if first
+            else f"--framework {Framework.MEGATRON_LM}"
+        )
     row, value = SETTINGS[mark["name"]], mark["value"]
     part, _, field = row.ours.partition(".")
     if part not in _PARTS or field != row.name:
