@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from advisor.answer.answer import Rejection
 from advisor.base.dtypes import Precision
 from advisor.base.errors import UserError
+from advisor.base.fields import spelled
 from advisor.frameworks.names import Framework
 from advisor.frameworks.torch.budget import unknown_operator
 from advisor.frameworks.torch.expert_models import eager_experts
@@ -16,7 +17,13 @@ from advisor.frameworks.torch.setting import Granularity, TorchSetting
 from advisor.job.job import AttnImplementation, Job, JobConfig
 from advisor.job.layout import DataParallelSharding, ParallelLayout
 from advisor.layers.shape import RankShape
-from advisor.models.options import Activation, CrossEntropyFusion, SoftmaxType, TransformerImpl
+from advisor.models.options import (
+    Activation,
+    AttentionBackend,
+    CrossEntropyFusion,
+    SoftmaxType,
+    TransformerImpl,
+)
 from advisor.models.spec import ModelSpec
 from advisor.models.variants import of_providers, variants
 
@@ -57,6 +64,7 @@ _MEGATRON_LAYERS: Final = (
     ("hybrid_layer_pattern", None),
 )
 """Options of a model that only Megatron's layers have here, with their defaults."""
+_UNFUSED: Final = AttentionBackend.UNFUSED
 _WITHOUT_MTP: Final = "model.mtp_num_layers=null"
 
 
@@ -93,6 +101,7 @@ def configured(
         impl = model.transformer_impl
     _check_plain(model, impl)
     _check_kernels(model, config, impl)
+    asked = model
     if model.num_moe_experts is not None:
         model = eager_experts(model, impl, given)
     if model.mtp_num_layers is not None:
@@ -108,7 +117,21 @@ def configured(
         cross_entropy_fusion=CrossEntropyFusion.NONE,
         make_vocab_size_divisible_by=multiple,
     )
+    _check_given(framework, asked, model, given)
     return model, replace(config, create_attention_mask=False)
+
+
+def _check_given(framework: str, asked: ModelSpec, run: ModelSpec, given: frozenset[str]) -> None:
+    """Refuse what somebody asked for and the layers do not run as."""
+    for field in asked.__struct_fields__:
+        value = getattr(asked, field)
+        if field in given and value != getattr(run, field):
+            nearest = f"model.{field}={spelled(getattr(run, field))}, or {_megatron(asked)}"
+            raise UserError(f"model.{field}", value, f"is not modelled for {framework}", nearest)
+    if "attention_backend" in given and asked.attention_backend is _UNFUSED:
+        relation = f"is Megatron's, and not modelled for {framework}"
+        nearest = f"model.attention_backend=flash, or {_megatron(asked)}"
+        raise UserError("model.attention_backend", asked.attention_backend, relation, nearest)
 
 
 def _megatron(model: ModelSpec) -> str:

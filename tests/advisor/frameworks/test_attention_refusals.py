@@ -55,6 +55,9 @@ def test_one_line(capsys: pytest.CaptureFixture[str], arguments: str, says: str)
         ("--framework huggingface job.fp8_recipe=delayed", "or --framework megatron_lm"),
         ("--framework fsdp2 job.transformer_engine_version=2.11", "is an option of Megatron"),
         ("--framework huggingface job.mean_packed_length=1024", "is not modelled for huggingface"),
+        ("--framework fsdp2 model.cross_entropy_fusion=te", "model.cross_entropy_fusion=none, or"),
+        ("--framework fsdp2 model.gradient_accumulation_fusion=true", "fusion=false, or --frame"),
+        ("--framework huggingface model.attention_backend=unfused", "attention_backend=flash, or"),
     ],
 )
 def test_options_of_megatron_are_none_of_a_pytorch_stack(
